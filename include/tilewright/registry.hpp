@@ -1,0 +1,81 @@
+// What the library can run: its kernels, their constraints, and why one cannot run a problem.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tilewright/error.hpp"
+#include "tilewright/tensor.hpp"
+
+namespace tilewright {
+
+// One kernel's row: everything a person or a dispatcher wants to know before calling it.
+struct KernelInfo {
+  std::string_view name;           // what AttentionOptions::kernel takes
+  std::string_view operation;      // "attention"
+  std::string_view summary;        // one line
+  DeviceKind device;               // where its tensors live
+  int compute_capability;          // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
+  std::span<const DType> dtypes;   // of q, k, v and o
+  std::span<const int> head_dims;  // empty: any
+  int alignment_bytes;             // of base pointers and outer strides of q, k, v and o
+  std::string_view doc;            // its worklog page, relative to the repository
+};
+
+// All kernels of this version, in the ladder's order, whether or not this build or machine can run
+// them.
+std::span<const KernelInfo> kernels();
+
+// The kernel of that name, or null.
+const KernelInfo* find_kernel(std::string_view name);
+
+// The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
+// are checked against alignment_bytes when the tensors are given.
+struct AttentionProblem {
+  DType dtype = DType::bf16;
+  std::int64_t batch = 1;
+  std::int64_t q_len = 1;
+  std::int64_t kv_len = 1;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 128;
+  bool causal = false;
+};
+
+// A device's properties that decide which kernels run there.
+struct DeviceInfo {
+  Device device{};
+  std::string name;              // "NVIDIA H200", or the CPU's model name
+  int compute_capability = 0;    // 90 for Hopper; 0 for the CPU
+  int multiprocessors = 0;       // SMs, or the threads that the CPU backend will use
+  std::size_t memory_bytes = 0;  // all of it, in use or not
+  std::size_t l2_bytes = 0;
+  std::size_t smem_per_block_bytes = 0;  // the largest that a block may ask for
+};
+
+// The number of CUDA devices; 0 where there is no driver or this build has no CUDA.
+int cuda_device_count();
+
+// Reads a device's properties; throws no_device where there is none. The answer is cached.
+const DeviceInfo& device_info(Device device);
+
+// Why a kernel cannot run a problem: what the thrown Error would carry.
+struct Reason {
+  ErrorCode code;
+  std::string argument;
+  std::string message;
+};
+
+// Nothing where `kernel` runs `problem` on `device`; else the first reason why it does not. A pure
+// function of its arguments and of how the library was built.
+std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
+                              const DeviceInfo& device);
+
+// Bytes of workspace that `kernel` needs for `problem`.
+std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem);
+
+}  // namespace tilewright

@@ -1,0 +1,92 @@
+// Tensors as the library sees them: a pointer and a description, owned by the caller.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tilewright {
+
+enum class DType : std::uint8_t { fp32, fp16, bf16 };
+
+constexpr std::size_t size_bytes(DType dtype) {
+  return dtype == DType::fp32 ? 4 : 2;
+}
+
+// "fp32", "fp16", "bf16": the spelling used in messages, results files and on the command line.
+constexpr std::string_view name(DType dtype) {
+  switch (dtype) {
+    case DType::fp32:
+      return "fp32";
+    case DType::fp16:
+      return "fp16";
+    case DType::bf16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+// "cpu" or "cuda:0".
+inline std::string name(Device device) {
+  return device.kind == DeviceKind::cpu ? "cpu" : "cuda:" + std::to_string(device.index);
+}
+
+inline constexpr int kMaxRank = 5;
+
+// A strided tensor in memory that somebody else owns.
+//   shape, stride   the first `rank` entries count; strides are in elements, as in DLPack.
+//   Void            `void` for outputs, `const void` for inputs.
+template <typename Void>
+struct BasicTensorView {
+  static_assert(std::is_void_v<Void>);
+
+  Void* data = nullptr;
+  DType dtype = DType::fp32;
+  Device device{};
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> stride{};
+
+  // An output may be read: TensorView converts to ConstTensorView.
+  template <typename Other>
+  requires(std::is_const_v<Other> && !std::is_const_v<Void>) operator BasicTensorView<Other>()
+      const {
+    return {data, dtype, device, rank, shape, stride};
+  }
+};
+
+using TensorView = BasicTensorView<void>;
+using ConstTensorView = BasicTensorView<const void>;
+
+// A view of dense row-major memory: the last dimension contiguous, no padding.
+template <typename T, std::size_t Rank>
+BasicTensorView<std::conditional_t<std::is_const_v<T>, const void, void>> contiguous(
+    T* data, DType dtype, const std::array<std::int64_t, Rank>& shape, Device device = {}) {
+  static_assert(Rank >= 1 && Rank <= kMaxRank);
+  BasicTensorView<std::conditional_t<std::is_const_v<T>, const void, void>> view;
+  view.data = data;
+  view.dtype = dtype;
+  view.device = device;
+  view.rank = static_cast<int>(Rank);
+  std::int64_t step = 1;
+  for (std::size_t i = Rank; i-- > 0;) {
+    view.shape[i] = shape[i];
+    view.stride[i] = step;
+    step *= shape[i];
+  }
+  return view;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,78 @@
+// Which tiles a thread block visits, and which keys a query row may see.
+#pragma once
+
+#include "attention_params.hpp"
+
+namespace tilewright::cuda {
+
+// A fused kernel's compile-time choices: tile shapes, threads, depth of the K/V ring.
+struct AttnConfig {
+  int head_dim;
+  int br;  // query rows of a tile
+  int bc;  // keys of a tile
+  int threads;
+  int stages = 1;
+};
+
+// The keys a query row sees are always the first few: [0, limit(row)).
+struct KeyRange {
+  int kv_len;
+  int diagonal;  // row i sees keys up to and including i + diagonal, where causal
+  bool causal;
+
+  __host__ __device__ explicit KeyRange(const AttentionParams& p)
+      : kv_len(p.kv_len), diagonal(p.kv_len - p.q_len), causal(p.causal) {}
+
+  __host__ __device__ int limit(int row) const {
+    const int causal_limit = row + diagonal + 1;
+    const int limit = causal && causal_limit < kv_len ? causal_limit : kv_len;
+    return limit > 0 ? limit : 0;
+  }
+};
+
+// One thread block's work: a tile of query rows of one head, against the key tiles
+// [0, kv_tiles). The tile's first `full_tiles` key tiles are seen whole by every row.
+struct TileWalk {
+  int batch;
+  int head;
+  int kv_head;
+  int row0;
+  int kv_tiles;
+  int full_tiles;
+};
+
+__host__ __device__ inline int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// Blocks of one head are neighbours, so that they share its K and V in L2; where causal, the
+// longest come first.
+__host__ __device__ inline TileWalk tile_walk(const AttentionParams& p, const AttnConfig& c,
+                                              int block) {
+  const int row_tiles = ceil_div(p.q_len, c.br);
+  const int tile = row_tiles - 1 - block % row_tiles;
+  const int batch_head = block / row_tiles;
+  const KeyRange keys(p);
+  TileWalk walk;
+  walk.batch = batch_head / p.heads;
+  walk.head = batch_head % p.heads;
+  walk.kv_head = walk.head / (p.heads / p.kv_heads);
+  walk.row0 = tile * c.br;
+  const int last_row = walk.row0 + c.br < p.q_len ? walk.row0 + c.br - 1 : p.q_len - 1;
+  walk.kv_tiles = ceil_div(keys.limit(last_row), c.bc);
+  walk.full_tiles = keys.limit(walk.row0) / c.bc;
+  return walk;
+}
+
+__host__ __device__ inline int tile_count(const AttentionParams& p, const AttnConfig& c) {
+  return ceil_div(p.q_len, c.br) * p.heads * p.batch;
+}
+
+// The address of element (batch, seq, head, 0).
+template <typename T, typename Pointer>
+__host__ __device__ T* row_pointer(Pointer base, const OuterStrides& stride, int batch, int seq,
+                                   int head) {
+  return static_cast<T*>(base) + batch * stride.batch + seq * stride.seq + head * stride.head;
+}
+
+}  // namespace tilewright::cuda

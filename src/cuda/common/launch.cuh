@@ -1,0 +1,46 @@
+// Launching a kernel: the shared-memory limit, the launch, the error check.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+#include "attention_params.hpp"
+#include "cuda/common/error.hpp"
+
+namespace tilewright::cuda {
+
+// Raises the kernel's dynamic shared-memory limit, once per device.
+template <auto kKernel>
+void allow_smem(std::size_t smem_bytes) {
+  constexpr int kMaxDevices = 64;
+  static std::array<std::atomic<bool>, kMaxDevices> done{};
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  if (!done[device % kMaxDevices].load(std::memory_order_acquire) || device >= kMaxDevices) {
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(smem_bytes)),
+          "cudaFuncSetAttribute");
+    done[device % kMaxDevices].store(true, std::memory_order_release);
+  }
+}
+
+// Queues one kernel launch; its arguments are the kernel's parameters.
+template <auto kKernel, typename... Args>
+void launch(dim3 grid, int threads, std::size_t smem_bytes, Stream stream, const Args&... args) {
+  constexpr std::size_t kDefaultLimit_bytes = 48 * 1024;
+  if (smem_bytes > kDefaultLimit_bytes) {
+    allow_smem<kKernel>(smem_bytes);
+  }
+  kKernel<<<grid, threads, smem_bytes, stream>>>(args...);
+  check(cudaGetLastError(), "kernel launch");
+}
+
+// Calls f.template operator()<D>() for the D of the list that equals head_dim.
+template <int... kHeadDims, typename F>
+void dispatch_head_dim(int head_dim, F&& f) {
+  ((head_dim == kHeadDims ? (f.template operator()<kHeadDims>(), true) : false) || ...);
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,55 @@
+// Scalar arithmetic shared by the kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cfloat>
+#include <cstdint>
+#include <limits>
+
+namespace tilewright::cuda {
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// 2^x in one MUFU instruction: relative error about 2^-22, denormal results flushed to 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The factor from a score to its exponent in base 2. A scale of 0 becomes the smallest normal
+// number, so that a masked score of -infinity stays one: every exponential is the same 1.
+__device__ __forceinline__ float scale_to_log2(float scale) {
+  return fmaxf(scale, FLT_MIN) * kLog2e;
+}
+
+// LSE = m + ln(l) of a row whose maximum raw score is `max_score`; -infinity where it saw no key.
+__device__ __forceinline__ float log_sum_exp(float max_score, float sum, float scale) {
+  return sum > 0.0f ? fmaf(max_score, scale, logf(sum)) : kMinusInf;
+}
+
+// Eight neighbouring BF16 values, 16 bytes, as floats.
+struct Float8 {
+  float value[8];
+};
+
+__device__ __forceinline__ Float8 load_bf16x8(const __nv_bfloat16* source) {
+  const uint4 raw = *reinterpret_cast<const uint4*>(source);
+  const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+  Float8 result;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // a BF16 value is the upper half of its float
+    result.value[2 * i] = __uint_as_float(words[i] << 16);
+    result.value[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  }
+  return result;
+}
+
+__device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,44 @@
+#include "cuda/common/tensor_map.hpp"
+
+#include <cuda.h>
+
+#include "cuda/common/error.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+using Encoder = decltype(&cuTensorMapEncodeTiled);
+
+Encoder find_encoder() {
+  constexpr int kIntroducedIn = 12000;
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, kIntroducedIn,
+                                         cudaEnableDefault, &found),
+        "cudaGetDriverEntryPointByVersion");
+  if (found != cudaDriverEntryPointSuccess) {
+    throw Error(ErrorCode::cuda, "cuTensorMapEncodeTiled", "the driver does not have it");
+  }
+  return reinterpret_cast<Encoder>(entry);
+}
+
+}  // namespace
+
+CUtensorMap encode_tensor_map(const void* base, const TensorMapSpec& spec) {
+  static const Encoder encode = find_encoder();
+  constexpr std::array<std::uint32_t, 4> kElementStrides = {1, 1, 1, 1};
+  CUtensorMap map{};
+  const CUresult result = encode(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), spec.size.data(),
+      spec.stride_bytes.data(), spec.box.data(), kElementStrides.data(),
+      CU_TENSOR_MAP_INTERLEAVE_NONE,
+      spec.swizzle == TmaSwizzle::b128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw Error(ErrorCode::cuda, "cuTensorMapEncodeTiled",
+                "refused a tensor map with code " + std::to_string(result));
+  }
+  return map;
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,34 @@
+// Issuing a warpgroup's matrix product and waiting for it.
+#pragma once
+
+#include <cute/arch/mma_sm90_gmma.hpp>
+#include <cute/atom/mma_atom.hpp>
+#include <cute/tensor.hpp>
+
+namespace tilewright::cuda {
+
+// C (+)= A B over all steps of K; A from SMEM or registers, B from SMEM, C in registers. Returns
+// when the product is there. `accumulate` false overwrites C.
+template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
+__device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const TensorB& tB,
+                                      TensorC& tC) {
+  using namespace cute;
+  constexpr bool kAInRegisters =
+      !is_base_of_v<GMMA::DescriptorIterator, typename TensorA::iterator>;
+  if constexpr (kAInRegisters) {
+    warpgroup_fence_operand(const_cast<TensorA&>(tA));
+  }
+  warpgroup_fence_operand(tC);
+  warpgroup_arrive();
+  mma.accumulate_ = kAccumulate ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
+#pragma unroll
+  for (int k = 0; k < size<2>(tA); ++k) {
+    gemm(mma, tA(_, _, k), tB(_, _, k), tC);
+    mma.accumulate_ = GMMA::ScaleOut::One;
+  }
+  warpgroup_commit_batch();
+  warpgroup_wait<0>();
+  warpgroup_fence_operand(tC);
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,91 @@
+// The CUDA side's host code: devices, and the kernel names' launchers.
+#include "cuda/cuda_backend.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "cuda/attention/launchers.hpp"
+#include "cuda/common/error.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 7> kAttentionLaunchers = {{
+    {"k1", launch_k1},
+    {"k2", launch_k2},
+    {"k3_1", launch_k3_1},
+    {"k3_2", launch_k3_2},
+    {"k3_3", launch_k3_3},
+    {"k4_qk", launch_k4_qk},
+    {"k4", launch_k4},
+}};
+
+int attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+// Makes a device current for its lifetime.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice");
+    if (device_ != previous_) {
+      check(cudaSetDevice(device_), "cudaSetDevice");
+    }
+  }
+  ~DeviceGuard() {
+    if (device_ != previous_) {
+      cudaSetDevice(previous_);
+    }
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int device_;
+  int previous_ = 0;
+};
+
+}  // namespace
+
+bool is_built() {
+  return true;
+}
+
+int device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+DeviceInfo device_info(int index) {
+  if (index < 0 || index >= device_count()) {
+    throw Error(ErrorCode::no_device, "device",
+                "is cuda:" + std::to_string(index) + ", this machine has " +
+                    std::to_string(device_count()) + " CUDA devices");
+  }
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  DeviceInfo info;
+  info.device = {DeviceKind::cuda, index};
+  info.name = properties.name;
+  info.compute_capability = 10 * properties.major + properties.minor;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.memory_bytes = properties.totalGlobalMem;
+  info.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
+  info.smem_per_block_bytes =
+      static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+  return info;
+}
+
+void run_attention(std::string_view kernel, const AttentionParams& params, int device,
+                   Stream stream) {
+  const DeviceGuard guard(device);
+  const auto* const launcher = std::ranges::find(
+      kAttentionLaunchers, kernel, &std::pair<std::string_view, AttentionLaunch>::first);
+  launcher->second(params, stream);
+}
+
+}  // namespace tilewright::cuda

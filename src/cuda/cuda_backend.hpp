@@ -1,0 +1,24 @@
+// The seam between host code and the CUDA side. A build without CUDA links without_cuda.cpp, which
+// answers that there are no devices and no kernels.
+#pragma once
+
+#include <string_view>
+
+#include "attention_params.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cuda {
+
+// Was the library compiled with nvcc?
+bool is_built();
+
+int device_count();
+
+// Throws no_device where there is no such device.
+DeviceInfo device_info(int index);
+
+// Queues the attention kernel of that name, a CUDA row of kernels(), on a device's stream.
+void run_attention(std::string_view kernel, const AttentionParams& params, int device,
+                   Stream stream);
+
+}  // namespace tilewright::cuda

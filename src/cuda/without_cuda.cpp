@@ -1,0 +1,23 @@
+// The CUDA side of a build without CUDA.
+#include "cuda/cuda_backend.hpp"
+
+namespace tilewright::cuda {
+
+bool is_built() {
+  return false;
+}
+
+int device_count() {
+  return 0;
+}
+
+DeviceInfo device_info(int index) {
+  throw Error(ErrorCode::no_device, "device",
+              "is cuda:" + std::to_string(index) + ", but this build of Tilewright has no CUDA");
+}
+
+void run_attention(std::string_view, const AttentionParams&, int device, Stream) {
+  device_info(device);
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,136 @@
+// The kernel table, and the constraints as pure functions of it.
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "cuda/cuda_backend.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+namespace {
+
+constexpr std::array kBf16 = {DType::bf16};
+constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
+constexpr std::array kLadderHeadDims = {64, 128};
+constexpr int kHopper = 90;
+
+constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary,
+                                 std::string_view doc) {
+  return {.name = name,
+          .operation = "attention",
+          .summary = summary,
+          .device = DeviceKind::cuda,
+          .compute_capability = kHopper,
+          .dtypes = kBf16,
+          .head_dims = kLadderHeadDims,
+          .alignment_bytes = 16,
+          .doc = doc};
+}
+
+// Ascending in speed: "auto" takes the last row that can run the problem.
+constexpr std::array kKernels = {
+    KernelInfo{.name = "cpu",
+               .operation = "attention",
+               .summary = "FlashAttention-2 tiling on all cores, FP32 arithmetic",
+               .device = DeviceKind::cpu,
+               .compute_capability = 0,
+               .dtypes = kFloats,
+               .head_dims = {},
+               .alignment_bytes = 1,
+               .doc = "docs/architecture.md"},
+    ladder_rung("k1", "naive: three launches, S in global memory", "docs/worklog/k1.md"),
+    ladder_rung("k2", "tiled online softmax in one kernel, CUDA cores", "docs/worklog/k2.md"),
+    ladder_rung("k3_1", "K2 fed by TMA, one stage", "docs/worklog/k3.md"),
+    ladder_rung("k3_2", "K2 fed by TMA, two stages", "docs/worklog/k3.md"),
+    ladder_rung("k3_3", "K2 fed by TMA, five stages", "docs/worklog/k3.md"),
+    ladder_rung("k4_qk", "QK^T on tensor cores (WGMMA), PV on CUDA cores", "docs/worklog/k4.md"),
+    ladder_rung("k4", "both products on tensor cores, P in registers", "docs/worklog/k4.md"),
+};
+
+template <typename Range, typename Format>
+std::string join(const Range& range, Format format) {
+  std::string text;
+  for (const auto& item : range) {
+    text += (text.empty() ? "" : ", ") + std::string(format(item));
+  }
+  return text;
+}
+
+std::string capability_text(int capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
+std::optional<Reason> device_reason(const KernelInfo& kernel, const DeviceInfo& device) {
+  if (kernel.device == DeviceKind::cuda && !cuda::is_built()) {
+    return Reason{ErrorCode::no_device, "kernel",
+                  std::string(kernel.name) + " needs CUDA, and this build of Tilewright has none"};
+  }
+  if (kernel.device != device.device.kind) {
+    return Reason{ErrorCode::unsupported, "device",
+                  "is " + name(device.device) + ", kernel " + std::string(kernel.name) +
+                      " runs on " + (kernel.device == DeviceKind::cpu ? "the cpu" : "cuda")};
+  }
+  if (kernel.compute_capability != device.compute_capability) {
+    return Reason{ErrorCode::unsupported, "device",
+                  "is " + device.name + " of compute capability " +
+                      capability_text(device.compute_capability) + ", kernel " +
+                      std::string(kernel.name) + " is built for " +
+                      capability_text(kernel.compute_capability)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::span<const KernelInfo> kernels() {
+  return kKernels;
+}
+
+const KernelInfo* find_kernel(std::string_view name) {
+  const auto found = std::ranges::find(kKernels, name, &KernelInfo::name);
+  return found == kKernels.end() ? nullptr : &*found;
+}
+
+std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
+                              const DeviceInfo& device) {
+  if (auto reason = device_reason(kernel, device)) {
+    return reason;
+  }
+  if (std::ranges::find(kernel.dtypes, problem.dtype) == kernel.dtypes.end()) {
+    return Reason{ErrorCode::unsupported, "q",
+                  "has dtype " + std::string(name(problem.dtype)) + ", kernel " +
+                      std::string(kernel.name) + " takes " + join(kernel.dtypes, [](DType dtype) {
+                        return name(dtype);
+                      })};
+  }
+  if (!kernel.head_dims.empty() &&
+      std::ranges::find(kernel.head_dims, problem.head_dim) == kernel.head_dims.end()) {
+    return Reason{ErrorCode::unsupported, "q",
+                  "has head_dim " + std::to_string(problem.head_dim) + ", kernel " +
+                      std::string(kernel.name) + " takes " + join(kernel.head_dims, [](int d) {
+                        return std::to_string(d);
+                      })};
+  }
+  const std::size_t needed = workspace_bytes(kernel, problem);
+  if (needed > device.memory_bytes) {
+    return Reason{ErrorCode::unsupported, "workspace",
+                  "kernel " + std::string(kernel.name) + " needs " + std::to_string(needed) +
+                      " bytes for this problem, " + device.name + " has " +
+                      std::to_string(device.memory_bytes)};
+  }
+  return std::nullopt;
+}
+
+std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem) {
+  if (kernel.name != "k1") {
+    return 0;
+  }
+  // S, in FP32: (batch, heads, q_len, kv_len). Saturates where that is no size_t.
+  const double bytes = 4.0 * static_cast<double>(problem.batch) *
+                       static_cast<double>(problem.heads) * static_cast<double>(problem.q_len) *
+                       static_cast<double>(problem.kv_len);
+  constexpr auto kMax = std::numeric_limits<std::size_t>::max();
+  return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
+}
+
+}  // namespace tilewright

@@ -1,0 +1,81 @@
+// A host tensor's twin in GPU memory, between guard bytes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "reference/host_tensor.hpp"
+
+namespace tilewright::test {
+
+inline void cuda_ok(cudaError_t status) {
+  ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status);
+}
+
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(std::size_t bytes) {
+    cuda_ok(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)));
+  }
+  ~DeviceBuffer() { cudaFree(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// Holds a copy of the host tensor's bytes, gaps between strides included. The bytes on both sides
+// carry a pattern that guards_untouched() looks for.
+class DeviceTensor {
+ public:
+  explicit DeviceTensor(const reference::HostTensor& host)
+      : description_(host.view()), bytes_(host.bytes()), buffer_(host.bytes() + 2 * kGuard_bytes) {
+    cuda_ok(cudaMemset(buffer_.data(), kPattern, bytes_ + 2 * kGuard_bytes));
+    upload(host);
+  }
+
+  TensorView view() const {
+    return {buffer_.data() + kGuard_bytes,
+            description_.dtype,
+            {DeviceKind::cuda, 0},
+            description_.rank,
+            description_.shape,
+            description_.stride};
+  }
+
+  void upload(const reference::HostTensor& host) {
+    cuda_ok(cudaMemcpy(view().data, host.data(), bytes_, cudaMemcpyDefault));
+  }
+
+  void download(reference::HostTensor& host) const {
+    cuda_ok(cudaMemcpy(host.data(), view().data, bytes_, cudaMemcpyDefault));
+  }
+
+  bool guards_untouched() const {
+    std::vector<std::byte> all(bytes_ + 2 * kGuard_bytes);
+    cuda_ok(cudaMemcpy(all.data(), buffer_.data(), all.size(), cudaMemcpyDefault));
+    const auto intact = [](std::byte b) {
+      return b == std::byte{kPattern};
+    };
+    return std::all_of(all.begin(), all.begin() + kGuard_bytes, intact) &&
+           std::all_of(all.end() - kGuard_bytes, all.end(), intact);
+  }
+
+ private:
+  static constexpr std::size_t kGuard_bytes = 4096;
+  static constexpr unsigned char kPattern = 0xA5;
+
+  ConstTensorView description_;
+  std::size_t bytes_;
+  DeviceBuffer buffer_;
+};
+
+}  // namespace tilewright::test
