@@ -31,10 +31,8 @@ METRICS = {
     "warps_per_scheduler": "smsp__warps_active.avg.per_cycle_active",
     "eligible_warps": "smsp__warps_eligible.avg.per_cycle_active",
     "stall_barrier": "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
-    "stall_long_scoreboard":
-        "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
-    "stall_short_scoreboard":
-        "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
+    "stall_long_scoreboard": "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "stall_short_scoreboard": "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
     "stall_wait": "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
     "stall_math": "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
     "stall_lg_throttle": "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
@@ -55,7 +53,7 @@ def profile(cli: str, kernel: str, case: argparse.Namespace) -> list[dict]:
     if case.causal:
         command.append("--causal")
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = list(csv.DictReader(io.StringIO(output[output.index('"ID"'):])))
+    rows = list(csv.DictReader(io.StringIO(output[output.index('"ID"') :])))
     units = rows[0]
     launches = []
     for row in rows[1:]:

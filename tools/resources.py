@@ -66,7 +66,9 @@ def violations(kernels: dict[str, dict[str, int]], budget: dict[str, dict[str, i
     return sorted(problems)
 
 
-def write_json(path: pathlib.Path, kernels: dict[str, dict[str, int]], keys: tuple[str, ...]) -> None:
+def write_json(
+    path: pathlib.Path, kernels: dict[str, dict[str, int]], keys: tuple[str, ...]
+) -> None:
     rows = [
         f"  {json.dumps(name)}: {json.dumps({key: used[key] for key in keys})}"
         for name, used in kernels.items()
@@ -79,7 +81,9 @@ def main() -> int:
     parser.add_argument("objects", nargs="+", type=pathlib.Path, help="objects; .cu.o ones count")
     parser.add_argument("--budget", required=True, type=pathlib.Path)
     parser.add_argument("--output", type=pathlib.Path, help="write what was found here, as JSON")
-    parser.add_argument("--update", action="store_true", help="write the budget from what was found")
+    parser.add_argument(
+        "--update", action="store_true", help="write the budget from what was found"
+    )
     args = parser.parse_args()
 
     kernels = read_reports([path for path in args.objects if path.name.endswith(".cu.o")])
@@ -92,7 +96,9 @@ def main() -> int:
 
     width = max(map(len, kernels))
     for name, used in kernels.items():
-        print(f"{name:{width}}  {used['registers']:3} registers  {used['smem_bytes']:6} B static smem")
+        print(
+            f"{name:{width}}  {used['registers']:3} registers  {used['smem_bytes']:6} B static smem"
+        )
     problems = violations(kernels, json.loads(args.budget.read_text()))
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)

@@ -1,7 +1,6 @@
-// Attention on the CPU, through the installed library. All values of V are 1, so every output, a
-// weighted mean of V's rows, must be 1 as well.
+// Attention on the CPU, through the installed library. All keys are equal, so query i weighs the
+// i + 1 keys that it sees equally; key j's value is j, so every output of query i is i / 2.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -11,33 +10,34 @@
 #include "tilewright/version.hpp"
 
 int main() {
-  constexpr std::array<std::int64_t, 4> kShape = {2, 100, 4, 64};  // batch, seqlen, heads, head dim
-  constexpr std::size_t kSize = 2 * 100 * 4 * 64;
-  std::vector<float> q(kSize), k(kSize), v(kSize, 1.0f), o(kSize);
+  constexpr std::int64_t kBatch = 1, kSeqlen = 100, kHeads = 4, kHeadDim = 64;
+  constexpr std::size_t kSize = kBatch * kSeqlen * kHeads * kHeadDim;
+  const auto row = [](std::size_t i) {
+    return static_cast<float>(i / (kHeads * kHeadDim));
+  };
+  std::vector<float> q(kSize), k(kSize, 1.0f), v(kSize), o(kSize);
   for (std::size_t i = 0; i < kSize; ++i) {
-    q[i] = std::sin(0.1f * static_cast<float>(i));
-    k[i] = std::cos(0.3f * static_cast<float>(i));
+    q[i] = std::sin(static_cast<float>(i));
+    v[i] = row(i);
   }
 
-  const auto fp32 = tilewright::DType::fp32;
-  const tilewright::AttentionTensors tensors = {
-      .q = tilewright::contiguous(q.data(), fp32, kShape),
-      .k = tilewright::contiguous(k.data(), fp32, kShape),
-      .v = tilewright::contiguous(v.data(), fp32, kShape),
-      .o = tilewright::contiguous(o.data(), fp32, kShape),
+  const auto view = [](auto& tensor) {
+    return tilewright::contiguous<float, 4>(tensor.data(), tilewright::DType::fp32,
+                                            {kBatch, kSeqlen, kHeads, kHeadDim});
   };
   try {
-    tilewright::attention(tensors, {.causal = true, .kernel = "cpu"});
+    tilewright::attention({.q = view(q), .k = view(k), .v = view(v), .o = view(o)},
+                          {.causal = true});
   } catch (const tilewright::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
 
   float worst = 0.0f;
-  for (const float value : o) {
-    worst = std::max(worst, std::abs(value - 1.0f));
+  for (std::size_t i = 0; i < kSize; ++i) {
+    worst = std::max(worst, std::abs(o[i] - row(i) / 2));
   }
   std::printf("Tilewright %s: largest error %.1e\n", tilewright::kVersion.data(),
               static_cast<double>(worst));
-  return worst < 1e-5f ? 0 : 1;
+  return worst < 1e-3f ? 0 : 1;
 }

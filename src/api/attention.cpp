@@ -67,17 +67,15 @@ void check_same(const char* argument, const char* what, std::int64_t value, cons
 // over all that lies below it.
 void check_no_overlap(const char* argument, const TensorView& tensor) {
   std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> dims{};  // |stride|, size
-  int count = 0;
   for (int i = 0; i < tensor.rank; ++i) {
     if (tensor.shape[i] > 1) {
-      dims[count++] = {std::abs(tensor.stride[i]), tensor.shape[i]};
+      dims[i] = {std::abs(tensor.stride[i]), tensor.shape[i]};
     }
   }
-  std::sort(dims.begin(), dims.begin() + count);
+  std::ranges::sort(dims);
   std::int64_t extent = 0;
-  for (int i = 0; i < count; ++i) {
-    const auto [stride, size] = dims[i];
-    if (stride <= extent) {
+  for (const auto& [stride, size] : dims) {
+    if (size > 1 && stride <= extent) {
       fail(argument, "has a stride of " + std::to_string(stride) + " over a span of " +
                          std::to_string(extent + 1) +
                          " elements, an output's elements must not overlap");

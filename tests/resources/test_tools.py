@@ -7,8 +7,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools"))
 
-import resources  # noqa: E402
-import sass  # noqa: E402
+import resources
+import sass
 
 REPORT = """\
 ptxas info    : 11 bytes gmem

@@ -140,7 +140,8 @@ __device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int r
     const int limit = keys.limit(row0 + get<0>(cS(i, 0))) - key0;
 #pragma unroll
     for (int j = 0; j < size<1>(rS); ++j) {
-      rS(i, j) = get<1>(cS(i, j)) < limit ? rS(i, j) : kMinusInf;
+      const int key = get<1>(cS(i, j));  // signed: the limit may be negative
+      rS(i, j) = key < limit ? rS(i, j) : kMinusInf;
     }
   }
 }
