@@ -1,0 +1,51 @@
+// The problems that are checked and timed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tilewright/attention.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cli {
+
+struct AttentionCase {
+  AttentionProblem problem;
+  std::optional<float> scale;  // 1 / sqrt(head_dim) when absent
+  std::uint64_t seed = 0;      // of the random inputs
+
+  AttentionOptions options(std::string_view kernel) const {
+    return {.causal = problem.causal, .scale = scale, .kernel = kernel};
+  }
+};
+
+// Nominal floating-point operations of one call: 4 B H Nq Nk D, halved for causal.
+double flops(const AttentionProblem& problem);
+
+// Bytes that must cross the memory bus at least once: q, k, v and o.
+double compulsory_bytes(const AttentionProblem& problem);
+
+// "bf16 b4 q4096 kv4096 h16/16 d128 causal"
+std::string label(const AttentionProblem& problem);
+
+// The arguments of `tilewright attention` that give this case and nothing else, whatever the
+// environment says.
+std::string arguments(const AttentionCase& c);
+
+// Every head dim, sequence length and mask of a sweep with the same number of tokens (batch x
+// length) and of columns (heads x head dim) throughout.
+struct Sweep {
+  std::vector<std::int64_t> head_dims = {64, 128, 256};
+  std::vector<std::int64_t> seqlens = {512, 1024, 2048, 4096, 8192, 16384};
+  std::vector<bool> causal = {false, true};
+  std::int64_t tokens = 16384;
+  std::int64_t hidden = 2048;
+  DType dtype = DType::bf16;
+};
+
+// Sequence lengths innermost. The sizes must divide: see the command's checks.
+std::vector<AttentionProblem> problems(const Sweep& sweep);
+
+}  // namespace tilewright::cli

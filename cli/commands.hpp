@@ -1,0 +1,35 @@
+// The subcommands, and what the program's exit status says.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace tilewright::cli {
+
+enum ExitCode : int {
+  kPass = 0,
+  kMismatch = 1,     // a wrong result, or a failed launch
+  kUsage = 2,        // the command line contradicts itself or its documentation
+  kUnsupported = 3,  // nothing is wrong, but this machine or build cannot run what was asked
+};
+
+// A bad value of an option: exit status kUsage.
+class UsageError : public std::runtime_error {
+ public:
+  UsageError(const std::string& option, const std::string& message)
+      : std::runtime_error(option + ": " + message) {}
+};
+
+struct Command {
+  CLI::App* app;             // tells whether the command was given
+  std::function<int()> run;  // returns an ExitCode
+};
+
+Command add_list_command(CLI::App& app);
+Command add_info_command(CLI::App& app);
+Command add_attention_command(CLI::App& app);
+Command add_sweep_command(CLI::App& app);
+
+}  // namespace tilewright::cli

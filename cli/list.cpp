@@ -1,0 +1,90 @@
+// tilewright list: the kernels, their constraints, and whether this machine can run them.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/options.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string_view> names_of(std::span<const DType> dtypes) {
+  std::vector<std::string_view> names;
+  for (const DType dtype : dtypes) {
+    names.push_back(name(dtype));
+  }
+  return names;
+}
+
+// Of the smallest problem that satisfies the kernel's other constraints.
+std::optional<std::string> why_not_here(const KernelInfo& kernel) {
+  AttentionProblem problem{.dtype = kernel.dtypes.front()};
+  if (!kernel.head_dims.empty()) {
+    problem.head_dim = kernel.head_dims.front();
+  }
+  return why_not(kernel, problem, device_for(kernel, std::nullopt));
+}
+
+Json to_json(const KernelInfo& kernel) {
+  const std::optional<std::string> reason = why_not_here(kernel);
+  return {{"name", kernel.name},
+          {"operation", kernel.operation},
+          {"summary", kernel.summary},
+          {"device", kernel.device == DeviceKind::cpu ? "cpu" : "cuda"},
+          {"compute_capability", kernel.compute_capability},
+          {"dtypes", names_of(kernel.dtypes)},
+          {"head_dims", std::vector<int>(kernel.head_dims.begin(), kernel.head_dims.end())},
+          {"alignment_bytes", kernel.alignment_bytes},
+          {"doc", kernel.doc},
+          {"can_run", !reason},
+          {"reason", reason ? Json(*reason) : Json()}};
+}
+
+void print(const KernelInfo& kernel) {
+  const std::string device = kernel.device == DeviceKind::cpu
+                                 ? "cpu"
+                                 : fmt::format("cuda {}.{}", kernel.compute_capability / 10,
+                                               kernel.compute_capability % 10);
+  const std::string head_dims =
+      kernel.head_dims.empty() ? "any" : fmt::format("{}", fmt::join(kernel.head_dims, ", "));
+  fmt::print("{:<6} {}: {}\n", kernel.name, kernel.operation, kernel.summary);
+  fmt::print("       on {}; dtype {}; head dim {}; aligned to {} bytes; {}\n", device,
+             fmt::join(names_of(kernel.dtypes), ", "), head_dims, kernel.alignment_bytes,
+             kernel.doc);
+  const std::optional<std::string> reason = why_not_here(kernel);
+  fmt::print("       {}\n", reason ? "cannot run here: " + *reason : "runs here");
+}
+
+int list(bool as_json) {
+  if (as_json) {
+    Json all = Json::array();
+    for (const KernelInfo& kernel : kernels()) {
+      all.push_back(to_json(kernel));
+    }
+    fmt::print("{}\n", all.dump(2));
+    return kPass;
+  }
+  for (const KernelInfo& kernel : kernels()) {
+    print(kernel);
+  }
+  return kPass;
+}
+
+}  // namespace
+
+Command add_list_command(CLI::App& app) {
+  CLI::App* const command =
+      app.add_subcommand("list", "The kernels, their constraints, and what this machine can run");
+  const auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "Print a JSON array");
+  return {command, [as_json] {
+            return list(*as_json);
+          }};
+}
+
+}  // namespace tilewright::cli

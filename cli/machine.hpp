@@ -1,0 +1,74 @@
+// A device as the benchmark sees it: memory to allocate and fill, a clock, sensors.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tilewright/attention.hpp"
+
+namespace tilewright::cli {
+
+using Memory = std::shared_ptr<std::byte>;
+
+// Queues one call of what is timed.
+using Launch = std::function<void(Stream)>;
+
+// As read while the timed launches ran; absent where there is no sensor.
+struct Readings {
+  std::optional<double> sm_clock_mhz;
+  std::optional<double> power_w;
+};
+
+struct Samples {
+  std::vector<double> times_us;  // one a launch
+  bool cold_l2 = false;          // whether the L2 cache was flushed before every launch
+  Readings readings;
+};
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+
+  virtual Device device() const = 0;
+
+  // What results files say of it. The GPU's name, or the processor's; driver and CUDA runtime
+  // versions where there are any.
+  virtual std::string name() const = 0;
+  virtual std::optional<std::string> driver() const = 0;
+  virtual std::optional<std::string> cuda() const = 0;
+
+  // 256-byte aligned, uninitialised. Throws Error(unsupported, "memory") with the bytes asked for
+  // and the bytes free.
+  virtual Memory allocate(std::size_t bytes) = 0;
+
+  // Between host memory and this device's; both return when the copy is done.
+  virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+
+  // Queues a copy within the device's memory.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
+
+  // Launches once and waits until it is done.
+  virtual void run(const Launch& launch) = 0;
+
+  // Times every launch by itself, without the host's overhead.
+  virtual Samples time(const Launch& launch, int samples, bool flush_l2) = 0;
+};
+
+std::unique_ptr<Machine> open_cpu_machine();
+
+// Throws no_device where there is no such GPU or this build has no CUDA.
+std::unique_ptr<Machine> open_cuda_machine(int index);
+
+inline std::unique_ptr<Machine> open_machine(Device device) {
+  return device.kind == DeviceKind::cpu ? open_cpu_machine() : open_cuda_machine(device.index);
+}
+
+// Whether this build has CUDA.
+bool has_cuda();
+
+}  // namespace tilewright::cli

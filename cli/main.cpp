@@ -1,0 +1,68 @@
+// The command line: tilewright list | info | attention | sweep.
+#include <fmt/core.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "tilewright/error.hpp"
+#include "tilewright/version.hpp"
+
+namespace tilewright::cli {
+namespace {
+
+int exit_code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::invalid_argument:
+      return kUsage;
+    case ErrorCode::unsupported:
+    case ErrorCode::no_device:
+      return kUnsupported;
+    case ErrorCode::workspace_too_small:
+    case ErrorCode::cuda:
+      return kMismatch;
+  }
+  return kMismatch;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Tilewright: attention kernels, listed, checked and timed"};
+  app.set_version_flag("--version", fmt::format("tilewright {} ({})", kVersion, kCommit));
+  app.require_subcommand(1);
+  app.footer(
+      "Exit status: 0 pass, 1 wrong result, 2 bad usage, 3 not supported by this machine or "
+      "build.");
+  const std::array commands = {add_list_command(app), add_info_command(app),
+                               add_attention_command(app), add_sweep_command(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kPass : kUsage;
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) {
+      return command.run();
+    }
+  }
+  return kUsage;
+}
+
+}  // namespace
+}  // namespace tilewright::cli
+
+int main(int argc, char** argv) {
+  using namespace tilewright;
+  try {
+    return cli::run(argc, argv);
+  } catch (const cli::UsageError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return cli::kUsage;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return cli::exit_code_of(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return cli::kMismatch;
+  }
+}

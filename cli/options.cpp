@@ -1,0 +1,182 @@
+#include "cli/options.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "cli/commands.hpp"
+
+namespace tilewright::cli {
+namespace {
+
+constexpr std::int64_t kSizeLimit = std::int64_t{1} << 30;
+
+void check_number(const std::string& option, double value, double least) {
+  if (!(value >= least && std::isfinite(value))) {
+    throw UsageError(option, fmt::format("is {}, must be finite and at least {}", value, least));
+  }
+}
+
+// All that can run one of the problems, in the table's order. Where there is none, the error's
+// reason is that of the device's fastest kernel with the first problem.
+std::vector<const KernelInfo*> runnable_kernels(Device device,
+                                                const std::vector<AttentionProblem>& problems) {
+  std::vector<const KernelInfo*> runnable;
+  std::string reason;
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.operation != "attention" || kernel.device != device.kind) {
+      continue;
+    }
+    const bool can_run_one = std::ranges::any_of(problems, [&](const AttentionProblem& problem) {
+      return !why_not(kernel, problem, device);
+    });
+    if (can_run_one) {
+      runnable.push_back(&kernel);
+    } else {
+      reason = why_not(kernel, problems.front(), device).value_or("");
+    }
+  }
+  if (runnable.empty()) {
+    throw Error(ErrorCode::unsupported, "kernel",
+                fmt::format("none can run {}: {}", label(problems.front()), reason));
+  }
+  return runnable;
+}
+
+const KernelInfo* named_kernel(const std::string& option, const std::string& kernel_name) {
+  const KernelInfo* const kernel = find_kernel(kernel_name);
+  if (kernel == nullptr) {
+    std::vector<std::string_view> known;
+    for (const KernelInfo& each : kernels()) {
+      known.push_back(each.name);
+    }
+    throw UsageError(option, fmt::format("is '{}', must be auto, all or some of {}", kernel_name,
+                                         fmt::join(known, ",")));
+  }
+  return kernel;
+}
+
+}  // namespace
+
+void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions& o) {
+  app.add_option(kernel_option, o.kernels,
+                 "Names, comma-separated; all: every one that can run; auto: the fastest of these")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->envname("KERNEL")
+      ->capture_default_str();
+  app.add_option(
+         "--device", o.device,
+         "cpu, cuda or cuda:N; by default a named kernel's own, else cuda where there is one")
+      ->envname("DEVICE");
+  app.add_option("--dtype", o.dtype, "Of q, k, v and o: bf16, fp16 or fp32")
+      ->envname("DTYPE")
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "Of the normally distributed inputs")
+      ->envname("SEED")
+      ->capture_default_str();
+  app.add_flag("--check", o.check, "Check O and LSE against the float64 reference")
+      ->envname("CHECK");
+  app.add_option("--samples", o.timing.samples, "Timed launches")
+      ->envname("SAMPLES")
+      ->capture_default_str();
+  app.add_option("--max-seconds", o.timing.max_seconds,
+                 "Take fewer samples of a slow kernel, though not fewer than 20 (5 on the CPU, and "
+                 "of launches over 1 s)")
+      ->envname("MAX_SECONDS")
+      ->capture_default_str();
+  app.add_option("--gap", o.timing.gap_seconds, "Idle seconds before each measurement")
+      ->envname("GAP")
+      ->capture_default_str();
+  app.add_flag("--flush-l2,!--no-flush-l2", o.timing.flush_l2,
+               "Flush the GPU's L2 cache before each launch (default: yes)")
+      ->envname("FLUSH_L2");
+  app.add_option("--json", o.json_path, "Write results lines to this file, replacing it")
+      ->type_name("FILE");
+}
+
+void check_timing(const TimingOptions& options) {
+  check_number("--samples", options.samples, 1);
+  check_number("--gap", options.gap_seconds, 0);
+  check_number("--max-seconds", options.max_seconds, 0);
+}
+
+void check_size(const std::string& option, std::int64_t value) {
+  if (value < 1 || value >= kSizeLimit) {
+    throw UsageError(option, fmt::format("is {}, must be at least 1 and less than 2^30", value));
+  }
+}
+
+DType parse_dtype(const std::string& text) {
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    if (text == name(dtype)) {
+      return dtype;
+    }
+  }
+  throw UsageError("--dtype", fmt::format("is '{}', must be bf16, fp16 or fp32", text));
+}
+
+std::optional<Device> parse_device(const std::string& text) {
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  if (text == "cpu") {
+    return Device{};
+  }
+  Device device{DeviceKind::cuda, 0};
+  const char* const end = text.data() + text.size();
+  const bool has_index = text.starts_with("cuda:");
+  if (has_index) {
+    const auto [rest, error] = std::from_chars(text.data() + 5, end, device.index);
+    if (error == std::errc{} && rest == end && device.index >= 0) {
+      return device;
+    }
+  }
+  if (text != "cuda") {
+    throw UsageError("--device", fmt::format("is '{}', must be cpu, cuda or cuda:N", text));
+  }
+  return device;
+}
+
+Device default_device() {
+  return {cuda_device_count() > 0 ? DeviceKind::cuda : DeviceKind::cpu, 0};
+}
+
+Device device_for(const KernelInfo& kernel, std::optional<Device> wanted) {
+  return wanted.value_or(Device{kernel.device, 0});
+}
+
+std::optional<std::string> why_not(const KernelInfo& kernel, const AttentionProblem& problem,
+                                   Device device) {
+  try {
+    const std::optional<Reason> reason = can_run(kernel, problem, device_info(device));
+    return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::vector<const KernelInfo*> choose_kernels(const std::string& option,
+                                              const std::vector<std::string>& names,
+                                              std::optional<Device> wanted,
+                                              const std::vector<AttentionProblem>& problems) {
+  const auto runnable = [&] {
+    return runnable_kernels(wanted.value_or(default_device()), problems);
+  };
+  std::vector<const KernelInfo*> chosen;
+  for (const std::string& each : names) {
+    if (each == "all") {
+      const auto all = runnable();
+      chosen.insert(chosen.end(), all.begin(), all.end());
+    } else {
+      chosen.push_back(each == "auto" ? runnable().back() : named_kernel(option, each));
+    }
+  }
+  return chosen;
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,16 @@
+// The GPU side of a build without CUDA.
+#include "cli/machine.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cli {
+
+std::unique_ptr<Machine> open_cuda_machine(int index) {
+  device_info({DeviceKind::cuda, index});  // throws: there is no such device
+  return nullptr;
+}
+
+bool has_cuda() {
+  return false;
+}
+
+}  // namespace tilewright::cli

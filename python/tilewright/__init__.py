@@ -1,0 +1,60 @@
+"""Tilewright: GPU kernels of LLM inference for NVIDIA Hopper, with a CPU backend.
+
+    import tilewright
+    out = tilewright.attention(q, k, v, causal=True)
+
+Names are loaded on first use, so that `tilewright.plot` runs where the compiled module is missing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tilewright._errors import (
+    ArgumentTypeError,
+    CudaError,
+    Error,
+    InvalidArgumentError,
+    NoDeviceError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from tilewright._attention import attention
+    from tilewright._kernels import Kernel, kernels
+    from tilewright._native import commit as __commit__
+    from tilewright._native import version as __version__
+
+__all__ = [
+    "ArgumentTypeError",
+    "CudaError",
+    "Error",
+    "InvalidArgumentError",
+    "Kernel",
+    "NoDeviceError",
+    "UnsupportedError",
+    "__commit__",
+    "__version__",
+    "attention",
+    "kernels",
+]
+
+_LAZY = {
+    "attention": ("tilewright._attention", "attention"),
+    "Kernel": ("tilewright._kernels", "Kernel"),
+    "kernels": ("tilewright._kernels", "kernels"),
+    "__version__": ("tilewright._native", "version"),
+    "__commit__": ("tilewright._native", "commit"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

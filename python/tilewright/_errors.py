@@ -1,0 +1,63 @@
+"""The library's exceptions. Each names the argument at fault and is a built-in one as well."""
+
+
+class Error(Exception):
+    """Base of all. Raised before anything is launched or written (CudaError aside).
+
+    code       "invalid_argument", "unsupported", "workspace_too_small", "no_device" or "cuda"
+    argument   the argument at fault: "k", "scale", ...
+    """
+
+    def __init__(self, code: str, argument: str, message: str):
+        super().__init__(code, argument, message)
+        self.code = code
+        self.argument = argument
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.argument}: {self.message}"
+
+
+class InvalidArgumentError(Error, ValueError):
+    """The call contradicts itself or its documented contract."""
+
+
+class ArgumentTypeError(Error, TypeError):
+    """An argument is of the wrong Python type, such as a list where a tensor must be."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """A valid problem that the chosen kernel or device cannot run."""
+
+
+class NoDeviceError(Error, RuntimeError):
+    """There is no such device, or this build has no CUDA."""
+
+
+class CudaError(Error, RuntimeError):
+    """The CUDA runtime or driver reported an error."""
+
+
+_CLASSES = {
+    "invalid_argument": InvalidArgumentError,
+    "workspace_too_small": InvalidArgumentError,
+    "unsupported": UnsupportedError,
+    "no_device": NoDeviceError,
+    "cuda": CudaError,
+}
+
+# Where Python's name of an argument is not C++'s.
+_PYTHON_NAMES = {"o": "out"}
+
+
+def make(code: str, argument: str, message: str) -> Error:
+    """The exception for a C++ error; called by the compiled module."""
+    return _CLASSES[code](code, _PYTHON_NAMES.get(argument, argument), message)
+
+
+def invalid(argument: str, message: str) -> InvalidArgumentError:
+    return InvalidArgumentError("invalid_argument", argument, message)
+
+
+def wrong_type(argument: str, message: str) -> ArgumentTypeError:
+    return ArgumentTypeError("invalid_argument", argument, message)

@@ -1,0 +1,173 @@
+"""One adapter a framework: export an array, allocate an output, name the stream to work on.
+
+Arrays are exported without synchronisation: `__dlpack__(stream=-1)`, and the kernel is queued on
+the framework's current stream, where whatever wrote the array was queued before.
+"""
+
+import sys
+from typing import Any
+
+from tilewright import _native
+from tilewright._errors import invalid, wrong_type
+
+
+def stream_handle(stream: Any) -> int | None:
+    """A cudaStream_t as an integer, from a framework's stream object or the integer itself."""
+    if stream is None:
+        return None
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
+        return stream
+    for attribute in ("cuda_stream", "ptr"):  # PyTorch's, CuPy's
+        if hasattr(stream, attribute):
+            return getattr(stream, attribute)
+    if hasattr(stream, "__cuda_stream__"):
+        return stream.__cuda_stream__()[1]
+    raise wrong_type(
+        "stream",
+        f"is {stream!r}, must be None, a PyTorch or CuPy stream, or a cudaStream_t as an integer",
+    )
+
+
+class NumPy:
+    """ndarrays of float32, float16 and ml_dtypes.bfloat16, on the CPU."""
+
+    module = "numpy"
+
+    def __init__(self, like: Any, stream: int | None):
+        self.like = like
+        self.stream = 0
+
+    def export(self, array: Any) -> Any:
+        return array  # the binding reads it itself; there is no stream to wait for
+
+    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
+        """An uninitialised array of float32, or else of the dtype of `like`."""
+        numpy = sys.modules["numpy"]
+        return numpy.empty(shape, numpy.float32 if fp32 else self.like.dtype)
+
+    def deliver(self, array: Any) -> Any:
+        return array
+
+
+class Torch:
+    """Tensors on the CPU or a CUDA device."""
+
+    module = "torch"
+
+    def __init__(self, like: Any, stream: int | None):
+        self.torch = sys.modules["torch"]
+        self.like = like
+        self.on_stream = None
+        self.stream = 0
+        if like.is_cuda:
+            self.on_stream = self.torch.cuda.current_stream(like.device)
+            if stream is not None:
+                self.on_stream = self.torch.cuda.ExternalStream(stream, device=like.device)
+            self.stream = self.on_stream.cuda_stream
+
+    def export(self, array: Any) -> Any:
+        return array.__dlpack__(stream=-1) if array.is_cuda else array.__dlpack__()
+
+    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
+        dtype = self.torch.float32 if fp32 else self.like.dtype
+        with self.torch.cuda.stream(self.on_stream):  # the memory is reused in this stream's order
+            return self.torch.empty(shape, dtype=dtype, device=self.like.device)
+
+    def deliver(self, array: Any) -> Any:
+        return array
+
+
+class CuPy:
+    """ndarrays on a CUDA device."""
+
+    module = "cupy"
+
+    def __init__(self, like: Any, stream: int | None):
+        self.cupy = sys.modules["cupy"]
+        self.like = like
+        if stream is None:
+            self.on_stream = self.cupy.cuda.get_current_stream(like.device.id)
+        else:
+            self.on_stream = self.cupy.cuda.ExternalStream(stream, like.device.id)
+        self.stream = self.on_stream.ptr
+
+    def export(self, array: Any) -> Any:
+        return array.__dlpack__(stream=-1)
+
+    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
+        with self.like.device, self.on_stream:
+            return self.cupy.empty(shape, self.cupy.float32 if fp32 else self.like.dtype)
+
+    def deliver(self, array: Any) -> Any:
+        return array
+
+
+class Jax:
+    """Arrays on the CPU or a CUDA device, outside of jit.
+
+    JAX has no current stream: it orders its own work. It names one stream for work that others do
+    on its buffers. On that stream a fresh array is written, then read back in as a new array that
+    JAX knows to be ready only once the stream is; copying it puts the call in order with all of
+    JAX's later work, so that it may reuse the inputs' memory. The written array is seen by nobody.
+    """
+
+    module = "jax"
+
+    def __init__(self, like: Any, stream: int | None):
+        self.jax = sys.modules["jax"]
+        if isinstance(like, self.jax.core.Tracer):
+            raise wrong_type("q", "is traced by JAX, must be an array: call this outside of jit")
+        if stream is not None:
+            raise invalid("stream", f"is {stream}, must be None: JAX orders its own work")
+        self.like = like
+        self.device = next(iter(like.devices()))
+        self.stream = 0
+        if self.device.platform == "gpu":
+            self.stream = self.device.get_stream_for_external_ready_events()
+
+    def export(self, array: Any) -> Any:
+        if self.stream:
+            return array.__dlpack__(stream=self.stream)
+        return array.block_until_ready().__dlpack__()
+
+    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
+        dtype = "float32" if fp32 else self.like.dtype
+        return self.jax.numpy.empty(shape, dtype, device=self.device)
+
+    def deliver(self, array: Any) -> Any:
+        return self.jax.numpy.copy(self.jax.dlpack.from_dlpack(array))
+
+
+FRAMEWORKS = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "jax": Jax, "jaxlib": Jax}
+
+
+def framework_of(argument: str, array: Any) -> type:
+    """The adapter class of an array's framework."""
+    for base in type(array).__mro__:
+        adapter = FRAMEWORKS.get(base.__module__.partition(".")[0])
+        if adapter and hasattr(array, "shape") and hasattr(array, "dtype"):
+            return adapter
+    raise wrong_type(
+        argument,
+        f"is a {type(array).__module__}.{type(array).__qualname__}, must be an array of NumPy, "
+        "PyTorch, CuPy or JAX",
+    )
+
+
+def to_native(framework: Any, argument: str, array: Any, is_output: bool = False) -> _native.Tensor:
+    """A caller's array as the compiled module takes it. Neither copies nor waits."""
+    if not isinstance(framework, framework_of(argument, array)):
+        raise wrong_type(
+            argument, f"is an array of {framework_of(argument, array).module}, must be one of "
+            f"{framework.module} like q",
+        )  # fmt: skip
+    is_bf16_without_dlpack = (
+        framework.module in ("numpy", "cupy") and array.dtype.name == "bfloat16"
+    )
+    if is_bf16_without_dlpack:  # ml_dtypes.bfloat16
+        array = array.view("uint16")
+    try:
+        source = framework.export(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise invalid(argument, f"cannot be exported through DLPack: {error}") from error
+    return _native.Tensor(argument, source, is_bf16_without_dlpack, is_output)

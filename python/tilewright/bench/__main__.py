@@ -1,0 +1,129 @@
+"""The command line of the race: python -m tilewright.bench attention --help"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import tilewright
+from tilewright.bench import attention, peers
+from tilewright.bench.machine import CpuMachine, CudaMachine
+from tilewright.bench.race import Entrant, Rules, race, to_line
+from tilewright.bench.report import print_case
+from tilewright.bench.timing import CpuTimer, CudaTimer
+
+OPERATIONS = {"attention": attention}
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tilewright.bench", description=__doc__)
+    operations = parser.add_subparsers(dest="operation", required=True)
+    for name, operation in OPERATIONS.items():
+        command = operations.add_parser(
+            name, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        operation.add_arguments(command)
+        command.add_argument("--kernels", default="all", help="ours: names, all or none")
+        command.add_argument(
+            "--peers",
+            default="all",
+            help=f"of {', '.join(peers.module_names())}; all: those installed; none",
+        )
+        command.add_argument("--device", help="cpu, cuda, cuda:1; cuda where there is one")
+        command.add_argument("--samples", type=int, default=20, help="of each implementation")
+        command.add_argument("--seed", type=int, default=0, help="of the random inputs")
+        command.add_argument("--check", action="store_true", help="check against float64")
+        command.add_argument("--json", type=pathlib.Path, help="write results lines here")
+        command.add_argument("--gap", type=float, default=0.3, help="idle seconds between rounds")
+        command.add_argument("--flush-l2", action=argparse.BooleanOptionalAction, default=True)
+        command.add_argument(
+            "--max-seconds",
+            type=float,
+            default=5.0,
+            help="an implementation that has run for so long on a case takes no more samples",
+        )
+    return parser.parse_args(arguments)
+
+
+def choose_device(wanted: str | None) -> str:
+    has_cuda = torch is not None and torch.cuda.is_available()
+    device = wanted or ("cuda" if has_cuda else "cpu")
+    if device.startswith("cuda") and not has_cuda:
+        sys.exit("--device cuda needs PyTorch and a CUDA device")
+    return "cuda:0" if device == "cuda" else device
+
+
+def load_peers(args: argparse.Namespace, device: str) -> list[peers.Peer]:
+    """Ours first, in the table's order, then the others that are installed."""
+    ours = peers.load(peers.OURS, device) if args.kernels != "none" else []
+    if args.kernels not in ("all", "none"):
+        by_name = {peer.name.removeprefix(f"{peers.OURS}/"): peer for peer in ours}
+        wanted = args.kernels.split(",")
+        unknown = [name for name in wanted if name not in by_name]
+        if unknown:
+            sys.exit(f"--kernels: {unknown[0]} is not one of {', '.join(by_name)} on {device}")
+        ours = [by_name[name] for name in wanted]
+    names = {"all": peers.module_names(), "none": []}.get(args.peers, args.peers.split(","))
+    others = []
+    for name in names:
+        if name not in peers.module_names():
+            sys.exit(f"--peers: {name} is not one of {', '.join(peers.module_names())}")
+        try:
+            others += peers.load(name, device)
+        except ImportError as error:
+            print(f"without {name}: {error}", file=sys.stderr)
+    return [peer for peer in ours + others if peer.operation == args.operation]
+
+
+def report_failures(entrants: list[Entrant], case: Any) -> int:
+    failures = [entrant for entrant in entrants if entrant.failed]
+    for entrant in failures:
+        name = entrant.peer.name.removeprefix(f"{peers.OURS}/")
+        ours, others = (name, "none") if entrant.peer.is_ours else ("none", name)
+        what = entrant.reason or f"relative error {entrant.errors[0]:.3g}"
+        print(
+            f"FAILED {entrant.peer.name}: {what}\n  reproduce: python -m tilewright.bench "
+            f"{case.arguments()} --kernels {ours} --peers {others} --check",
+            file=sys.stderr,
+        )
+    return len(failures)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parse_arguments(arguments)
+    device = choose_device(args.device)
+    entrants = load_peers(args, device)
+    if device == "cpu":
+        machine, timer = CpuMachine(), CpuTimer()
+        if torch is not None:
+            torch.set_num_threads(machine.threads)
+    else:
+        machine, timer = CudaMachine(device), CudaTimer(device, args.flush_l2)
+    rules = Rules(args.samples, args.gap, args.max_seconds, args.check, args.seed)
+    run = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {tilewright.__commit__}"
+    print(f"{run} on {machine.description['gpu']}")
+    cases = list(OPERATIONS[args.operation].cases(args, device))
+
+    failures = 0
+    if args.json:
+        args.json.write_text("")
+    for index, case in enumerate(cases, start=1):
+        finished = race(entrants, case, timer, machine, rules)
+        lines = [to_line(entrant, case, run, timer, machine) for entrant in finished]
+        print_case(f"{index}/{len(cases)}: {case.label}", lines)
+        failures += report_failures(finished, case)
+        if args.json:
+            with args.json.open("a") as output:
+                output.writelines(json.dumps(line) + "\n" for line in lines)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What an operation must say of a problem for the race to run, check, time and record it."""
+
+import abc
+from typing import Any, ClassVar
+
+
+class Case(abc.ABC):
+    """One problem on one device. Peers of its operation know its class and read its fields."""
+
+    operation: ClassVar[str]
+    device: str  # "cpu" or "cuda:0"
+
+    @property
+    @abc.abstractmethod
+    def flops(self) -> float:
+        """Nominal floating-point operations of one call."""
+
+    @property
+    @abc.abstractmethod
+    def compulsory_bytes(self) -> int:
+        """Bytes of all inputs and outputs, each moved once."""
+
+    @property
+    @abc.abstractmethod
+    def error_limit(self) -> float:
+        """The largest relative Frobenius error that counts as right."""
+
+    @abc.abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The `case` object of a results line."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """A few words for a table's row."""
+
+    @abc.abstractmethod
+    def arguments(self) -> str:
+        """The command-line arguments that give this case alone."""
+
+    @abc.abstractmethod
+    def make_inputs(self, seed: int) -> Any:
+        """Random inputs on the device."""
+
+    @abc.abstractmethod
+    def errors(self, inputs: Any, output: Any) -> tuple[float, float]:
+        """(relative Frobenius error, largest absolute error) against float64."""

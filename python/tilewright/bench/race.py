@@ -1,0 +1,121 @@
+"""One case's race: check every entrant, then time them in turn, one sample each a round."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.bench.case import Case
+from tilewright.bench.peers import Peer
+from tilewright.bench.timing import Timing
+
+MIN_SAMPLES = 3  # even of a kernel that is slower than --max-seconds allows
+ROUNDS_A_READING = 5  # of clock and power
+WARM_UP_CALLS = 4  # or fewer, once they have taken WARM_UP_S
+WARM_UP_S = 0.2
+
+
+@dataclass
+class Entrant:
+    """A peer in one case: what it will call, or why it cannot."""
+
+    peer: Peer
+    reason: str | None = None
+    failed: bool = False  # it gave a wrong result, or is ours and raised an error
+    call: Callable[[], Any] | None = None
+    errors: tuple[float, float] | None = None
+    timing: Timing | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    samples: int
+    gap_s: float
+    max_seconds: float
+    check: bool
+    seed: int
+
+
+def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> Entrant:
+    """Makes it warm: first calls compile, load, allocate, and wake threads."""
+    entrant = Entrant(peer, reason=peer.supports(case))
+    if entrant.reason:
+        return entrant
+    try:
+        call = peer.prepare(case, inputs)
+        start = time.perf_counter()
+        for _ in range(WARM_UP_CALLS):
+            output = call()
+            timer.synchronize()
+            if time.perf_counter() - start > WARM_UP_S:
+                break
+    except Exception as error:  # noqa: BLE001  whatever its library raises, the others still race
+        entrant.reason = f"{type(error).__name__}: {error}"
+        entrant.failed = peer.is_ours
+        return entrant
+    if check:
+        entrant.errors = case.errors(inputs, output)
+        entrant.failed = not entrant.errors[0] <= case.error_limit
+    entrant.timing = Timing()
+    entrant.call = call
+    return entrant
+
+
+def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) -> list[Entrant]:
+    """All peers' entrants, in the order of `peers`; those that ran have a timing."""
+    inputs = case.make_inputs(rules.seed)
+    entrants = [_prepare(peer, case, inputs, timer, rules.check) for peer in peers]
+    running = [entrant for entrant in entrants if entrant.call]
+    for round_index in range(rules.samples):
+        if round_index >= MIN_SAMPLES:
+            running = [e for e in running if e.timing.total_s <= rules.max_seconds]
+        if not running:
+            break
+        time.sleep(rules.gap_s if round_index else 0)
+        first = round_index % len(running)  # nobody is always the one after the rest
+        for entrant in running[first:] + running[:first]:
+            is_read = round_index % ROUNDS_A_READING == 0
+            _take_sample(entrant, timer, machine if is_read else None)
+    return entrants
+
+
+def _take_sample(entrant: Entrant, timer: Any, machine: Any) -> None:
+    timing = entrant.timing
+    sample_us, reading = timer.sample(entrant.call, machine.read if machine else lambda: None)
+    timing.samples_us.append(sample_us)
+    if reading:
+        timing.clocks_mhz.append(reading[0])
+        timing.powers_w.append(reading[1])
+
+
+def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) -> dict[str, Any]:
+    """A line of a results file."""
+    line = {
+        "run": run,
+        "operation": case.operation,
+        "case": case.to_json(),
+        "impl": entrant.peer.name,
+        "impl_version": entrant.peer.version,
+    }
+    timing = entrant.timing
+    if timing is None:
+        return line | machine.description | {"supported": False, "reason": entrant.reason}
+    p10_us, p90_us = timing.p10_p90_us
+    rel_fro_error, max_abs_error = entrant.errors or (None, None)
+    return line | {
+        "median_us": round(timing.median_us, 3),
+        "p10_us": round(p10_us, 3),
+        "p90_us": round(p90_us, 3),
+        "samples": len(timing.samples_us),
+        "tflops": round(case.flops / timing.median_us * 1e-6, 4),
+        "gbps": round(case.compulsory_bytes / timing.median_us * 1e-3, 3),
+        "cold_l2": timer.cold_l2,
+        "graph": False,
+        "rel_fro_error": rel_fro_error,
+        "max_abs_error": max_abs_error,
+        **machine.description,
+        "sm_clock_mhz": statistics.median(timing.clocks_mhz) if timing.clocks_mhz else None,
+        "power_w": round(statistics.median(timing.powers_w), 1) if timing.powers_w else None,
+        "supported": True,
+    }

@@ -1,0 +1,84 @@
+"""Throughput against sequence length, a panel for each head dim and mask."""
+
+import pathlib
+
+from tilewright.plot.results import Results
+
+OURS_COLORS = "viridis"  # along the ladder
+MARKERS = "os^Dv<>pPX"  # curves that lie on each other can be told apart
+PEER_COLORS = ("#d62728", "#ff7f0e", "#8c564b", "#e377c2")
+
+
+def plot(results: Results, stem: pathlib.Path) -> list[pathlib.Path]:
+    """Writes STEM.png and STEM.svg."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "tilewright"  # the same file for the same results
+    from matplotlib import pyplot
+
+    head_dims = sorted({row.head_dim for row in results.rows})
+    masks = sorted({row.causal for row in results.rows})
+    figure, axes = pyplot.subplots(
+        len(head_dims),
+        len(masks),
+        figsize=(1.6 + 4.4 * len(masks), 0.8 + 3.3 * len(head_dims)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for head_dim, line_of_axes in zip(head_dims, axes, strict=True):
+        for causal, panel in zip(masks, line_of_axes, strict=True):
+            _draw_panel(panel, results, head_dim, causal)
+    for panel in axes[-1]:
+        panel.set_xlabel("sequence length")
+    for panel in axes[:, 0]:
+        panel.set_ylabel("TFLOP/s")
+    handles = {}  # a curve may be missing from a panel
+    for panel in axes.flat:
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
+    figure.suptitle(results.lines[0]["gpu"])
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
+    figure.savefig(paths[0], dpi=144, metadata={"Software": None})
+    figure.savefig(paths[1], metadata={"Date": None})
+    pyplot.close(figure)
+    return paths
+
+
+def _draw_panel(panel, results: Results, head_dim: int, causal: bool) -> None:
+    colors = _colors(results)
+    dtypes = sorted({row.dtype for row in results.rows})
+    for impl in results.impls:
+        for dtype, style in zip(dtypes, ("-", "--", ":"), strict=False):
+            points = [
+                (row.seqlen, results.tflops[row, impl])
+                for row in results.rows
+                if (row.head_dim, row.causal, row.dtype) == (head_dim, causal, dtype)
+                and (row, impl) in results.tflops
+            ]
+            if points:
+                label = impl if len(dtypes) == 1 else f"{impl}, {dtype}"
+                marker = MARKERS[results.impls.index(impl) % len(MARKERS)]
+                panel.plot(*zip(*points, strict=True), style, color=colors[impl], marker=marker,
+                           markersize=4.5, fillstyle="none", label=label)  # fmt: skip
+    panel.set_title(f"head dim {head_dim}, {'causal' if causal else 'full'}", fontsize="medium")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
+    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    panel.grid(which="both", alpha=0.25, linewidth=0.5)
+
+
+def _colors(results: Results) -> dict[str, object]:
+    """Ours from dark to light up the ladder, peers in warm colours."""
+    import matplotlib
+
+    ours = {line["impl"] for line in results.lines if line["impl"].startswith("tilewright/")}
+    ladder = [impl for impl in results.impls if f"tilewright/{impl}" in ours]
+    peers = [impl for impl in results.impls if impl not in ladder]
+    ramp = matplotlib.colormaps[OURS_COLORS]
+    colors = {impl: ramp(i / max(1, len(ladder))) for i, impl in enumerate(ladder)}
+    return colors | {impl: PEER_COLORS[i % len(PEER_COLORS)] for i, impl in enumerate(peers)}

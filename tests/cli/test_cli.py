@@ -1,0 +1,366 @@
+"""The command line, run as a person would: exit status, messages, tables, results files.
+
+Needs the path of the binary in TILEWRIGHT_CLI, or the build folder in TILEWRIGHT_BUILD_DIR. GPUs
+are hidden from it: what it says here is what it says on a machine without one.
+"""
+
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+
+import jsonschema
+import pytest
+
+PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
+KERNELS = ["cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
+SMALL_SWEEP = ["sweep", "--seqlens", "16,32", "--headdims", "16,32", "--tokens", "32",
+               "--hidden", "64", "--gap", "0"]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def binary():
+    path = os.environ.get("TILEWRIGHT_CLI")
+    if path is None and "TILEWRIGHT_BUILD_DIR" in os.environ:
+        path = os.path.join(os.environ["TILEWRIGHT_BUILD_DIR"], "cli", "tilewright")
+    if path is None:
+        pytest.fail("set TILEWRIGHT_CLI to the tilewright binary, or TILEWRIGHT_BUILD_DIR")
+    if not os.access(path, os.X_OK):
+        pytest.fail(f"there is no program at {path}")
+    return path
+
+
+@pytest.fixture
+def cli(binary, tmp_path):
+    def run(*arguments, **environment):
+        kept = {name: os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH")}
+        return subprocess.run(
+            [binary, *map(str, arguments)],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
+            env=kept | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+        )
+
+    return run
+
+
+def read_lines(path):
+    """A results file's lines, each held against the schema."""
+    schema = json.loads((ROOT / "results" / "schema.json").read_text())
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    for line in lines:
+        jsonschema.validate(line, schema)
+    return lines
+
+
+def reproducing_commands(output):
+    prefix = "  reproduce: "
+    return [
+        shlex.split(line.removeprefix(prefix))
+        for line in output.splitlines()
+        if line.startswith(prefix)
+    ]
+
+
+# ---- list and info
+
+
+def test_list_names_every_kernel_and_why_it_cannot_run(cli):
+    result = cli("list")
+    assert result.returncode == PASS
+    blocks = result.stdout.splitlines()
+    assert [line.split()[0] for line in blocks[0::3]] == KERNELS
+    assert blocks[2].strip() == "runs here"
+    assert all(line.strip().startswith("cannot run here: device: ") for line in blocks[5::3])
+
+
+def test_list_as_json(cli):
+    kernels = json.loads(cli("list", "--json").stdout)
+    assert [kernel["name"] for kernel in kernels] == KERNELS
+    cpu, k4 = kernels[0], kernels[-1]
+    assert cpu["can_run"] and cpu["reason"] is None and cpu["head_dims"] == []
+    assert not k4["can_run"] and "cuda:0" in k4["reason"]
+    assert k4["dtypes"] == ["bf16"] and k4["head_dims"] == [64, 128]
+    assert k4["compute_capability"] == 90 and (ROOT / k4["doc"]).suffix == ".md"
+
+
+def test_info_says_what_was_not_measured(cli):
+    result = cli("info")
+    assert result.returncode == PASS
+    rows = {line[:22].strip(): line[23:] for line in result.stdout.splitlines()}
+    version = cli("--version").stdout.strip().removeprefix("tilewright ")
+    assert rows["tilewright"].startswith(version)
+    assert "threads" in rows["cpu"]
+    assert rows["gpu"].startswith("none: ")
+    assert rows["copy, BF16 GEMM"] == "not measured: they need a GPU"
+
+
+# ---- attention
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        [],
+        ["--causal"],
+        ["--causal", "--kv-seqlen", "17", "--kv-heads", "1"],  # rows that see no key
+        ["--batch", "2", "--scale", "0.5", "--kv-seqlen", "131"],
+    ],
+)
+def test_check_passes_on_the_cpu(cli, dtype, case):
+    result = cli("attention", "--kernel", "cpu", "--check", "--dtype", dtype, *SMALL, *case)
+    assert result.returncode == PASS, result.stdout + result.stderr
+    header, row = result.stdout.splitlines()
+    assert header.split()[:2] == ["kernel", "case"]
+    assert row.split()[:3] == ["cpu", dtype, f"b{2 if '--batch' in case else 1}"]
+    assert "ok: relative" in row
+
+
+def test_environment_variables_stand_for_options(cli, tmp_path):
+    arguments = ["attention", "--gap", "0", "--json", "out.jsonl"]
+    small = {"SEQLEN": "24", "HEADDIM": "32", "HEADS": "3", "BATCH": "2", "KERNEL": "cpu"}
+    result = cli(*arguments, CHECK="1", CAUSAL="0", DTYPE="fp32", SEED="7", **small)
+    assert result.returncode == PASS, result.stderr
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    assert line["rel_fro_error"] is not None
+    assert line["case"] == {
+        "dtype": "fp32", "batch": 2, "q_len": 24, "kv_len": 24, "heads": 3, "kv_heads": 3,
+        "head_dim": 32, "v_dim": 32, "causal": False,
+    }  # fmt: skip
+    cli(*arguments, "--seqlen", "16", CHECK="0", CAUSAL="1", **small)
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    assert line["rel_fro_error"] is None
+    assert line["case"]["q_len"] == 16, "the command line wins"
+    assert line["case"]["causal"] is True
+
+
+def test_results_line(cli, tmp_path):
+    wide = ["--kv-seqlen", "80", "--causal", "--samples", "9"]
+    result = cli("attention", "--json", "out.jsonl", *SMALL, *wide)
+    assert result.returncode == PASS
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    assert line["operation"] == "attention" and line["impl"] == "tilewright/cpu"
+    assert line["run"].endswith(" " + line["impl_version"])
+    assert line["samples"] == 9
+    assert line["p10_us"] <= line["median_us"] <= line["p90_us"]
+    flops = 4 * 2 * 40 * 80 * 16 / 2
+    assert line["tflops"] == pytest.approx(flops / line["median_us"] * 1e-6, rel=1e-4)
+    bytes_moved = 2 * 2 * 16 * 2 * (40 + 80)
+    assert line["gbps"] == pytest.approx(bytes_moved / line["median_us"] * 1e-3, rel=1e-4)
+    assert line["cold_l2"] is False and line["driver"] is None and line["power_w"] is None
+    assert "scale" not in line["case"]
+
+
+def test_max_seconds_bounds_the_samples(cli, tmp_path):
+    """All of them would take many minutes."""
+    slow = ["--seqlen", "512", "--heads", "8", "--headdim", "64", "--samples", "100000"]
+    result = cli("attention", "--max-seconds", "0.2", "--json", "out.jsonl", *slow)
+    assert result.returncode == PASS
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    assert 5 <= line["samples"] < 100000
+
+
+def test_all_takes_what_can_run(cli):
+    result = cli("attention", "--kernel", "all", *SMALL)
+    assert result.returncode == PASS
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["cpu"]
+
+
+def test_unsupported_kernel_is_recorded_and_reproduced(cli, binary, tmp_path):
+    result = cli("attention", "--kernel", "cpu,k4", "--json", "out.jsonl", "--causal", *SMALL)
+    assert result.returncode == UNSUPPORTED
+    ran, refused = read_lines(tmp_path / "out.jsonl")
+    assert ran["supported"] and not refused["supported"]
+    assert refused["reason"].startswith("device: ")
+    (command,) = reproducing_commands(result.stdout)
+    assert command[0] == binary
+    again = cli(*command[1:])
+    assert again.returncode == UNSUPPORTED
+    assert reproducing_commands(again.stdout) == [command]
+
+
+def test_reproducing_command_overrides_the_environment(cli):
+    environment = {"CAUSAL": "1", "SEQLEN": "99", "KERNEL": "cpu", "DTYPE": "fp32"}
+    (command,) = reproducing_commands(cli("attention", "--kernel", "k2", *SMALL).stdout)
+    assert reproducing_commands(cli(*command[1:], **environment).stdout) == [command]
+
+
+def test_a_problem_that_fits_nowhere_names_the_bytes(cli):
+    result = cli("attention", "--kernel", "cpu", "--seqlen", "1000000000")
+    assert result.returncode == UNSUPPORTED
+    assert "needs 65536000000000 bytes of host memory" in result.stdout
+
+
+@pytest.fixture(scope="session")
+def wrong_exp(tmp_path_factory):
+    """A library whose exp() is wrong: preloaded, it spoils the float64 reference."""
+    folder = tmp_path_factory.mktemp("wrong_exp")
+    source, library = folder / "exp.c", folder / "libexp.so"
+    source.write_text("double exp(double x) { return 1.0 + 0.5 * x * x; }\n")
+    compiler = os.environ.get("CC", "gcc")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(library)
+
+
+def test_wrong_result_fails_and_is_not_timed(cli, binary, wrong_exp, tmp_path):
+    arguments = ["attention", "--check", "--seed", "3", "--json", "out.jsonl", *SMALL]
+    result = cli(*arguments, LD_PRELOAD=wrong_exp)
+    assert result.returncode == MISMATCH
+    assert "FAILED: wrong result: o's relative error is" in result.stdout
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    assert not line["supported"] and line["rel_fro_error"] > 3e-3
+    (command,) = reproducing_commands(result.stdout)
+    assert command[0] == binary and command[-1] == "--check"
+    assert cli(*command[1:], LD_PRELOAD=wrong_exp).returncode == MISMATCH
+    assert cli(*command[1:]).returncode == PASS
+
+
+# ---- sweep
+
+
+def test_sweep_runs_every_case(cli, tmp_path):
+    result = cli(*SMALL_SWEEP, "--check", "--json", "out.jsonl")
+    assert result.returncode == PASS, result.stdout + result.stderr
+    lines = read_lines(tmp_path / "out.jsonl")
+    cases = [
+        (line["case"]["head_dim"], line["case"]["causal"], line["case"]["q_len"]) for line in lines
+    ]
+    assert cases == [(d, c, n) for d in (16, 32) for c in (False, True) for n in (16, 32)]
+    for line in lines:
+        assert line["case"]["batch"] * line["case"]["q_len"] == 32
+        assert line["case"]["heads"] * line["case"]["head_dim"] == 64
+        assert line["rel_fro_error"] is not None
+    assert len({line["run"] for line in lines}) == 1
+    assert len(result.stdout.splitlines()) == 1 + len(lines), "a header and a line a case"
+
+
+def test_sweep_says_what_it_did_not_check(cli, tmp_path):
+    result = cli(*SMALL_SWEEP, "--check", "--check-limit", "0.0002", "--json", "out.jsonl")
+    assert result.returncode == PASS
+    lines = read_lines(tmp_path / "out.jsonl")
+    unchecked = [line for line in lines if line["rel_fro_error"] is None]
+    assert len(unchecked) == 2 and all(line["case"]["q_len"] == 32 for line in unchecked)
+    assert result.stdout.count("not checked\n") == 2
+    assert "2 not checked: above --check-limit, 0.0002 GFLOP" in result.stdout
+
+
+def test_sweep_resumes_where_it_was_cut_off(cli, tmp_path):
+    path = tmp_path / "out.jsonl"
+    assert cli(*SMALL_SWEEP, "--json", path).returncode == PASS
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(whole[:3]) + whole[3][:40])
+    result = cli(*SMALL_SWEEP, "--json", path, "--resume")
+    assert result.returncode == PASS
+    assert "3 of 8 were in" in result.stdout
+    resumed = path.read_text().splitlines(keepends=True)
+    assert resumed[:3] == whole[:3]
+    lines = read_lines(path)
+    assert [line["case"] for line in lines] == [json.loads(text)["case"] for text in whole]
+    assert len({line["run"] for line in lines}) == 1, "it is the same run"
+
+
+def test_resume_measures_again_what_another_commit_measured(cli, tmp_path):
+    path = tmp_path / "out.jsonl"
+    cli(*SMALL_SWEEP, "--json", path)
+    lines = read_lines(path)
+    path.write_text("".join(json.dumps(line | {"impl_version": "0"}) + "\n" for line in lines))
+    assert "were in" not in cli(*SMALL_SWEEP, "--json", path, "--resume").stdout
+    assert len(read_lines(path)) == 2 * len(lines)
+
+
+def test_plain_sweep_replaces_the_file(cli, tmp_path):
+    path = tmp_path / "out.jsonl"
+    for _ in range(2):
+        cli(*SMALL_SWEEP, "--causal", "1", "--json", path)
+    assert len(read_lines(path)) == 4
+
+
+def test_sweep_records_cases_that_cannot_run(cli, tmp_path):
+    result = cli(*SMALL_SWEEP, "--kernels", "cpu,k4", "--json", "out.jsonl")
+    assert result.returncode == PASS, "some can run"
+    assert len(reproducing_commands(result.stdout)) == 8
+    supported = [line["supported"] for line in read_lines(tmp_path / "out.jsonl")]
+    assert supported == [True, False] * 8
+    assert cli(*SMALL_SWEEP, "--kernels", "k4").returncode == UNSUPPORTED
+
+
+# ---- bad usage
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["attention", "--kernel", "k9"],
+        ["attention", "--seqlen", "0"],
+        ["attention", "--seqlen", "abc"],
+        ["attention", "--kv-seqlen", "-1"],
+        ["attention", "--headdim", "0"],
+        ["attention", "--heads", "1073741824"],
+        ["attention", "--kv-heads", "3"],
+        ["attention", "--batch", "1.5"],
+        ["attention", "--dtype", "int8"],
+        ["attention", "--scale", "-1"],
+        ["attention", "--scale", "nan"],
+        ["attention", "--device", "tpu"],
+        ["attention", "--device", "cuda:x"],
+        ["attention", "--samples", "0"],
+        ["attention", "--gap", "-1"],
+        ["attention", "--max-seconds", "inf"],
+        ["attention", "--json", "/no/such/folder/out.jsonl"],
+        ["attention", "--tile", "64"],
+        ["sweep", "--kernels", "k9"],
+        ["sweep", "--seqlens", "500"],
+        ["sweep", "--headdims", "0"],
+        ["sweep", "--causal", "2"],
+        ["sweep", "--tokens", "0"],
+        ["sweep", "--hidden", "-64"],
+        ["sweep", "--resume"],
+    ],
+)
+def test_bad_usage_names_the_option(cli, arguments):
+    result = cli(*arguments)
+    assert result.returncode == USAGE
+    assert arguments[1] in result.stderr
+    assert result.stdout == "", "nothing was run"
+
+
+@pytest.mark.parametrize(("variable", "value"), [("SEQLEN", "-4"), ("CHECK", "maybe")])
+def test_bad_environment_names_the_option(cli, variable, value):
+    result = cli("attention", **{variable: value})
+    assert result.returncode == USAGE
+    assert f"--{variable.lower()}" in result.stderr
+
+
+def test_unknown_kernel_is_told_the_known_ones(cli):
+    assert ",".join(KERNELS) in cli("attention", "--kernel", "k9").stderr
+
+
+def test_bad_usage_leaves_the_results_file_alone(cli, tmp_path):
+    path = tmp_path / "out.jsonl"
+    path.write_text("{}\n")
+    assert cli("attention", "--kernel", "k9", "--json", path).returncode == USAGE
+    assert path.read_text() == "{}\n"
+
+
+def test_a_missing_gpu_is_unsupported(cli):
+    result = cli("attention", "--device", "cuda", "--kernel", "auto")
+    assert result.returncode == UNSUPPORTED
+    assert "cuda:0" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["attention", "--help"], ["--version"]])
+def test_help_is_no_error(cli, arguments):
+    result = cli(*arguments)
+    assert result.returncode == PASS
+    assert "tilewright" in result.stdout
+
+
+def test_no_command_is_bad_usage(cli):
+    assert cli().returncode == USAGE

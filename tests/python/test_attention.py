@@ -1,0 +1,83 @@
+"""attention() on the CPU: NumPy arrays, and PyTorch and JAX tensors where those are installed."""
+
+import numpy
+import pytest
+
+import tilewright
+from reference import assert_close
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_matches_float64(make_qkv, dtype, causal):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    q, k, v = (x.astype(dtype) for x in make_qkv())
+    out, lse = tilewright.attention(q, k, v, causal=causal, return_lse=True)
+    assert out.dtype == q.dtype
+    assert_close(out, lse, q, k, v, dtype, causal=causal)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 1, "kv_len": 300},
+        {"q_len": 65, "kv_len": 129, "kv_heads": 1},
+        {"q_len": 130, "kv_len": 65, "kv_heads": 4, "head_dim": 128},  # causal: 65 empty rows
+        {"batch": 1, "q_len": 70, "kv_len": 70, "heads": 3, "kv_heads": 3, "head_dim": 40},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_shapes(make_qkv, shape, causal):
+    q, k, v = make_qkv(**shape)
+    out, lse = tilewright.attention(q, k, v, causal=causal, return_lse=True)
+    assert_close(out, lse, q, k, v, "float32", causal=causal)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.3, numpy.float32(1.5)])
+def test_scale(make_qkv, scale):
+    q, k, v = make_qkv()
+    assert_close(tilewright.attention(q, k, v, scale=scale), None, q, k, v, "float32", scale=scale)
+
+
+def test_strided_and_read_only_inputs(make_qkv):
+    packed = numpy.stack(make_qkv(kv_len=33, kv_heads=4), axis=2)  # (batch, seqlen, 3, heads, dim)
+    packed.flags.writeable = False
+    q, k, v = (packed[:, ::-1, i] for i in range(3))
+    assert_close(tilewright.attention(q, k, v), None, q, k, v, "float32")
+
+
+def test_writes_into_a_strided_out(make_qkv):
+    q, k, v = make_qkv()
+    memory = numpy.full((*q.shape[:2], 2, *q.shape[2:]), numpy.nan, numpy.float32)
+    out = memory[:, :, 0]
+    assert tilewright.attention(q, k, v, out=out, kernel="cpu") is out
+    assert_close(out, None, q, k, v, "float32")
+    assert numpy.isnan(memory[:, :, 1]).all()
+
+
+def test_two_runs_are_bit_equal(make_qkv):
+    q, k, v = make_qkv(q_len=200, kv_len=300)
+    first, second = (tilewright.attention(q, k, v, causal=True) for _ in range(2))
+    assert (first == second).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_pytorch_on_the_cpu(make_qkv, dtype):
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x).to(getattr(torch, dtype)) for x in make_qkv())
+    out, lse = tilewright.attention(q, k, v, causal=True, return_lse=True)
+    assert out.dtype == q.dtype and lse.dtype == torch.float32
+    q, k, v, out = (x.double().numpy() for x in (q, k, v, out))
+    assert_close(out, lse.numpy(), q, k, v, dtype, causal=True)
+
+
+def test_jax_on_the_cpu(make_qkv):
+    jax = pytest.importorskip("jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        q, k, v = (jax.numpy.asarray(x) + 0 for x in make_qkv())
+        out, lse = tilewright.attention(q, k, v, return_lse=True)
+    assert isinstance(out, jax.Array)
+    assert_close(out, lse, q, k, v, "float32")

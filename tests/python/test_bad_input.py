@@ -1,0 +1,196 @@
+"""Every wrong argument: the exception's class, the argument it names, and nothing written."""
+
+import pickle
+
+import numpy
+import pytest
+
+import tilewright
+from tilewright import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+
+POISON = 7.0
+
+
+def misaligned(array):
+    """A copy that starts two bytes past a multiple of its item size."""
+    memory = numpy.empty(array.nbytes + 64, numpy.uint8)
+    start = -memory.ctypes.data % 16 + 2
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+def structured_field(array):
+    """Floats 5 bytes apart, which strides in elements cannot say."""
+    records = numpy.zeros(array.shape, [("x", numpy.float32), ("y", numpy.uint8)])
+    return records["x"]
+
+
+# name: (the wrong value from the right one, exception, a part of the message)
+WRONG_TENSORS = {
+    "a list": (lambda x: x.tolist(), ArgumentTypeError, "is a builtins.list"),
+    "None": (lambda x: None, ArgumentTypeError, "is a builtins.NoneType"),
+    "float64": (lambda x: x.astype(numpy.float64), InvalidArgumentError, "has dtype float64"),
+    "int32": (lambda x: x.astype(numpy.int32), InvalidArgumentError, "has dtype int32"),
+    "uint16": (lambda x: x.astype(numpy.uint16), InvalidArgumentError, "has dtype uint16"),
+    "another byte order": (lambda x: x.astype(">f4"), InvalidArgumentError, "DLPack"),
+    "odd strides": (structured_field, InvalidArgumentError, "DLPack"),
+    "rank 3": (lambda x: x[0], InvalidArgumentError, "has rank 3, must have rank 4"),
+    "rank 6": (lambda x: x[None, None], InvalidArgumentError, "has rank 6"),
+    "no batch": (lambda x: x[:0], InvalidArgumentError, "has shape (0, "),
+    "no rows": (lambda x: x[:, :0], InvalidArgumentError, "has shape (2, 0, "),
+    "no head dim": (lambda x: x[..., :0], InvalidArgumentError, ", 0)"),
+    "a strided head dim": (lambda x: x[..., ::2], InvalidArgumentError, "must be contiguous"),
+    "a misaligned pointer": (misaligned, InvalidArgumentError, "must be aligned to 4 bytes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        (argument, name)
+        for argument in ("q", "k", "v", "out")
+        for name in WRONG_TENSORS
+        if (argument, name) != ("out", "None")  # which asks for a new array
+    ],
+)
+def test_wrong_tensor(make_qkv, argument, name):
+    change, exception, message = WRONG_TENSORS[name]
+    q, k, v = make_qkv()
+    tensors = {"q": q, "k": k, "v": v, "out": numpy.full_like(q, POISON)}
+    right_out = tensors["out"]
+    tensors[argument] = change(tensors[argument])
+    before = numpy.array(tensors["out"], copy=True)
+    with pytest.raises(exception) as raised:
+        tilewright.attention(**tensors)
+    assert raised.value.argument == argument
+    assert raised.value.code == "invalid_argument"
+    assert message in str(raised.value)
+    assert (right_out == POISON).all()
+    assert (numpy.asarray(tensors["out"]) == before).all()
+
+
+# name: (the arguments that change, exception, argument at fault, a part of the message)
+WRONG_CALLS = {
+    "head dims of q and k": (
+        lambda t: {"k": t["k"][..., :32]},
+        *(InvalidArgumentError, "k", "head_dim is 32, must equal q's 64"),
+    ),
+    "head dims of k and v": (
+        lambda t: {"v": t["v"][..., :32]},
+        *(InvalidArgumentError, "v", "head_dim is 32, must equal k's 64"),
+    ),
+    "batches": (
+        lambda t: {"k": t["k"][:1]},
+        *(InvalidArgumentError, "k", "batch is 1, must equal q's 2"),
+    ),
+    "heads that do not divide": (
+        lambda t: {"q": t["q"][:, :, :3], "out": t["out"][:, :, :3]},
+        *(InvalidArgumentError, "k", "has 2 heads, must divide q's 3"),
+    ),
+    "lengths of k and v": (
+        lambda t: {"v": t["v"][:, :9]},
+        *(InvalidArgumentError, "v", "seqlen is 9, must equal k's 47"),
+    ),
+    "another dtype": (
+        lambda t: {"v": t["v"].astype(numpy.float16)},
+        *(InvalidArgumentError, "v", "has dtype fp16, must be fp32"),
+    ),
+    "a short out": (
+        lambda t: {"out": t["out"][:, :5]},
+        *(InvalidArgumentError, "out", "seqlen is 5, must equal q's 33"),
+    ),
+    "a read-only out": (
+        lambda t: {"out": read_only(t["out"])},
+        *(InvalidArgumentError, "out", "is read-only"),
+    ),
+    "an out that overlaps itself": (
+        lambda t: {
+            "out": numpy.lib.stride_tricks.as_strided(t["out"], strides=(0, *t["out"].strides[1:]))
+        },
+        *(InvalidArgumentError, "out", "must not overlap"),
+    ),
+    "a negative scale": (
+        lambda t: {"scale": -0.5},
+        *(InvalidArgumentError, "scale", "is -0.5"),
+    ),
+    "a NaN scale": (lambda t: {"scale": numpy.nan}, InvalidArgumentError, "scale", "is nan"),
+    "a scale beyond fp32": (lambda t: {"scale": 1e300}, InvalidArgumentError, "scale", "is inf"),
+    "a scale of text": (lambda t: {"scale": "x"}, ArgumentTypeError, "scale", "is 'x'"),
+    "an unknown kernel": (
+        lambda t: {"kernel": "k99"},
+        *(InvalidArgumentError, "kernel", "is 'k99', must be one of auto, cpu, k1"),
+    ),
+    "a kernel by number": (lambda t: {"kernel": 4}, ArgumentTypeError, "kernel", "is 4"),
+    "a causal of text": (lambda t: {"causal": "no"}, ArgumentTypeError, "causal", "is 'no'"),
+    "a return_lse of 1": (lambda t: {"return_lse": 1}, ArgumentTypeError, "return_lse", "is 1"),
+    "a stream of text": (lambda t: {"stream": "x"}, ArgumentTypeError, "stream", "is 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_wrong_call(make_qkv, name):
+    change, exception, argument, message = WRONG_CALLS[name]
+    q, k, v = make_qkv()
+    memory = numpy.full_like(q, POISON)
+    arguments = {"q": q, "k": k, "v": v, "out": memory}
+    with pytest.raises(exception) as raised:
+        tilewright.attention(**(arguments | change(arguments)))
+    assert raised.value.argument == argument
+    assert message in str(raised.value)
+    assert (memory == POISON).all()
+
+
+@pytest.mark.parametrize("kernel", [k.name for k in tilewright.kernels() if k.device == "cuda"])
+def test_cpu_tensor_to_a_gpu_kernel(make_qkv, kernel):
+    q, k, v = make_qkv()
+    out = numpy.full_like(q, POISON)
+    with pytest.raises(InvalidArgumentError, match=f"q: is on cpu, kernel {kernel} takes"):
+        tilewright.attention(q, k, v, out=out, kernel=kernel)
+    assert (out == POISON).all()
+
+
+def test_tensors_of_two_frameworks(make_qkv):
+    torch = pytest.importorskip("torch")
+    q, k, v = make_qkv()
+    with pytest.raises(ArgumentTypeError, match="k: is an array of torch, must be one of numpy"):
+        tilewright.attention(q, torch.from_numpy(k), v)
+
+
+def test_tensors_that_require_gradients(make_qkv):
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x) for x in make_qkv())
+    with pytest.raises(InvalidArgumentError, match=r"v: cannot be exported.*detach"):
+        tilewright.attention(q, k, v.requires_grad_())
+
+
+def test_jax_has_no_out_no_stream_and_no_tracers(make_qkv):
+    jax = pytest.importorskip("jax")
+    q, k, v = (jax.numpy.asarray(x) for x in make_qkv())
+    with pytest.raises(InvalidArgumentError, match="out: is given, must be None: JAX"):
+        tilewright.attention(q, k, v, out=q)
+    with pytest.raises(InvalidArgumentError, match="stream: is 0, must be None: JAX"):
+        tilewright.attention(q, k, v, stream=0)
+    with pytest.raises(ArgumentTypeError, match="q: is traced by JAX"):
+        jax.jit(tilewright.attention)(q, k, v)
+
+
+def test_exceptions_are_built_in_ones_too():
+    assert issubclass(InvalidArgumentError, ValueError)
+    assert issubclass(ArgumentTypeError, TypeError)
+    assert issubclass(UnsupportedError, NotImplementedError)
+    for exception in (InvalidArgumentError, ArgumentTypeError, UnsupportedError):
+        assert issubclass(exception, tilewright.Error)
+
+
+def test_exceptions_survive_pickling(make_qkv):
+    q, k, v = make_qkv()
+    with pytest.raises(InvalidArgumentError) as raised:
+        tilewright.attention(q, k, v, scale=-1)
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert (str(copy), copy.argument) == (str(raised.value), "scale")

@@ -1,0 +1,51 @@
+"""The kernel table and the package's own names."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import tilewright
+
+
+def test_the_cpu_kernel_runs_everywhere():
+    by_name = {kernel.name: kernel for kernel in tilewright.kernels()}
+    assert by_name["cpu"].why_not is None
+    assert by_name["cpu"].device == "cpu"
+    assert by_name["cpu"].dtypes == ("fp32", "fp16", "bf16")
+
+
+def test_the_ladder_is_listed_with_its_constraints():
+    ladder = [kernel for kernel in tilewright.kernels() if kernel.device == "cuda"]
+    assert [k.name for k in ladder][:7] == ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4"]
+    for kernel in ladder:
+        assert kernel.operation == "attention"
+        assert kernel.compute_capability == 90
+        assert "bf16" in kernel.dtypes
+        assert {64, 128} <= set(kernel.head_dims)
+
+
+def test_why_not_names_what_is_missing():
+    from tilewright import _native
+
+    assert _native.why_not("cpu", dtype="bf16", q_len=3, head_dim=40) is None
+    with pytest.raises(tilewright.InvalidArgumentError, match="kernel: is 'k99'"):
+        _native.why_not("k99")
+    with pytest.raises(tilewright.InvalidArgumentError, match="dtype: is 'int8'"):
+        _native.why_not("cpu", dtype="int8")
+    assert "device: is cuda:63" in _native.why_not("k4", device_index=63)
+
+
+def test_version_and_commit():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", tilewright.__version__)
+    assert tilewright.__commit__
+
+
+def test_the_package_imports_without_the_compiled_module():
+    blocked = "import sys; sys.modules['tilewright._native'] = None; "
+    code = blocked + "import tilewright.plot.__main__; print(tilewright.Error.__name__)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "Error\n"

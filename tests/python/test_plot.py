@@ -1,0 +1,129 @@
+"""Tables and plots from results made up here, and the documents of this repository."""
+
+import json
+import pathlib
+
+import pytest
+
+from test_results import MEASURED, UNSUPPORTED, with_case
+from tilewright.plot import __main__ as plot
+from tilewright.plot.documents import rendered
+from tilewright.plot.results import Results
+from tilewright.plot.tables import number
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+SPEEDS = {"tilewright/k2": 9.5, "tilewright/k3_1": 9.876, "tilewright/k3_2": 12.34, "fa3": 600.4}
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository with results of four implementations, a profile, a budget and two documents."""
+    lines = [
+        with_case(MEASURED | {"impl": impl, "tflops": speed}, q_len=seqlen, causal=causal)
+        for causal in (False, True)
+        for seqlen in (4096, 512)
+        for impl, speed in SPEEDS.items()
+    ]
+    lines[0] = with_case(UNSUPPORTED | {"impl": "tilewright/k2"}, q_len=4096)
+    (tmp_path / "results/profiles").mkdir(parents=True)
+    write_lines(tmp_path / "results/attention-ladder.jsonl", lines)
+    profile = {key: MEASURED[key] for key in ("run", "operation", "case")}
+    profile |= {"impl": "tilewright/k3_1", "launch": "k3<128, 1>", "fma_pct": 61.25}
+    write_lines(tmp_path / "results/profiles/attention-ladder.jsonl", [profile])
+    (tmp_path / "tests/resources").mkdir(parents=True)
+    (tmp_path / "tests/resources/budget.json").write_text(
+        '{"tilewright::cuda::k3::k3<64, 1>": {"registers": 96, "smem_bytes": 0}}'
+    )
+    (tmp_path / "docs/worklog").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("before\n" + block("results:attention-ladder") + "after\n")
+    names = ("results:attention-ladder:k3", "profile:k3", "resources:k3", "results:later")
+    (tmp_path / "docs/worklog/k3.md").write_text("".join(map(block, names)))
+    return tmp_path
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def block(name):
+    return f"<!-- {name} begin -->\n<!-- {name} end -->\n"
+
+
+def test_the_ladder_table(root):
+    text = rendered(root, root / "README.md")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows == [
+        "| head dim | mask | length | `k2` | `k3_1` | `k3_2` | `fa3` |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| 128 | full | 512 | 9.50 | 9.88 | 12.3 | 600 |",
+        "| 128 | full | 4096 | — | 9.88 | 12.3 | 600 |",
+        "| 128 | causal | 512 | 9.50 | 9.88 | 12.3 | 600 |",
+        "| 128 | causal | 4096 | 9.50 | 9.88 | 12.3 | 600 |",
+    ]
+    assert "NVIDIA H200, driver 580.1, CUDA 13.0; run 2026-01-31T12:34:56Z 0123456789" in text
+    assert text.startswith("before\n<!--") and text.endswith("end -->\nafter\n")
+
+
+def test_a_worklog_page(root):
+    text = rendered(root, root / "docs/worklog/k3.md")
+    assert "| head dim | mask | length | `k2` | `k3_1` | `k3_2` |\n" in text
+    assert "| FMA pipe, % | 61.2 |" in text
+    assert "| `k3<64, 1>` | 96 |" in text
+    assert block("results:later") in text  # no such results yet
+
+
+def test_check_fails_until_the_tables_are_written(root, capsys):
+    pytest.importorskip("matplotlib")
+    assert plot.main(["--root", str(root), "--check"]) == 1
+    assert "README.md is not what results/ gives" in capsys.readouterr().out
+    assert plot.main(["--root", str(root)]) == 0
+    assert plot.main(["--root", str(root), "--check"]) == 0
+    readme = root / "README.md"
+    readme.write_text(readme.read_text().replace("12.3", "12.4", 1))
+    assert plot.main(["--root", str(root), "--check"]) == 1
+    assert (root / "docs/plots/attention-ladder.svg").stat().st_size > 1000
+
+
+def test_a_lone_marker_is_an_error(root):
+    (root / "README.md").write_text("<!-- results:attention-ladder begin -->\n")
+    with pytest.raises(SystemExit, match="a marker without its other half"):
+        rendered(root, root / "README.md")
+
+
+def test_plot_of_any_file(root, tmp_path):
+    pytest.importorskip("matplotlib")
+    source = root / "results/attention-ladder.jsonl"
+    arguments = ["--input", str(source), "--output-dir", str(tmp_path / "new/dir")]
+    assert plot.main(arguments) == 0
+    first = (tmp_path / "new/dir/attention-ladder.svg").read_bytes()
+    assert (tmp_path / "new/dir/attention-ladder.png").read_bytes().startswith(b"\x89PNG")
+    assert plot.main(arguments) == 0
+    assert (tmp_path / "new/dir/attention-ladder.svg").read_bytes() == first
+
+
+def test_columns_of_a_page():
+    names = ["k1", "k2", "k3_1", "k3_2", "k4_qk", "k4"]
+    results = Results([MEASURED | {"impl": f"tilewright/{name}"} for name in names])
+    assert results.rung("k1") == ["k1"]
+    assert results.rung("k3") == ["k2", "k3_1", "k3_2"]
+    assert results.rung("k4") == ["k3_2", "k4_qk", "k4"]
+    assert results.rung("k9") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.123, "0.12"),
+        (9.994, "9.99"),
+        (9.996, "10.0"),
+        (99.9, "99.9"),
+        (99.96, "100"),
+        (None, "—"),
+    ],
+)
+def test_number(value, text):
+    assert number(value) == text
+
+
+def test_the_documents_of_this_repository_are_up_to_date(capsys):
+    assert plot.main(["--root", str(REPOSITORY), "--check"]) == 0, capsys.readouterr().out

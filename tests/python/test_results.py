@@ -1,0 +1,121 @@
+"""results/*.jsonl against results/schema.json, and the schema against bad lines."""
+
+import copy
+import json
+import pathlib
+
+import pytest
+from jsonschema import Draft202012Validator
+
+RESULTS = pathlib.Path(__file__).parents[2] / "results"
+SCHEMA = json.loads((RESULTS / "schema.json").read_text())
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+CASE = {
+    "dtype": "bf16",
+    "batch": 4,
+    "q_len": 4096,
+    "kv_len": 4096,
+    "heads": 16,
+    "kv_heads": 16,
+    "head_dim": 128,
+    "v_dim": 128,
+    "causal": False,
+}
+MEASURED = {
+    "run": "2026-01-31T12:34:56Z 0123456789",
+    "operation": "attention",
+    "case": CASE,
+    "impl": "tilewright/k4",
+    "impl_version": "0123456789",
+    "median_us": 1.5,
+    "p10_us": 1.25,
+    "p90_us": 2.0,
+    "samples": 20,
+    "tflops": 1.0,
+    "gbps": 1.0,
+    "cold_l2": True,
+    "graph": False,
+    "rel_fro_error": None,
+    "max_abs_error": 0.01,
+    "gpu": "NVIDIA H200",
+    "driver": "580.1",
+    "cuda": "13.0",
+    "sm_clock_mhz": 1980,
+    "power_w": 512.5,
+    "supported": True,
+}
+UNSUPPORTED = {
+    key: MEASURED[key]
+    for key in ("run", "operation", "case", "impl", "impl_version", "gpu", "driver", "cuda")
+} | {"supported": False, "reason": "q: has head_dim 96"}
+
+
+def with_case(line, **changes):
+    line = copy.deepcopy(line)
+    line["case"] |= changes
+    return line
+
+
+def without(line, *keys):
+    return {key: value for key, value in line.items() if key not in keys}
+
+
+def without_case_key(line, key):
+    return line | {"case": without(line["case"], key)}
+
+
+GOOD_LINES = {
+    "measured": MEASURED,
+    "unsupported": UNSUPPORTED,
+    "on a CPU": MEASURED | dict.fromkeys(["driver", "cuda", "sm_clock_mhz", "power_w"]),
+    "a feature": with_case(MEASURED, window=128),
+    "a peer": MEASURED | {"impl": "fa3", "impl_version": "0.0.3"},
+    "another operation": MEASURED | {"operation": "decode", "case": {"batch": 1}},
+}
+
+BAD_LINES = {
+    "no run": without(MEASURED, "run"),
+    "a run without a time": MEASURED | {"run": "0123456789"},
+    "no case": without(MEASURED, "case"),
+    "no head_dim": without_case_key(MEASURED, "head_dim"),
+    "a dtype of another spelling": with_case(MEASURED, dtype="bfloat16"),
+    "a causal of 0": with_case(MEASURED, causal=0),
+    "an empty batch": with_case(MEASURED, batch=0),
+    "a gemm with attention's case": MEASURED | {"operation": "gemm_nvfp4"},
+    "an impl with spaces": MEASURED | {"impl": "flash attention"},
+    "no median": without(MEASURED, "median_us"),
+    "a time of 0": MEASURED | {"median_us": 0},
+    "a time as text": MEASURED | {"median_us": "1.5"},
+    "no samples": MEASURED | {"samples": 0},
+    "no error fields": without(MEASURED, "rel_fro_error"),
+    "a reason though it ran": MEASURED | {"reason": "why"},
+    "no supported": without(MEASURED, "supported"),
+    "unsupported without a reason": without(UNSUPPORTED, "reason"),
+    "unsupported with a time": UNSUPPORTED | {"median_us": 1.0},
+    "an unknown field": MEASURED | {"speed": 1},
+    "no object": [MEASURED],
+}
+
+
+def test_the_schema_is_one():
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", GOOD_LINES)
+def test_good_line(name):
+    VALIDATOR.validate(GOOD_LINES[name])
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_bad_line(name):
+    assert not VALIDATOR.is_valid(BAD_LINES[name])
+
+
+def test_every_results_file():
+    for path in RESULTS.glob("*.jsonl"):
+        lines = path.read_text().splitlines()
+        assert lines, f"{path} is empty"
+        for number, line in enumerate(lines, start=1):
+            errors = [error.message for error in VALIDATOR.iter_errors(json.loads(line))]
+            assert not errors, f"{path}:{number}: {errors}"
