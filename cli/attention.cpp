@@ -88,9 +88,7 @@ Command add_attention_command(CLI::App& app) {
   command->add_option("--scale", arguments->scale, "Of Q K^T (default: 1 / sqrt(headdim))")
       ->envname("SCALE")
       ->type_name("FLOAT");
-  return {command, [arguments, command] {
-            return run(*arguments, *command);
-          }};
+  return {command, [arguments, command] { return run(*arguments, *command); }};
 }
 
 }  // namespace tilewright::cli

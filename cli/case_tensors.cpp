@@ -115,9 +115,8 @@ CheckResult MachineTensors::check(std::string_view kernel, const Expected& expec
 
   const AttentionTensors tensors = views(true);
   const Workspace workspace = make_workspace(kernel, tensors);
-  machine_.run([&](Stream stream) {
-    attention(tensors, case_.options(kernel), workspace, stream);
-  });
+  machine_.run(
+      [&](Stream stream) { attention(tensors, case_.options(kernel), workspace, stream); });
   machine_.download(o.data(), o_.get(), o.bytes());
   machine_.download(lse.data(), lse_.get(), lse.bytes());
   return cli::check(o.view(), lse.view(), expected);

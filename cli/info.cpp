@@ -31,12 +31,10 @@ double copy_gbps(Machine& machine) {
   for (std::size_t i = 0; i < kBlocks; ++i) {
     machine.upload(from.get() + i * kBlock_bytes, block.data(), kBlock_bytes);
   }
-  const Timing timing =
-      measure(machine,
-              [&](Stream stream) {
-                machine.copy(to.get(), from.get(), kBlocks * kBlock_bytes, stream);
-              },
-              {});
+  const Timing timing = measure(
+      machine,
+      [&](Stream stream) { machine.copy(to.get(), from.get(), kBlocks * kBlock_bytes, stream); },
+      {});
   return 2.0 * static_cast<double>(kBlocks * kBlock_bytes) / timing.median_us * 1e-3;
 }
 
@@ -102,9 +100,7 @@ Command add_info_command(CLI::App& app) {
           "Python's packages")
       ->type_name("FILE")
       ->envname("CUBLASLT");
-  return {command, [path] {
-            return info(*path);
-          }};
+  return {command, [path] { return info(*path); }};
 }
 
 }  // namespace tilewright::cli

@@ -82,9 +82,7 @@ Command add_list_command(CLI::App& app) {
       app.add_subcommand("list", "The kernels, their constraints, and what this machine can run");
   const auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "Print a JSON array");
-  return {command, [as_json] {
-            return list(*as_json);
-          }};
+  return {command, [as_json] { return list(*as_json); }};
 }
 
 }  // namespace tilewright::cli

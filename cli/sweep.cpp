@@ -93,9 +93,7 @@ Command add_sweep_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--resume", arguments->run.resume,
                     "Keep the file's lines, and skip what this commit measured on this machine");
-  return {command, [arguments, &app] {
-            return run(*arguments, app.get_name());
-          }};
+  return {command, [arguments, &app] { return run(*arguments, app.get_name()); }};
 }
 
 }  // namespace tilewright::cli

@@ -48,10 +48,12 @@ if(NOT CMAKE_CUDA_COMPILER OR NOT CUTLASS_INCLUDE_DIR)
   return()
 endif()
 
-# CMake 3.25 must be told of an architecture before it tries the compiler, and knows no C++20 for
-# nvcc 13: the standard is passed as a plain flag.
+# CMake 3.25 must be told of an architecture before it tries the compiler, and does not know how
+# nvcc 13 is asked for C++20.
 set(CMAKE_CUDA_ARCHITECTURES 90a-real)
 enable_language(CUDA)
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 find_package(CUDAToolkit 13.0 REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
@@ -61,7 +63,7 @@ set(CMAKE_CUDA_COMPILER_LAUNCHER
 
 add_library(tilewright_cuda INTERFACE)
 target_compile_options(tilewright_cuda INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -O3 --expt-relaxed-constexpr
+  $<$<COMPILE_LANGUAGE:CUDA>:-O3 --expt-relaxed-constexpr
   -Xptxas=-v,--warn-on-spills,--warning-as-error>)
 target_compile_definitions(tilewright_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:NDEBUG>)
 target_include_directories(tilewright_cuda SYSTEM INTERFACE ${CUTLASS_INCLUDE_DIR})

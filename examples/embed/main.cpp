@@ -12,9 +12,7 @@
 int main() {
   constexpr std::int64_t kBatch = 1, kSeqlen = 100, kHeads = 4, kHeadDim = 64;
   constexpr std::size_t kSize = kBatch * kSeqlen * kHeads * kHeadDim;
-  const auto row = [](std::size_t i) {
-    return static_cast<float>(i / (kHeads * kHeadDim));
-  };
+  const auto row = [](std::size_t i) { return static_cast<float>(i / (kHeads * kHeadDim)); };
   std::vector<float> q(kSize), k(kSize, 1.0f), v(kSize), o(kSize);
   for (std::size_t i = 0; i < kSize; ++i) {
     q[i] = std::sin(static_cast<float>(i));

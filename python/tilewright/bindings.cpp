@@ -151,9 +151,7 @@ void py_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 
 // A row of the kernel table, as keyword arguments of tilewright.Kernel.
 nb::dict to_dict(const KernelInfo& kernel) {
-  const auto text = [](std::string_view view) {
-    return nb::str(view.data(), view.size());
-  };
+  const auto text = [](std::string_view view) { return nb::str(view.data(), view.size()); };
   nb::list dtypes;
   for (const DType dtype : kernel.dtypes) {
     dtypes.append(text(name(dtype)));

@@ -249,9 +249,7 @@ void check_workspace(const KernelInfo& kernel, const AttentionProblem& problem,
 
 // Strides of dimensions that are never stepped over become 0, whatever the caller left there.
 OuterStrides outer_strides(const ConstTensorView& t, int batch, int seq, int head) {
-  const auto stride = [&](int i) {
-    return t.shape[i] > 1 ? t.stride[i] : 0;
-  };
+  const auto stride = [&](int i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
   return {.batch = stride(batch), .seq = stride(seq), .head = stride(head)};
 }
 

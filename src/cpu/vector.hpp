@@ -13,7 +13,7 @@ namespace tilewright::cpu {
 inline constexpr int kLanes = 16;
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
-using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+using Bits = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 
 TILEWRIGHT_INLINE void load(const float* source, Floats& value) {
   std::memcpy(&value, source, sizeof(value));
@@ -36,8 +36,8 @@ TILEWRIGHT_INLINE void exp2_in_place(Floats& x) {
   p = p * f + 2.4022651e-1f;
   p = p * f + 6.9314718e-1f;
   p = p * f + 1.0f;
-  const Ints bits = (Ints)p + ((Ints)shifted << 23);
-  x = (Floats)(bits & ~(x < -126.0f));  // a NaN stays one
+  const Bits bits = (Bits)p + ((Bits)shifted << 23);
+  x = (Floats)(bits & ~(Bits)(x < -126.0f));  // a NaN stays one
 }
 
 // C (M, N) = A (M, K) B (K, N), or += where kAccumulate. N is a multiple of 16; rows lie lda, ldb

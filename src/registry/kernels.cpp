@@ -99,17 +99,25 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
   if (std::ranges::find(kernel.dtypes, problem.dtype) == kernel.dtypes.end()) {
     return Reason{ErrorCode::unsupported, "q",
                   "has dtype " + std::string(name(problem.dtype)) + ", kernel " +
-                      std::string(kernel.name) + " takes " + join(kernel.dtypes, [](DType dtype) {
-                        return name(dtype);
-                      })};
+                      std::string(kernel.name) + " takes " +
+                      join(kernel.dtypes, [](DType dtype) { return name(dtype); })};
   }
   if (!kernel.head_dims.empty() &&
       std::ranges::find(kernel.head_dims, problem.head_dim) == kernel.head_dims.end()) {
     return Reason{ErrorCode::unsupported, "q",
                   "has head_dim " + std::to_string(problem.head_dim) + ", kernel " +
-                      std::string(kernel.name) + " takes " + join(kernel.head_dims, [](int d) {
-                        return std::to_string(d);
-                      })};
+                      std::string(kernel.name) + " takes " +
+                      join(kernel.head_dims, [](int d) { return std::to_string(d); })};
+  }
+  // Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
+  constexpr double kMaxRows = 1 << 28;
+  const double rows = static_cast<double>(problem.batch) * static_cast<double>(problem.heads) *
+                      static_cast<double>(problem.q_len);
+  if (kernel.device == DeviceKind::cuda && rows > kMaxRows) {
+    return Reason{ErrorCode::unsupported, "q",
+                  "has " + std::to_string(problem.batch) + " x " + std::to_string(problem.q_len) +
+                      " x " + std::to_string(problem.heads) +
+                      " rows (batch, seqlen, heads), a launch takes at most 2^28"};
   }
   const std::size_t needed = workspace_bytes(kernel, problem);
   if (needed > device.memory_bytes) {

@@ -62,9 +62,7 @@ class DeviceTensor {
   bool guards_untouched() const {
     std::vector<std::byte> all(bytes_ + 2 * kGuard_bytes);
     cuda_ok(cudaMemcpy(all.data(), buffer_.data(), all.size(), cudaMemcpyDefault));
-    const auto intact = [](std::byte b) {
-      return b == std::byte{kPattern};
-    };
+    const auto intact = [](std::byte b) { return b == std::byte{kPattern}; };
     return std::all_of(all.begin(), all.begin() + kGuard_bytes, intact) &&
            std::all_of(all.end() - kGuard_bytes, all.end(), intact);
   }

@@ -203,9 +203,7 @@ TEST_P(AttentionGpu, OffsetsBeyond32Bits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, AttentionGpu, testing::ValuesIn(cuda_attention_kernels()),
-                         [](const auto& parameter) {
-                           return parameter.param;
-                         });
+                         [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace tilewright::test

@@ -158,7 +158,8 @@ TEST(CpuAttention, ANaNInAnInputIsSeen) {
 
 // Key j is seen by the last query always; earlier tiles of queries must not feel it.
 TEST(CpuAttention, KeysBeyondTheDiagonalTileDoNotLeak) {
-  const Problem p{.q_len = 512, .kv_len = 512, .heads = 8, .dim = 16, .causal = true};
+  const Problem p{
+      .q_len = 512, .kv_len = 512, .heads = 8, .kv_heads = 8, .dim = 16, .causal = true};
   Tensors tensors(p, 4);
   const TensorView v = tensors.v.view();
   for (std::int64_t j = 400; j < 512; ++j) {

@@ -55,7 +55,7 @@ void expect_rounds_to_nearest_even(ToFloat to_float, FromFloat from_float, int l
   for (int i = 0; i < last_finite; ++i) {
     const auto low = static_cast<std::uint16_t>(i);
     const auto high = static_cast<std::uint16_t>(i + 1);
-    const float middle = (to_float(low) + to_float(high)) / 2;
+    const float middle = to_float(low) / 2 + to_float(high) / 2;
     const float infinity = std::numeric_limits<float>::infinity();
     EXPECT_EQ(from_float(middle), i % 2 ? high : low) << i;
     EXPECT_EQ(from_float(std::nextafter(middle, 0.0f)), low) << i;

@@ -27,7 +27,7 @@ HostTensor tensor_of(std::vector<std::int64_t> shape, const std::vector<double>&
 
 AttentionResult attend(const HostTensor& q, const HostTensor& k, const HostTensor& v,
                        const AttentionOptions& options = {}, Rounding rounding = Rounding::exact) {
-  return attention({.q = q.view(), .k = k.view(), .v = v.view()}, options, rounding);
+  return attention({.q = q.view(), .k = k.view(), .v = v.view(), .o = {}}, options, rounding);
 }
 
 TEST(Oracle, OneKeyGivesItsValue) {

@@ -86,9 +86,7 @@ struct RowGroup {
     for (int j = 0; j < kScores; ++j) {
       m_new = fmaxf(m_new, s[j]);
     }
-    m_new = group_reduce(m_new, [](float a, float b) {
-      return fmaxf(a, b);
-    });
+    m_new = group_reduce(m_new, [](float a, float b) { return fmaxf(a, b); });
     const float reference = m_new == kMinusInf ? 0.0f : m_new;
     const float correction = exp2_approx(m - reference);
     float sum = 0.0f;
@@ -98,9 +96,7 @@ struct RowGroup {
       sum += s[j];
     }
     m = m_new;
-    l = l * correction + group_reduce(sum, [](float a, float b) {
-          return a + b;
-        });
+    l = l * correction + group_reduce(sum, [](float a, float b) { return a + b; });
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
 #pragma unroll

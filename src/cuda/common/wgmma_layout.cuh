@@ -32,9 +32,7 @@ __host__ __device__ constexpr auto modes_along(Layout layout) {
     return tuple_cat(pick(Int<kModes>{})...);
   }
   (make_seq<kRank>{});
-  return apply(picked, [](auto... modes) {
-    return make_layout(modes...);
-  });
+  return apply(picked, [](auto... modes) { return make_layout(modes...); });
 }
 
 // The layout of an accumulator ((values), MMA_M, MMA_N) as (rows of this thread, its columns).

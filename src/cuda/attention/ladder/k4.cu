@@ -113,9 +113,7 @@ __device__ void online_softmax(TensorS& rS, TensorO& rO, RowState<kRows>& state,
     for (int j = 0; j < size<1>(rS); ++j) {
       m_new = fmaxf(m_new, rS(i, j));
     }
-    m_new = row_reduce<TiledMma>(m_new, [](float a, float b) {
-      return fmaxf(a, b);
-    });
+    m_new = row_reduce<TiledMma>(m_new, [](float a, float b) { return fmaxf(a, b); });
     const float reference = m_new == kMinusInf ? 0.0f : m_new * scale_log2;
     const float correction = exp2_approx(fmaf(state.m[i], scale_log2, -reference));
     state.m[i] = m_new;
@@ -152,9 +150,7 @@ __device__ void finalize(const AttentionParams& p, const TileWalk& walk, const T
                          const TensorC& cO, const RowState<kRows>& state) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) {
-      return a + b;
-    });
+    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
     const int row = walk.row0 + get<0>(cO(i, 0));
     if (row >= p.q_len) {
       continue;

@@ -1,0 +1,272 @@
+// Every wrong argument: the code, the argument and the message of the exception, and outputs that
+// stay untouched. What only a GPU can refuse is in tests/gpu/test_errors.cpp.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "reference/host_tensor.hpp"
+#include "tilewright/attention.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+namespace {
+
+using reference::HostTensor;
+using testing::HasSubstr;
+
+constexpr unsigned char kPoison = 0xA5;
+
+// A correct call, which a case then spoils.
+struct Call {
+  Call() {
+    tensors = {.q = q_.view(), .k = k_.view(), .v = v_.view(), .o = o_.view(), .lse = lse_.view()};
+    std::memset(o_.data(), kPoison, o_.bytes());
+    std::memset(lse_.data(), kPoison, lse_.bytes());
+  }
+
+  bool outputs_untouched() const {
+    const auto untouched = [](const HostTensor& tensor) {
+      return std::all_of(tensor.data(), tensor.data() + tensor.bytes(),
+                         [](std::byte b) { return b == std::byte{kPoison}; });
+    };
+    return untouched(o_) && untouched(lse_);
+  }
+
+  void to_cuda() {
+    for (ConstTensorView* const tensor : {&tensors.q, &tensors.k, &tensors.v}) {
+      tensor->device = {DeviceKind::cuda, 0};
+    }
+    tensors.o.device = tensors.lse->device = {DeviceKind::cuda, 0};
+  }
+
+  AttentionTensors tensors;
+  AttentionOptions options;
+
+ private:
+  HostTensor q_{DType::bf16, {2, 5, 6, 64}};
+  HostTensor k_{DType::bf16, {2, 7, 3, 64}};
+  HostTensor v_{DType::bf16, {2, 7, 3, 64}};
+  HostTensor o_{DType::bf16, {2, 5, 6, 64}};
+  HostTensor lse_{DType::fp32, {2, 6, 5}};
+};
+
+template <typename View>
+void misplace(View& view, int bytes) {
+  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
+  view.data = static_cast<Byte*>(view.data) + bytes;
+}
+
+struct BadCall {
+  const char* description;
+  std::function<void(Call&)> spoil;
+  const char* argument;
+  std::vector<const char*> parts;  // of the message
+  ErrorCode code = ErrorCode::invalid_argument;
+};
+
+std::ostream& operator<<(std::ostream& out, const BadCall& bad) {
+  return out << bad.description;
+}
+
+void expect_refused(const BadCall& bad) {
+  Call call;
+  bad.spoil(call);
+  const auto expect_throws = [&](const std::function<void()>& run) {
+    try {
+      run();
+      FAIL() << "no exception";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), bad.code) << error.what();
+      EXPECT_EQ(error.argument(), bad.argument) << error.what();
+      EXPECT_THAT(error.what(), testing::StartsWith(std::string(bad.argument) + ": "));
+      for (const char* part : bad.parts) {
+        EXPECT_THAT(error.what(), HasSubstr(part));
+      }
+    }
+  };
+  expect_throws([&] { attention(call.tensors, call.options); });
+  expect_throws([&] { attention_workspace_bytes(call.tensors, call.options); });
+  EXPECT_TRUE(call.outputs_untouched());
+}
+
+class BadArgument : public testing::TestWithParam<BadCall> {};
+
+TEST(AttentionCall, TheCallThatTheCasesSpoilIsRight) {
+  Call call;
+  EXPECT_NO_THROW(attention(call.tensors, call.options));
+  EXPECT_FALSE(call.outputs_untouched());
+}
+
+TEST_P(BadArgument, IsRefused) {
+  expect_refused(GetParam());
+}
+
+const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
+
+INSTANTIATE_TEST_SUITE_P(DtypeAndDevice, BadArgument,
+                         testing::Values(BadCall{"k_dtype",
+                                                 [](Call& c) { c.tensors.k.dtype = DType::fp16; },
+                                                 "k",
+                                                 {"fp16", "must be bf16", "dtype of q"}},
+                                         BadCall{"v_dtype",
+                                                 [](Call& c) { c.tensors.v.dtype = DType::fp32; },
+                                                 "v",
+                                                 {"fp32", "must be bf16"}},
+                                         BadCall{"o_dtype",
+                                                 [](Call& c) { c.tensors.o.dtype = DType::fp32; },
+                                                 "o",
+                                                 {"fp32", "must be bf16"}},
+                                         BadCall{
+                                             "lse_dtype",
+                                             [](Call& c) { c.tensors.lse->dtype = DType::bf16; },
+                                             "lse",
+                                             {"bf16", "must be fp32"}},
+                                         BadCall{"k_on_another_device",
+                                                 [](Call& c) {
+                                                   c.tensors.k.device = {DeviceKind::cuda, 1};
+                                                 },
+                                                 "k",
+                                                 {"cuda:1", "must be on cpu"}},
+                                         BadCall{"lse_on_another_device",
+                                                 [](Call& c) {
+                                                   c.tensors.lse->device = {DeviceKind::cuda, 0};
+                                                 },
+                                                 "lse",
+                                                 {"cuda:0", "must be on cpu"}},
+                                         BadCall{"cpu_tensors_to_a_gpu_kernel",
+                                                 [](Call& c) { c.options.kernel = "k4"; },
+                                                 "q",
+                                                 {"on cpu", "k4", "cuda"}},
+                                         BadCall{"gpu_tensors_to_the_cpu_kernel",
+                                                 [](Call& c) {
+                                                   c.to_cuda();
+                                                   c.options.kernel = "cpu";
+                                                 },
+                                                 "q",
+                                                 {"cuda:0", "the cpu"}}),
+                         kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Shape, BadArgument,
+    testing::Values(
+        BadCall{"q_rank", [](Call& c) { c.tensors.q.rank = 3; }, "q", {"rank 3", "rank 4"}},
+        BadCall{"v_rank", [](Call& c) { c.tensors.v.rank = 5; }, "v", {"rank 5", "rank 4"}},
+        BadCall{"lse_rank", [](Call& c) { c.tensors.lse->rank = 4; }, "lse", {"rank 4", "rank 3"}},
+        BadCall{"no_queries",
+                [](Call& c) { c.tensors.q.shape[1] = 0; },
+                "q",
+                {"(2, 0, 6, 64)", "at least 1"}},
+        BadCall{"no_keys",
+                [](Call& c) { c.tensors.k.shape[1] = 0; },
+                "k",
+                {"(2, 0, 3, 64)", "at least 1"}},
+        BadCall{"no_heads", [](Call& c) { c.tensors.k.shape[2] = 0; }, "k", {"at least 1"}},
+        BadCall{"negative_size", [](Call& c) { c.tensors.v.shape[0] = -2; }, "v", {"-2"}},
+        BadCall{"huge_size",
+                [](Call& c) { c.tensors.q.shape[1] = std::int64_t{1} << 31; },
+                "q",
+                {"2147483648", "2^30"}},
+        BadCall{"k_batch", [](Call& c) { c.tensors.k.shape[0] = 1; }, "k", {"batch is 1", "q's 2"}},
+        BadCall{"k_head_dim",
+                [](Call& c) { c.tensors.k.shape[3] = 32; },
+                "k",
+                {"head_dim is 32", "q's 64"}},
+        BadCall{"v_head_dim",
+                [](Call& c) { c.tensors.v.shape[3] = 32; },
+                "v",
+                {"head_dim is 32", "k's 64"}},
+        BadCall{
+            "v_seqlen", [](Call& c) { c.tensors.v.shape[1] = 6; }, "v", {"seqlen is 6", "k's 7"}},
+        BadCall{"v_heads", [](Call& c) { c.tensors.v.shape[2] = 6; }, "v", {"heads is 6", "k's 3"}},
+        BadCall{"heads_do_not_divide",
+                [](Call& c) { c.tensors.k.shape[2] = c.tensors.v.shape[2] = 4; },
+                "k",
+                {"4 heads", "divide q's 6"}},
+        BadCall{
+            "o_seqlen", [](Call& c) { c.tensors.o.shape[1] = 4; }, "o", {"seqlen is 4", "q's 5"}},
+        BadCall{"lse_seqlen",
+                [](Call& c) { c.tensors.lse->shape[2] = 4; },
+                "lse",
+                {"seqlen is 4", "q's 5"}},
+        BadCall{"lse_heads",
+                [](Call& c) { c.tensors.lse->shape[1] = 3; },
+                "lse",
+                {"heads is 3", "q's 6"}}),
+    kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Memory, BadArgument,
+    testing::Values(
+        BadCall{"null_q", [](Call& c) { c.tensors.q.data = nullptr; }, "q", {"null"}},
+        BadCall{"null_o", [](Call& c) { c.tensors.o.data = nullptr; }, "o", {"null"}},
+        BadCall{"null_lse", [](Call& c) { c.tensors.lse->data = nullptr; }, "lse", {"null"}},
+        BadCall{"head_dim_not_contiguous",
+                [](Call& c) { c.tensors.k.stride[3] = 2; },
+                "k",
+                {"stride 2", "contiguous (stride 1)"}},
+        BadCall{"o_head_dim_not_contiguous",
+                [](Call& c) { c.tensors.o.stride[3] = 5; },
+                "o",
+                {"stride 5", "contiguous"}},
+        BadCall{"o_overlaps_itself",
+                [](Call& c) { c.tensors.o.stride[2] = 32; },
+                "o",
+                {"stride of 32", "must not overlap"}},
+        BadCall{
+            "o_broadcast", [](Call& c) { c.tensors.o.stride[0] = 0; }, "o", {"must not overlap"}},
+        BadCall{"lse_overlaps_itself",
+                [](Call& c) { c.tensors.lse->stride[1] = 1; },
+                "lse",
+                {"must not overlap"}},
+        BadCall{"misaligned_q",
+                [](Call& c) { misplace(c.tensors.q, 1); },
+                "q",
+                {"1 bytes past", "aligned to 2"}},
+        BadCall{"misaligned_o", [](Call& c) { misplace(c.tensors.o, 1); }, "o", {"aligned to 2"}},
+        BadCall{"misaligned_lse",
+                [](Call& c) { misplace(*c.tensors.lse, 2); },
+                "lse",
+                {"aligned to 4"}}),
+    kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(Options, BadArgument,
+                         testing::Values(BadCall{"negative_scale",
+                                                 [](Call& c) { c.options.scale = -0.5f; },
+                                                 "scale",
+                                                 {"-0.5", "at least 0"}},
+                                         BadCall{"nan_scale",
+                                                 [](Call& c) { c.options.scale = std::nanf(""); },
+                                                 "scale",
+                                                 {"nan", "finite"}},
+                                         BadCall{"infinite_scale",
+                                                 [](Call& c) {
+                                                   c.options.scale =
+                                                       std::numeric_limits<float>::infinity();
+                                                 },
+                                                 "scale",
+                                                 {"inf", "finite"}},
+                                         BadCall{"unknown_kernel",
+                                                 [](Call& c) { c.options.kernel = "k99"; },
+                                                 "kernel",
+                                                 {"'k99'", "auto, cpu, k1"}}),
+                         kCaseName);
+
+TEST(BadDevice, AMissingGpuIsNamed) {
+  const int missing = cuda_device_count();
+  const std::string its_name = "cuda:" + std::to_string(missing);
+  const auto spoil = [&](Call& c) {
+    c.to_cuda();
+    for (ConstTensorView* const tensor : {&c.tensors.q, &c.tensors.k, &c.tensors.v}) {
+      tensor->device.index = missing;
+    }
+    c.tensors.o.device.index = c.tensors.lse->device.index = missing;
+  };
+  expect_refused({"", spoil, "device", {its_name.c_str()}, ErrorCode::no_device});
+}
+
+}  // namespace
+}  // namespace tilewright

@@ -1,0 +1,197 @@
+// The kernel table, and the constraints on devices that need not exist here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "cuda/cuda_backend.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+namespace {
+
+using testing::HasSubstr;
+
+DeviceInfo gpu(const char* name, int compute_capability, double gigabytes) {
+  DeviceInfo info;
+  info.device = {DeviceKind::cuda, 0};
+  info.name = name;
+  info.compute_capability = compute_capability;
+  info.memory_bytes = static_cast<std::size_t>(gigabytes * 1e9);
+  return info;
+}
+
+const DeviceInfo kH200 = gpu("NVIDIA H200", 90, 141);
+
+const KernelInfo& kernel(std::string_view name) {
+  const KernelInfo* const found = find_kernel(name);
+  if (found == nullptr) {
+    throw std::out_of_range(std::string(name));
+  }
+  return *found;
+}
+
+TEST(Registry, NamesAreUniqueAndFound) {
+  std::set<std::string_view> names;
+  for (const KernelInfo& k : kernels()) {
+    EXPECT_TRUE(names.insert(k.name).second) << k.name;
+    EXPECT_EQ(find_kernel(k.name), &k);
+  }
+  EXPECT_EQ(find_kernel("no such kernel"), nullptr);
+  EXPECT_EQ(find_kernel("auto"), nullptr);
+}
+
+TEST(Registry, TheLadderIsInOrder) {
+  std::vector<std::string_view> names;
+  for (const KernelInfo& k : kernels()) {
+    names.push_back(k.name);
+  }
+  EXPECT_THAT(names,
+              testing::ElementsAre("cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4"));
+}
+
+TEST(Registry, EveryRowIsComplete) {
+  for (const KernelInfo& k : kernels()) {
+    SCOPED_TRACE(k.name);
+    EXPECT_FALSE(k.summary.empty());
+    EXPECT_FALSE(k.dtypes.empty());
+    EXPECT_GE(k.alignment_bytes, 1);
+    EXPECT_EQ(k.compute_capability == 0, k.device == DeviceKind::cpu);
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(TILEWRIGHT_SOURCE_DIR) / k.doc));
+  }
+}
+
+TEST(CanRun, EveryCudaKernelTakesTheSweepOnHopper) {
+  if (!cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  for (const KernelInfo& k : kernels()) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      const AttentionProblem problem{
+          .q_len = 16384, .kv_len = 16384, .heads = 32, .head_dim = head_dim};
+      EXPECT_EQ(can_run(k, problem, kH200).has_value(), k.device == DeviceKind::cpu) << k.name;
+    }
+  }
+}
+
+TEST(CanRun, SaysThatABuildWithoutCudaHasNoGpuKernels) {
+  if (cuda::is_built()) {
+    GTEST_SKIP() << "built with CUDA";
+  }
+  const auto reason = can_run(kernel("k4"), {}, kH200);
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->code, ErrorCode::no_device);
+  EXPECT_EQ(reason->argument, "kernel");
+  EXPECT_THAT(reason->message, HasSubstr("build of Tilewright has none"));
+  EXPECT_EQ(cuda_device_count(), 0);
+}
+
+TEST(CanRun, TheCpuKernelTakesAnyFloatAndHeadDim) {
+  const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    for (const std::int64_t head_dim : {1, 17, 64, 512}) {
+      EXPECT_FALSE(can_run(kernel("cpu"), {.dtype = dtype, .head_dim = head_dim}, cpu));
+    }
+  }
+}
+
+// A problem, a device, and what the refusal must say.
+struct Refusal {
+  const char* description;
+  const char* kernel;
+  AttentionProblem problem;
+  DeviceInfo device;
+  const char* argument;
+  std::vector<const char*> parts;
+};
+
+std::ostream& operator<<(std::ostream& out, const Refusal& r) {
+  return out << r.description;
+}
+
+class Refused : public testing::TestWithParam<Refusal> {};
+
+TEST_P(Refused, NamesTheArgumentItsValueAndWhatIsAllowed) {
+  const Refusal& r = GetParam();
+  if (kernel(r.kernel).device == DeviceKind::cuda && !cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  const auto reason = can_run(kernel(r.kernel), r.problem, r.device);
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->code, ErrorCode::unsupported);
+  EXPECT_EQ(reason->argument, r.argument);
+  for (const char* part : r.parts) {
+    EXPECT_THAT(reason->message, HasSubstr(part));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Constraints, Refused,
+    testing::Values(
+        Refusal{"ampere",
+                "k2",
+                {},
+                gpu("NVIDIA A100", 80, 80),
+                "device",
+                {"NVIDIA A100", "8.0", "9.0"}},
+        Refusal{"blackwell",
+                "k4",
+                {},
+                gpu("NVIDIA B200", 100, 192),
+                "device",
+                {"NVIDIA B200", "10.0", "9.0"}},
+        Refusal{"gpu_kernel_on_cpu", "k4", {}, DeviceInfo{}, "device", {"cpu", "k4", "cuda"}},
+        Refusal{"cpu_kernel_on_gpu", "cpu", {}, kH200, "device", {"cuda:0", "the cpu"}},
+        Refusal{"dtype", "k1", {.dtype = DType::fp16}, kH200, "q", {"fp16", "k1", "bf16"}},
+        Refusal{"head_dim", "k3_2", {.head_dim = 96}, kH200, "q", {"96", "64, 128"}},
+        Refusal{"too_many_rows",
+                "k4",
+                {.batch = 1 << 20, .q_len = 1 << 20},
+                kH200,
+                "q",
+                {"1048576", "2^28"}},
+        // S: 4 * 32 * 65536 * 65536 bytes.
+        Refusal{"scores_do_not_fit",
+                "k1",
+                {.q_len = 65536, .kv_len = 65536, .heads = 32},
+                kH200,
+                "workspace",
+                {"549755813888", "141000000000", "NVIDIA H200"}}),
+    [](const auto& parameter) { return parameter.param.description; });
+
+TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
+  const AttentionProblem problem{.batch = 3, .q_len = 100, .kv_len = 200, .heads = 5};
+  for (const KernelInfo& k : kernels()) {
+    EXPECT_EQ(workspace_bytes(k, problem), k.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u) << k.name;
+  }
+}
+
+TEST(WorkspaceBytes, Saturates) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 30;
+  EXPECT_EQ(workspace_bytes(kernel("k1"), {.batch = kHuge, .q_len = kHuge, .kv_len = kHuge}),
+            std::numeric_limits<std::size_t>::max());
+}
+
+TEST(DeviceInfo, OfTheCpuIsFilledIn) {
+  const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
+  EXPECT_FALSE(cpu.name.empty());
+  EXPECT_GE(cpu.multiprocessors, 1);
+  EXPECT_GT(cpu.memory_bytes, std::size_t{1} << 28);
+}
+
+TEST(DeviceInfo, OfAMissingGpuIsRefused) {
+  const int missing = cuda_device_count();
+  try {
+    device_info({DeviceKind::cuda, missing});
+    FAIL() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::no_device);
+    EXPECT_EQ(error.argument(), "device");
+    EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(missing)));
+  }
+}
+
+}  // namespace
+}  // namespace tilewright
