@@ -14,7 +14,7 @@ COUNTERS = {
     "alu_pct": "ALU pipe, %",
     "mufu_pct": "special functions, %",
     "issue_pct": "issue slots, %",
-    "smem_pct": "shared memory, %",
+    "smem_pct": "L1 and shared memory, %",
     "l2_pct": "L2, %",
     "dram_pct": "DRAM, %",
     "dram_bytes": "DRAM, bytes",
@@ -76,7 +76,7 @@ def profile_table(path: pathlib.Path, page: str | None) -> str:
     header = [""]
     for line in lines:
         impl = short_name(line["impl"])
-        launch = line["launch"].rpartition("::")[2].partition("<")[0]
+        launch = line["launch"].partition("<")[0].removeprefix("void ").rpartition("::")[2]
         header.append(f"`{impl}`" if launch.startswith("k") else f"`{impl}` {launch}")
     body = [
         [name, *(number(line.get(key)) for line in lines)] for key, name in COUNTERS.items()
