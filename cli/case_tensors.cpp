@@ -14,13 +14,9 @@ using Shape = std::array<std::int64_t, 4>;
 
 constexpr int kPoison = 0xFF;  // repeated, a NaN in every dtype
 
-Shape query_shape(const AttentionProblem& p) {
-  return {p.batch, p.q_len, p.heads, p.head_dim};
-}
+Shape query_shape(const AttentionProblem& p) { return {p.batch, p.q_len, p.heads, p.head_dim}; }
 
-Shape key_shape(const AttentionProblem& p) {
-  return {p.batch, p.kv_len, p.kv_heads, p.head_dim};
-}
+Shape key_shape(const AttentionProblem& p) { return {p.batch, p.kv_len, p.kv_heads, p.head_dim}; }
 
 std::array<std::int64_t, 3> lse_shape(const AttentionProblem& p) {
   return {p.batch, p.heads, p.q_len};

@@ -67,8 +67,6 @@ class CpuMachine final : public Machine {
 
 }  // namespace
 
-std::unique_ptr<Machine> open_cpu_machine() {
-  return std::make_unique<CpuMachine>();
-}
+std::unique_ptr<Machine> open_cpu_machine() { return std::make_unique<CpuMachine>(); }
 
 }  // namespace tilewright::cli

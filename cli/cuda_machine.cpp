@@ -162,8 +162,6 @@ std::unique_ptr<Machine> open_cuda_machine(int index) {
   return std::make_unique<CudaMachine>(index);
 }
 
-bool has_cuda() {
-  return true;
-}
+bool has_cuda() { return true; }
 
 }  // namespace tilewright::cli

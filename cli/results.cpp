@@ -15,17 +15,11 @@ namespace tilewright::cli {
 namespace {
 
 // A measured number with as many digits as mean something.
-double rounded(double value) {
-  return std::stod(fmt::format("{:.6g}", value));
-}
+double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
-Json or_null(const std::optional<std::string>& text) {
-  return text ? Json(*text) : Json();
-}
+Json or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
 
-Json or_null(const std::optional<double>& value) {
-  return value ? Json(rounded(*value)) : Json();
-}
+Json or_null(const std::optional<double>& value) { return value ? Json(rounded(*value)) : Json(); }
 
 Json case_object(const AttentionCase& c) {
   const AttentionProblem& p = c.problem;
@@ -38,9 +32,7 @@ Json case_object(const AttentionCase& c) {
   return object;
 }
 
-std::string impl_of(std::string_view kernel) {
-  return fmt::format("tilewright/{}", kernel);
-}
+std::string impl_of(std::string_view kernel) { return fmt::format("tilewright/{}", kernel); }
 
 // The lines that are whole: the last one may have been cut off.
 std::vector<Json> read_lines(const std::string& path) {

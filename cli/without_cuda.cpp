@@ -9,8 +9,6 @@ std::unique_ptr<Machine> open_cuda_machine(int index) {
   return nullptr;
 }
 
-bool has_cuda() {
-  return false;
-}
+bool has_cuda() { return false; }
 
 }  // namespace tilewright::cli

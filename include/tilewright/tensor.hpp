@@ -12,9 +12,7 @@ namespace tilewright {
 
 enum class DType : std::uint8_t { fp32, fp16, bf16 };
 
-constexpr std::size_t size_bytes(DType dtype) {
-  return dtype == DType::fp32 ? 4 : 2;
-}
+constexpr std::size_t size_bytes(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
 
 // "fp32", "fp16", "bf16": the spelling used in messages, results files and on the command line.
 constexpr std::string_view name(DType dtype) {

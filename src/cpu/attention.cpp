@@ -43,28 +43,14 @@ struct Bf16 {
   std::uint16_t bits;
 };
 
-TILEWRIGHT_INLINE float to_float(float value) {
-  return value;
-}
-TILEWRIGHT_INLINE float to_float(Fp16 value) {
-  return fp16_to_float(value.bits);
-}
-TILEWRIGHT_INLINE float to_float(Bf16 value) {
-  return bf16_to_float(value.bits);
-}
-TILEWRIGHT_INLINE void from_float(float value, float& out) {
-  out = value;
-}
-TILEWRIGHT_INLINE void from_float(float value, Fp16& out) {
-  out.bits = float_to_fp16(value);
-}
-TILEWRIGHT_INLINE void from_float(float value, Bf16& out) {
-  out.bits = float_to_bf16(value);
-}
+TILEWRIGHT_INLINE float to_float(float value) { return value; }
+TILEWRIGHT_INLINE float to_float(Fp16 value) { return fp16_to_float(value.bits); }
+TILEWRIGHT_INLINE float to_float(Bf16 value) { return bf16_to_float(value.bits); }
+TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
+TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
+TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }
 
-int round_up(int value, int step) {
-  return (value + step - 1) / step * step;
-}
+int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
 // One task: `rows` queries from row0 on, of one head.
 struct Task {

@@ -11,7 +11,7 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 7> kAttentionLaunchers = {{
+constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 11> kAttentionLaunchers = {{
     {"k1", launch_k1},
     {"k2", launch_k2},
     {"k3_1", launch_k3_1},
@@ -19,6 +19,10 @@ constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 7> kAttention
     {"k3_3", launch_k3_3},
     {"k4_qk", launch_k4_qk},
     {"k4", launch_k4},
+    {"k5", launch_k5},
+    {"k6_pingpong", launch_k6_pingpong},
+    {"k6_overlap", launch_k6_overlap},
+    {"k6", launch_k6},
 }};
 
 int attribute(cudaDeviceAttr attribute, int device) {
@@ -51,9 +55,7 @@ class DeviceGuard {
 
 }  // namespace
 
-bool is_built() {
-  return true;
-}
+bool is_built() { return true; }
 
 int device_count() {
   int count = 0;

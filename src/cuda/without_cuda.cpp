@@ -3,13 +3,9 @@
 
 namespace tilewright::cuda {
 
-bool is_built() {
-  return false;
-}
+bool is_built() { return false; }
 
-int device_count() {
-  return 0;
-}
+int device_count() { return 0; }
 
 DeviceInfo device_info(int index) {
   throw Error(ErrorCode::no_device, "device",

@@ -33,9 +33,7 @@ DeviceInfo cpu_info() {
 
 }  // namespace
 
-int cuda_device_count() {
-  return cuda::device_count();
-}
+int cuda_device_count() { return cuda::device_count(); }
 
 const DeviceInfo& device_info(Device device) {
   if (device.kind == DeviceKind::cpu) {

@@ -11,18 +11,20 @@ namespace {
 
 constexpr std::array kBf16 = {DType::bf16};
 constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
-constexpr std::array kLadderHeadDims = {64, 128};
+constexpr std::array kHeadDims = {64, 128, 256};
+constexpr std::span<const int> kLowerHeadDims = std::span(kHeadDims).first<2>();
 constexpr int kHopper = 90;
 
 constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary,
-                                 std::string_view doc) {
+                                 std::string_view doc,
+                                 std::span<const int> head_dims = kLowerHeadDims) {
   return {.name = name,
           .operation = "attention",
           .summary = summary,
           .device = DeviceKind::cuda,
           .compute_capability = kHopper,
           .dtypes = kBf16,
-          .head_dims = kLadderHeadDims,
+          .head_dims = head_dims,
           .alignment_bytes = 16,
           .doc = doc};
 }
@@ -45,6 +47,13 @@ constexpr std::array kKernels = {
     ladder_rung("k3_3", "K2 fed by TMA, five stages", "docs/worklog/k3.md"),
     ladder_rung("k4_qk", "QK^T on tensor cores (WGMMA), PV on CUDA cores", "docs/worklog/k4.md"),
     ladder_rung("k4", "both products on tensor cores, P in registers", "docs/worklog/k4.md"),
+    ladder_rung("k5", "K4 with warps for loading and warps for computing", "docs/worklog/k5.md",
+                kHeadDims),
+    ladder_rung("k6_pingpong", "K5 with consumers that take turns on the tensor cores",
+                "docs/worklog/k6.md", kHeadDims),
+    ladder_rung("k6_overlap", "K5 with the softmax of a tile under the product of the last",
+                "docs/worklog/k6.md", kHeadDims),
+    ladder_rung("k6", "both: ping-pong and overlap", "docs/worklog/k6.md", kHeadDims),
 };
 
 template <typename Range, typename Format>
@@ -82,9 +91,7 @@ std::optional<Reason> device_reason(const KernelInfo& kernel, const DeviceInfo& 
 
 }  // namespace
 
-std::span<const KernelInfo> kernels() {
-  return kKernels;
-}
+std::span<const KernelInfo> kernels() { return kKernels; }
 
 const KernelInfo* find_kernel(std::string_view name) {
   const auto found = std::ranges::find(kKernels, name, &KernelInfo::name);

@@ -68,9 +68,7 @@ struct BadCall {
   ErrorCode code = ErrorCode::invalid_argument;
 };
 
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) {
-  return out << bad.description;
-}
+std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
 
 void expect_refused(const BadCall& bad) {
   Call call;
@@ -101,9 +99,7 @@ TEST(AttentionCall, TheCallThatTheCasesSpoilIsRight) {
   EXPECT_FALSE(call.outputs_untouched());
 }
 
-TEST_P(BadArgument, IsRefused) {
-  expect_refused(GetParam());
-}
+TEST_P(BadArgument, IsRefused) { expect_refused(GetParam()); }
 
 const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
 

@@ -48,8 +48,8 @@ TEST(Registry, TheLadderIsInOrder) {
   for (const KernelInfo& k : kernels()) {
     names.push_back(k.name);
   }
-  EXPECT_THAT(names,
-              testing::ElementsAre("cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4"));
+  EXPECT_THAT(names, testing::ElementsAre("cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4",
+                                          "k5", "k6_pingpong", "k6_overlap", "k6"));
 }
 
 TEST(Registry, EveryRowIsComplete) {
@@ -107,9 +107,7 @@ struct Refusal {
   std::vector<const char*> parts;
 };
 
-std::ostream& operator<<(std::ostream& out, const Refusal& r) {
-  return out << r.description;
-}
+std::ostream& operator<<(std::ostream& out, const Refusal& r) { return out << r.description; }
 
 class Refused : public testing::TestWithParam<Refusal> {};
 

@@ -143,6 +143,12 @@ std::vector<Problem> random_problems() {
     p.seed = static_cast<std::uint64_t>(i + 1);
     problems.push_back(p);
   }
+  constexpr int kWide = 60;  // of head dim 256, for the kernels that take it
+  for (int i = 0; i < kWide; ++i) {
+    Problem p = problems[static_cast<std::size_t>(i)];
+    p.head_dim = 256;
+    problems.push_back(p);
+  }
   for (const auto& [q_len, kv_len] :
        {std::pair{4096, 4096}, {4001, 1999}, {1000, 4095}, {1, 4096}}) {
     for (const bool causal : {false, true}) {
@@ -160,7 +166,7 @@ std::vector<Problem> small_problems() {
   std::vector<Problem> problems;
   const std::vector<std::pair<int, int>> lengths = {{1, 1},    {1, 65},   {64, 64}, {65, 63},
                                                     {63, 129}, {130, 70}, {70, 400}};
-  for (const int head_dim : {64, 128}) {
+  for (const int head_dim : {64, 128, 256}) {
     for (const auto& [q_len, kv_len] : lengths) {
       for (const bool causal : {false, true}) {
         problems.push_back({.q_len = q_len,
@@ -173,7 +179,7 @@ std::vector<Problem> small_problems() {
     }
   }
   Problem p{.batch = 2, .q_len = 100, .kv_len = 150, .heads = 4, .kv_heads = 2, .causal = true};
-  for (const int head_dim : {64, 128}) {
+  for (const int head_dim : {64, 128, 256}) {
     p.head_dim = head_dim;
     for (const MemoryOrder order : {MemoryOrder::heads_first, MemoryOrder::broadcast_kv}) {
       p.order = order;

@@ -50,8 +50,8 @@ struct Expected {
 // Computed once per problem and kept: the kernels share it.
 const Expected& expected_of(const Problem& problem);
 
-// The random problems that every kernel is held against: 200 of up to 700 queries and keys, and a
-// few larger ones.
+// The random problems that every kernel is held against, as far as it takes their head dim: 200 of
+// up to 700 queries and keys at 64 and 128, some at 256, and a few larger ones.
 std::vector<Problem> random_problems();
 
 // Small problems around tile edges, and the special cases; few enough for the sanitizers.

@@ -25,9 +25,7 @@ struct BadCall {
   std::vector<const char*> parts;  // of the message
 };
 
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) {
-  return out << bad.description;
-}
+std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
 
 class BadGpuArgument : public testing::TestWithParam<BadCall> {};
 
@@ -65,9 +63,7 @@ TEST_P(BadGpuArgument, IsRefusedAndNothingIsWritten) {
 void nothing(AttentionTensors&) {}
 
 // Not memory that anything reads: the check looks at the address and the size alone.
-void* address(std::uintptr_t value) {
-  return reinterpret_cast<void*>(value);
-}
+void* address(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
 
 constexpr std::size_t kScores_bytes = 4 * 2 * 2 * 20 * 30;
 

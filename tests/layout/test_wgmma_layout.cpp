@@ -29,9 +29,7 @@ using MmaPv = decltype(make_tiled_mma(
 int row_of(int thread, int value) {
   return 16 * (thread / 32) + thread % 32 / 4 + 8 * (value / 2 % 2);
 }
-int column_of(int thread, int value) {
-  return 8 * (value / 4) + 2 * (thread % 4) + value % 2;
-}
+int column_of(int thread, int value) { return 8 * (value / 4) + 2 * (thread % 4) + value % 2; }
 
 template <typename TiledMma>
 class AccumulatorLayout : public testing::Test {};
@@ -119,6 +117,8 @@ TEST(AccumulatorAsOperand, KeepsEveryElementInItsRegister) {
   expect_c_becomes_a<64, 128>();
   expect_c_becomes_a<128, 64>();
   expect_c_becomes_a<128, 128>();
+  expect_c_becomes_a<176, 128>();
+  expect_c_becomes_a<80, 256>();
 }
 
 // The element offset in SMEM of (row, column) after TMA copies of 64 columns with the 128-byte
@@ -155,6 +155,8 @@ TEST(SmemLayout, IsWhatTmaWrites) {
   expect_smem_layouts<64, 128>();
   expect_smem_layouts<128, 64>();
   expect_smem_layouts<128, 128>();
+  expect_smem_layouts<176, 128>();
+  expect_smem_layouts<80, 256>();
 }
 
 }  // namespace

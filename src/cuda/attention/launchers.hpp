@@ -12,5 +12,9 @@ void launch_k3_2(const AttentionParams& params, Stream stream);
 void launch_k3_3(const AttentionParams& params, Stream stream);
 void launch_k4_qk(const AttentionParams& params, Stream stream);
 void launch_k4(const AttentionParams& params, Stream stream);
+void launch_k5(const AttentionParams& params, Stream stream);
+void launch_k6_pingpong(const AttentionParams& params, Stream stream);
+void launch_k6_overlap(const AttentionParams& params, Stream stream);
+void launch_k6(const AttentionParams& params, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -160,9 +160,7 @@ struct RowGroup {
 
  private:
   // The first output column of the lane's chunk c.
-  __device__ int column(int c) const {
-    return kChunk * (lane + kLanes * c);
-  }
+  __device__ int column(int c) const { return kChunk * (lane + kLanes * c); }
 
   template <typename Op>
   __device__ static float group_reduce(float value, Op op) {

@@ -41,9 +41,7 @@ struct TileWalk {
   int full_tiles;
 };
 
-__host__ __device__ inline int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
+__host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // Blocks of one head are neighbours, so that they share its K and V in L2; where causal, the
 // longest come first.

@@ -1,4 +1,5 @@
-// The copy engine: one thread asks for a tile, a barrier in SMEM tells when its bytes are there.
+// The copy engine: one thread asks for a tile, a barrier in SMEM tells when its bytes are there;
+// and the rings of buffers between those who load and those who compute.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -26,6 +27,21 @@ __device__ __forceinline__ void tma_load_tile(const CUtensorMap& map, TmaBarrier
   }
 }
 
+// The other way: rows [row, row + kRows) of one head from SMEM; rows outside the tensor stay
+// behind. Called by one thread, after fence_view_async_shared() by those who wrote the tile.
+// Returns when the tile has been read.
+template <int kRows, int kHeadDim, int kBoxColumns, typename T>
+__device__ __forceinline__ void tma_store_tile(const CUtensorMap& map, const T* tile, int row,
+                                               int head, int batch) {
+  static_assert(sizeof(T) == 2 && kHeadDim % kBoxColumns == 0);
+#pragma unroll
+  for (int column = 0; column < kHeadDim; column += kBoxColumns) {
+    cute::SM90_TMA_STORE_4D::copy(&map, tile + column * kRows, column, row, head, batch);
+  }
+  cute::tma_store_arrive();
+  cute::tma_store_wait<0>();
+}
+
 // The position in a ring of kStages buffers: which stage, and which phase of its barrier.
 template <int kStages>
 struct RingPosition {
@@ -36,6 +52,40 @@ struct RingPosition {
     if (++stage == kStages) {
       stage = 0;
       phase ^= 1;
+    }
+  }
+};
+
+// The barriers of a ring of kStages buffers between one loading thread and many computing warps.
+//
+//   loader      acquire: wait until the stage is empty, expect its bytes | TMA ...
+//   consumers   wait: until the bytes are there | read | release: each warp says that it is done
+//
+// Both walk the ring from RingPosition{} on.
+template <int kStages>
+struct TmaRing {
+  TmaBarrier full[kStages];
+  cutlass::arch::ClusterBarrier empty[kStages];
+
+  // By one thread, before anyone else touches the ring.
+  __device__ void init(int consumer_warps) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      full[stage].init(1);
+      empty[stage].init(consumer_warps);
+    }
+  }
+
+  __device__ TmaBarrier& acquire(const RingPosition<kStages>& at, std::uint32_t bytes) {
+    empty[at.stage].wait(at.phase ^ 1);  // the first time round, nobody has to leave
+    full[at.stage].arrive_and_expect_tx(bytes);
+    return full[at.stage];
+  }
+
+  __device__ void wait(const RingPosition<kStages>& at) { full[at.stage].wait(at.phase); }
+
+  __device__ void release(const RingPosition<kStages>& at) {
+    if (threadIdx.x % 32 == 0) {
+      empty[at.stage].arrive();
     }
   }
 };

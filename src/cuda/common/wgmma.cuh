@@ -7,11 +7,12 @@
 
 namespace tilewright::cuda {
 
-// C (+)= A B over all steps of K; A from SMEM or registers, B from SMEM, C in registers. Returns
-// when the product is there. `accumulate` false overwrites C.
+// Issues C (+)= A B over all steps of K and returns at once; A from SMEM or registers, B from SMEM,
+// C in registers. Nobody may touch C, or A's registers, before wgmma_wait. `kAccumulate` false
+// overwrites C.
 template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
-__device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const TensorB& tB,
-                                      TensorC& tC) {
+__device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, const TensorB& tB,
+                                            TensorC& tC) {
   using namespace cute;
   constexpr bool kAInRegisters =
       !is_base_of_v<GMMA::DescriptorIterator, typename TensorA::iterator>;
@@ -27,8 +28,22 @@ __device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const Ten
     mma.accumulate_ = GMMA::ScaleOut::One;
   }
   warpgroup_commit_batch();
-  warpgroup_wait<0>();
-  warpgroup_fence_operand(tC);
+}
+
+// Returns when at most kPending of the issued products are unfinished: C, the product of the latest
+// finished one, is there.
+template <int kPending, typename TensorC>
+__device__ __forceinline__ void wgmma_wait(TensorC& tC) {
+  cute::warpgroup_wait<kPending>();
+  cute::warpgroup_fence_operand(tC);
+}
+
+// Both in one.
+template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
+__device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const TensorB& tB,
+                                      TensorC& tC) {
+  wgmma_issue<kAccumulate>(mma, tA, tB, tC);
+  wgmma_wait<0>(tC);
 }
 
 }  // namespace tilewright::cuda

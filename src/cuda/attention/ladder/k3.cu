@@ -140,14 +140,8 @@ void launch_k3(const AttentionParams& p, Stream stream) {
 
 }  // namespace k3
 
-void launch_k3_1(const AttentionParams& p, Stream stream) {
-  k3::launch_k3<1>(p, stream);
-}
-void launch_k3_2(const AttentionParams& p, Stream stream) {
-  k3::launch_k3<2>(p, stream);
-}
-void launch_k3_3(const AttentionParams& p, Stream stream) {
-  k3::launch_k3<5>(p, stream);
-}
+void launch_k3_1(const AttentionParams& p, Stream stream) { k3::launch_k3<1>(p, stream); }
+void launch_k3_2(const AttentionParams& p, Stream stream) { k3::launch_k3<2>(p, stream); }
+void launch_k3_3(const AttentionParams& p, Stream stream) { k3::launch_k3<5>(p, stream); }
 
 }  // namespace tilewright::cuda

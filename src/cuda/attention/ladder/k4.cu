@@ -1,9 +1,9 @@
 // K4.2: both products on tensor cores, P handed over in registers (rung k4).
 //
 // New here: the online softmax works on WGMMA's accumulator where it lies. Which registers form a
-// row, and which lanes share it, is read off the MMA's TV layouts (wgmma_layout.cuh); P becomes the
-// A operand of P V in the same registers, rounded to BF16. The sum of a row is completed once, at
-// the end.
+// row, and which lanes share it, is read off the MMA's TV layouts (wgmma_layout.cuh; the arithmetic
+// is in wgmma_tiles.cuh); P becomes the A operand of P V in the same registers, rounded to BF16.
+// The sum of a row is completed once, at the end.
 //
 // Source    the ladder's seed and its companion, "K4.2"; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup; thread 0 also loads.
@@ -19,12 +19,10 @@
 // Worklog   docs/worklog/k4.md
 #include "cuda/attention/launchers.hpp"
 #include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/wgmma_tiles.cuh"
 #include "cuda/common/launch.cuh"
-#include "cuda/common/numeric.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
-#include "cuda/common/wgmma.cuh"
-#include "cuda/common/wgmma_layout.cuh"
 
 namespace tilewright::cuda {
 namespace k4 {
@@ -37,23 +35,7 @@ constexpr AttnConfig config(int head_dim) {
 }
 
 template <AttnConfig C>
-struct Traits {
-  using Br = Int<C.br>;
-  using Bc = Int<C.bc>;
-  using D = Int<C.head_dim>;
-  using Stages = Int<C.stages>;
-  using AtomK = GMMA::Layout_K_SW128_Atom<Element>;    // 8 rows x 64 columns, columns contiguous
-  using AtomMn = GMMA::Layout_MN_SW128_Atom<Element>;  // the same bytes, transposed
-  using LayoutQ = decltype(tile_to_shape(AtomK{}, Shape<Br, D>{}));
-  using LayoutK = decltype(tile_to_shape(AtomK{}, Shape<Bc, D, Stages>{}));
-  using LayoutVt = decltype(tile_to_shape(AtomMn{}, Shape<D, Bc, Stages>{}, Step<_2, _1, _3>{}));
-  using TiledMmaQk =
-      decltype(make_tiled_mma(GMMA::ss_op_selector<Element, Element, float, Shape<Br, Bc, D>>()));
-  using TiledMmaPv =
-      decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Shape<Br, D, Bc>,
-                                                   GMMA::Major::K, GMMA::Major::MN>()));
-  static constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
-};
+using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, C.stages>;
 
 template <AttnConfig C>
 struct SharedStorage {
@@ -73,7 +55,7 @@ struct TensorMaps {
 template <AttnConfig C>
 __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk,
                         int tile, int stage) {
-  constexpr int kBoxColumns = Traits<C>::kBoxColumns;
+  constexpr int kBoxColumns = Tiles<C>::kBoxColumns;
   TmaBarrier& full = shared.kv_full[stage];
   full.arrive_and_expect_tx(sizeof(shared.sK[0]) + sizeof(shared.sV[0]));
   tma_load_tile<C.bc, C.head_dim, kBoxColumns>(maps.k, full, shared.sK[stage], tile * C.bc,
@@ -82,89 +64,21 @@ __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const 
                                                walk.kv_head, walk.batch);
 }
 
-// Combines a value over the lanes that hold one row of the accumulator.
-template <typename TiledMma, typename Op>
-__device__ float row_reduce(float value, Op op) {
-  constexpr RowLanes kLanes = row_lanes<TiledMma>();
+// O to global memory in pairs of columns.
+template <typename TensorO, typename TensorC>
+__device__ void store(const AttentionParams& p, const TileWalk& walk, const TensorO& rO,
+                      const TensorC& cO) {
 #pragma unroll
-  for (int offset = kLanes.first; offset < kLanes.first * kLanes.count; offset *= 2) {
-    value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
-  return value;
-}
-
-// The running statistics of the rows that a thread holds: maxima m of the raw scores, and l, the
-// sums over this thread's columns alone.
-template <int kRows>
-struct RowState {
-  float m[kRows];
-  float l[kRows];
-};
-
-// One step of the online softmax. S (rows, keys) becomes P = exp2((S - m) * scale_log2) under the
-// new maxima; O (rows, columns) and l are brought to them. A row without a visible key yet keeps
-// m = -infinity and P = 0.
-template <typename TiledMma, int kRows, typename TensorS, typename TensorO>
-__device__ void online_softmax(TensorS& rS, TensorO& rO, RowState<kRows>& state, float scale_log2) {
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    float m_new = state.m[i];
-#pragma unroll
-    for (int j = 0; j < size<1>(rS); ++j) {
-      m_new = fmaxf(m_new, rS(i, j));
-    }
-    m_new = row_reduce<TiledMma>(m_new, [](float a, float b) { return fmaxf(a, b); });
-    const float reference = m_new == kMinusInf ? 0.0f : m_new * scale_log2;
-    const float correction = exp2_approx(fmaf(state.m[i], scale_log2, -reference));
-    state.m[i] = m_new;
-    state.l[i] *= correction;
-#pragma unroll
-    for (int j = 0; j < size<1>(rS); ++j) {
-      rS(i, j) = exp2_approx(fmaf(rS(i, j), scale_log2, -reference));
-      state.l[i] += rS(i, j);
-    }
-#pragma unroll
-    for (int j = 0; j < size<1>(rO); ++j) {
-      rO(i, j) *= correction;
-    }
-  }
-}
-
-// Scores of keys beyond the row's limit become -infinity. `cS` gives each register's (row, key).
-template <typename TensorS, typename TensorC>
-__device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
-#pragma unroll
-  for (int i = 0; i < size<0>(rS); ++i) {
-    const int limit = keys.limit(row0 + get<0>(cS(i, 0))) - key0;
-#pragma unroll
-    for (int j = 0; j < size<1>(rS); ++j) {
-      const int key = get<1>(cS(i, j));  // signed: the limit may be negative
-      rS(i, j) = key < limit ? rS(i, j) : kMinusInf;
-    }
-  }
-}
-
-// O / l to global memory in pairs of columns, and each row's LSE.
-template <typename TiledMma, int kRows, typename TensorO, typename TensorC>
-__device__ void finalize(const AttentionParams& p, const TileWalk& walk, const TensorO& rO,
-                         const TensorC& cO, const RowState<kRows>& state) {
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
+  for (int i = 0; i < size<0>(rO); ++i) {
     const int row = walk.row0 + get<0>(cO(i, 0));
     if (row >= p.q_len) {
       continue;
     }
-    const float inverse_l = l > 0.0f ? 1.0f / l : 0.0f;
     auto* const out = row_pointer<Element>(p.o, p.o_stride, walk.batch, row, walk.head);
 #pragma unroll
     for (int j = 0; j < size<1>(rO); j += 2) {
       *reinterpret_cast<std::uint32_t*>(out + get<1>(cO(i, j))) =
-          pack_bf16x2(rO(i, j) * inverse_l, rO(i, j + 1) * inverse_l);
-    }
-    if (p.lse != nullptr && get<1>(cO(i, 0)) == 0) {
-      *row_pointer<float>(p.lse, p.lse_stride, walk.batch, row, walk.head) =
-          log_sum_exp(state.m[i], l, p.scale);
+          pack_bf16x2(rO(i, j), rO(i, j + 1));
     }
   }
 }
@@ -175,8 +89,8 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
   constexpr AttnConfig C = config(kHeadDim);
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<C>*>(smem);
-  using T = Traits<C>;
-  using Br = typename T::Br;
+  using T = Tiles<C>;
+  using Br = typename T::Rows;
   using Bc = typename T::Bc;
   using D = typename T::D;
   const TileWalk walk = tile_walk(p, C, blockIdx.x);
@@ -212,28 +126,21 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
   const Tensor tOrV = thread_pv.make_fragment_B(thread_pv.partition_B(sVt));  // (..., stages)
 
   // Accumulators as the MMA sees them, as (rows, columns), and the coordinates of their registers.
+  using MmaQk = typename T::TiledMmaQk;
+  using MmaPv = typename T::TiledMmaPv;
   Tensor tSrS = partition_fragment_C(mma_qk, Shape<Br, Bc>{});  // (MMA,MMA_M,MMA_N)
   Tensor tOrO = partition_fragment_C(mma_pv, Shape<Br, D>{});   // (MMA,MMA_M,MMA_N)
-  const auto by_rows_qk = [](auto layout) {
-    return rows_by_columns<typename T::TiledMmaQk>(layout);
-  };
-  const auto by_rows_pv = [](auto layout) {
-    return rows_by_columns<typename T::TiledMmaPv>(layout);
-  };
-  Tensor rS = make_tensor(tSrS.data(), by_rows_qk(tSrS.layout()));  // (rows, keys)
-  Tensor rO = make_tensor(tOrO.data(), by_rows_pv(tOrO.layout()));  // (rows, columns)
-  const Tensor tScS = thread_qk.partition_C(make_identity_tensor(Shape<Br, Bc>{}));
-  const Tensor tOcO = thread_pv.partition_C(make_identity_tensor(Shape<Br, D>{}));
-  const Tensor cS = make_tensor(tScS.data(), by_rows_qk(tScS.layout()));
-  const Tensor cO = make_tensor(tOcO.data(), by_rows_pv(tOcO.layout()));
+  Tensor rS = by_rows<MmaQk>(tSrS);                             // (rows, keys)
+  Tensor rO = by_rows<MmaPv>(tOrO);                             // (rows, columns)
+  const Tensor cS = by_rows<MmaQk>(thread_qk.partition_C(make_identity_tensor(Shape<Br, Bc>{})));
+  const Tensor cO = by_rows<MmaPv>(thread_pv.partition_C(make_identity_tensor(Shape<Br, D>{})));
+  Tensor rP = make_tensor_like<Element>(tSrS);  // P in S's order of registers ...
+  const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());  // ... and as A
 
   constexpr int kRows = size<0>(rS);
   static_assert(size<0>(rO) == kRows, "both accumulators hold the same rows");
   RowState<kRows> state;
-  for (int i = 0; i < kRows; ++i) {
-    state.m[i] = kMinusInf;
-    state.l[i] = 0.0f;
-  }
+  float correction[kRows];
   clear(tOrO);
   const KeyRange keys(p);
   const float scale_log2 = scale_to_log2(p.scale);
@@ -247,15 +154,9 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
     if (tile >= walk.full_tiles) {
       mask(rS, cS, keys, walk.row0, tile * C.bc);
     }
-    online_softmax<typename T::TiledMmaQk>(rS, rO, state, scale_log2);
-
-    Tensor rP = make_tensor_like<Element>(tSrS);  // P in C's order of registers ...
-#pragma unroll
-    for (int i = 0; i < size(rP); ++i) {
-      rP(i) = static_cast<Element>(tSrS(i));
-    }
-    const Tensor tOrP = make_tensor(
-        rP.data(), c_registers_of_a<typename T::TiledMmaQk, typename T::TiledMmaPv>());  // ... as A
+    softmax_step<MmaQk>(rS, state, scale_log2, correction);
+    scale_rows(rO, correction);
+    round_to_bf16(tSrS, rP);
     wgmma<true>(mma_pv, tOrP, tOrV(_, _, _, ring.stage), tOrO);
 
     __syncthreads();  // nobody reads this stage any more
@@ -263,7 +164,8 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
       load_kv(shared, maps, walk, tile + C.stages, ring.stage);
     }
   }
-  finalize<typename T::TiledMmaPv>(p, walk, rO, cO, state);
+  normalize<MmaPv>(p, walk, walk.row0, rO, cO, state);
+  store(p, walk, rO, cO);
 }
 
 }  // namespace k4

@@ -1,0 +1,307 @@
+// K6: ping-pong and overlap (rungs k6_pingpong, k6_overlap, k6).
+//
+// New here, over K5: the softmax runs under the tensor cores' work, in two ways that can be chosen
+// apart. Ping-pong: the consumers take turns to issue their products, so that the one's softmax
+// runs while the other's products do. Overlap: within a consumer, Q K^T of tile j and P V of the
+// tile before it are issued together, and the softmax of j starts when the first is done, under the
+// second. Tiles are walked from the last key to the first, so that those with a mask come first.
+//
+// Source    the ladder's seed, "K6"; FlashAttention-3 paper, sections 3.1 and 3.2.
+// Tiles     Br = 128 = 2 x 64; Bc = 192 (D = 64), 176 (D = 128), 80 (D = 256); 384 threads.
+// SMEM      sQ 128 x D, sK and sV 2 x Bc x D BF16: 112, 208, 224 KB at D = 64, 128, 256
+//           (+ barriers). A consumer's O takes the place of its Q.
+// Registers 40 for the producer's threads, 232 for the consumers': Bc / 2 for S, Bc / 4 for P, D /
+// 2
+//           for O.
+//
+//   consumer 0   QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2          | QK3 PV2
+//   consumer 1             QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2
+//   tensor core  ####### # ####### # ####### # ####### # ####### # ...
+//
+//   overlap:     QK(j) issued | PV(j-1) issued | QK(j) done: softmax j ... | PV(j-1) done: scale O
+//
+// Layouts   all tiles with the 128-byte swizzle, 64 columns a copy.
+// Limits    D = 64, 128 or 256, BF16. One tile of queries a block: nothing runs under a block's
+// first
+//           loads and its last store.
+// Worklog   docs/worklog/k6.md
+#include "cuda/attention/launchers.hpp"
+#include "cuda/attention/output_tile.cuh"
+#include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/warp_roles.cuh"
+#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.hpp"
+#include "cuda/common/tma.cuh"
+
+namespace tilewright::cuda {
+namespace k6 {
+
+using namespace cute;
+using Element = bfloat16_t;
+
+// What is hidden under what; each by itself for the worklog's comparison.
+struct Options {
+  bool pingpong;
+  bool overlap;
+};
+
+constexpr AttnConfig config(int head_dim) {
+  switch (head_dim) {
+    case 64:
+      return {.head_dim = 64, .br = 192, .bc = 128, .threads = block_threads(3), .stages = 2};
+    case 128:
+      return {.head_dim = 128, .br = 128, .bc = 176, .threads = block_threads(2), .stages = 2};
+    default:
+      return {.head_dim = 256, .br = 128, .bc = 80, .threads = block_threads(2), .stages = 2};
+  }
+}
+
+constexpr int consumers(const AttnConfig& c) { return c.br / kWarpgroupRows; }
+
+template <AttnConfig C>
+using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, C.stages>;
+
+template <AttnConfig C>
+struct SharedStorage {
+  alignas(1024) Element sQ[consumers(C)][kWarpgroupRows * C.head_dim];  // (64, D), then O
+  alignas(1024) Element sK[C.stages][C.bc * C.head_dim];                // (Bc, D, stages)
+  alignas(1024) Element sV[C.stages][C.bc * C.head_dim];                // (Bc, D, stages)
+  alignas(128) TmaBarrier q_full[consumers(C)];
+  TmaRing<C.stages> k;
+  TmaRing<C.stages> v;
+};
+static_assert(sizeof(SharedStorage<config(256)>) == 225 * 1024);
+
+struct TensorMaps {
+  CUtensorMap q, k, v, o;
+};
+
+// One thread asks for everything that the consumers will read, in the order in which they will: V a
+// tile later than K.
+template <AttnConfig C>
+__device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk) {
+  constexpr int kBox = Tiles<C>::kBoxColumns;
+  const auto load_k = [&](const RingPosition<C.stages>& at, int tile) {
+    TmaBarrier& full = shared.k.acquire(at, sizeof(shared.sK[0]));
+    tma_load_tile<C.bc, C.head_dim, kBox>(maps.k, full, shared.sK[at.stage], tile * C.bc,
+                                          walk.kv_head, walk.batch);
+  };
+  const auto load_v = [&](const RingPosition<C.stages>& at, int tile) {
+    TmaBarrier& full = shared.v.acquire(at, sizeof(shared.sV[0]));
+    tma_load_tile<C.bc, C.head_dim, kBox>(maps.v, full, shared.sV[at.stage], tile * C.bc,
+                                          walk.kv_head, walk.batch);
+  };
+  RingPosition<C.stages> at;
+  int tile = walk.kv_tiles - 1;
+  load_k(at, tile);
+  for (int consumer = 0; consumer < consumers(C); ++consumer) {
+    shared.q_full[consumer].arrive_and_expect_tx(sizeof(shared.sQ[0]));
+    tma_load_tile<kWarpgroupRows, C.head_dim, kBox>(
+        maps.q, shared.q_full[consumer], shared.sQ[consumer], walk.row0 + consumer * kWarpgroupRows,
+        walk.head, walk.batch);
+  }
+  for (; tile > 0; --tile) {
+    const RingPosition<C.stages> at_v = at;
+    at.advance();
+    load_k(at, tile - 1);
+    load_v(at_v, tile);
+  }
+  load_v(at, 0);
+}
+
+// Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
+// one before it arrives.
+template <bool kPingPong, int kConsumers>
+struct Turns {
+  static constexpr std::uint32_t kFirstBarrier = kConsumers;  // behind the epilogue's
+  static constexpr int kThreads = 2 * kWarpgroupThreads;
+  int consumer;
+
+  __device__ void wait() const {
+    if constexpr (kPingPong) {
+      cutlass::arch::NamedBarrier::sync(kThreads, kFirstBarrier + consumer);
+    }
+  }
+
+  // The last consumer passes to the first as long as there is a tile to come.
+  __device__ void pass(bool is_last_round) const {
+    if (kPingPong && !(is_last_round && consumer == kConsumers - 1)) {
+      cutlass::arch::NamedBarrier::arrive(kThreads, kFirstBarrier + (consumer + 1) % kConsumers);
+    }
+  }
+
+  __device__ void begin(bool has_rounds) const {
+    if (consumer == kConsumers - 1) {
+      pass(!has_rounds);
+    }
+  }
+};
+
+// One warpgroup's 64 rows.
+template <AttnConfig C, Options kOptions>
+__device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, const TensorMaps& maps,
+                        const TileWalk& walk, int consumer) {
+  using T = Tiles<C>;
+  using Rows = typename T::Rows;
+  using Bc = typename T::Bc;
+  using D = typename T::D;
+  using MmaQk = typename T::TiledMmaQk;
+  using MmaPv = typename T::TiledMmaPv;
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int row0 = walk.row0 + consumer * kWarpgroupRows;
+
+  Tensor sQ = make_tensor(make_smem_ptr(shared.sQ[consumer]), typename T::LayoutQ{});
+  const Tensor sK = make_tensor(make_smem_ptr(shared.sK[0]), typename T::LayoutK{});
+  const Tensor sVt = make_tensor(make_smem_ptr(shared.sV[0]), typename T::LayoutVt{});
+  MmaQk mma_qk;
+  MmaPv mma_pv;
+  const auto thread_qk = mma_qk.get_slice(thread);
+  const auto thread_pv = mma_pv.get_slice(thread);
+  const Tensor tSrQ = thread_qk.make_fragment_A(thread_qk.partition_A(sQ));   // (MMA,MMA_M,MMA_K)
+  const Tensor tSrK = thread_qk.make_fragment_B(thread_qk.partition_B(sK));   // (..., stages)
+  const Tensor tOrV = thread_pv.make_fragment_B(thread_pv.partition_B(sVt));  // (..., stages)
+  Tensor tSrS = partition_fragment_C(mma_qk, Shape<Rows, Bc>{});              // (MMA,MMA_M,MMA_N)
+  Tensor tOrO = partition_fragment_C(mma_pv, Shape<Rows, D>{});               // (MMA,MMA_M,MMA_N)
+  Tensor rS = by_rows<MmaQk>(tSrS);                                           // (rows, keys)
+  Tensor rO = by_rows<MmaPv>(tOrO);                                           // (rows, columns)
+  const Tensor cS = by_rows<MmaQk>(thread_qk.partition_C(make_identity_tensor(Shape<Rows, Bc>{})));
+  const Tensor cO = by_rows<MmaPv>(thread_pv.partition_C(make_identity_tensor(Shape<Rows, D>{})));
+  Tensor rP = make_tensor_like<Element>(tSrS);
+  const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());
+
+  constexpr int kRows = size<0>(rS);
+  RowState<kRows> state;
+  float correction[kRows];
+  clear(tOrO);
+  const KeyRange keys(p);
+  const float scale_log2 = scale_to_log2(p.scale);
+  const Turns<kOptions.pingpong, consumers(C)> turns{consumer};
+  RingPosition<C.stages> at;
+  const auto finish = [&] {
+    normalize<MmaPv>(p, walk, row0, rO, cO, state);
+    store_output<MmaPv>(maps.o, walk, row0, tOrO, sQ, thread, consumer);
+  };
+  if (walk.kv_tiles == 0) {
+    return finish();
+  }
+
+  // P of the last tile.
+  int tile = walk.kv_tiles - 1;
+  shared.q_full[consumer].wait(0);
+  shared.k.wait(at);
+  wgmma<false>(mma_qk, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+  shared.k.release(at);
+  mask(rS, cS, keys, row0, tile * C.bc);
+  softmax_step<MmaQk>(rS, state, scale_log2, correction);
+  round_to_bf16(tSrS, rP);
+
+  // P V of the latest tile, and P of the one before it.
+  const auto step = [&](auto is_masked) {
+    --tile;
+    const RingPosition<C.stages> at_v = at;
+    at.advance();
+    turns.wait();
+    shared.k.wait(at);
+    if constexpr (kOptions.overlap) {
+      wgmma_issue<false>(mma_qk, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      shared.v.wait(at_v);
+      wgmma_issue<true>(mma_pv, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
+      turns.pass(tile == 0);
+      wgmma_wait<1>(tSrS);
+      shared.k.release(at);
+    } else {
+      shared.v.wait(at_v);
+      wgmma_issue<true>(mma_pv, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
+      wgmma_issue<false>(mma_qk, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      turns.pass(tile == 0);
+      wgmma_wait<1>(tOrO);
+      shared.v.release(at_v);
+      wgmma_wait<0>(tSrS);
+      shared.k.release(at);
+    }
+    if constexpr (decltype(is_masked)::value) {
+      mask(rS, cS, keys, row0, tile * C.bc);
+    }
+    softmax_step<MmaQk>(rS, state, scale_log2, correction);
+    if constexpr (kOptions.overlap) {
+      wgmma_wait<0>(tOrO);
+      shared.v.release(at_v);
+    }
+    scale_rows(rO, correction);
+    round_to_bf16(tSrS, rP);
+  };
+  turns.begin(tile > 0);
+  while (tile > walk.full_tiles) {
+    step(true_type{});
+  }
+  while (tile > 0) {
+    step(false_type{});
+  }
+
+  shared.v.wait(at);
+  wgmma<true>(mma_pv, tOrP, tOrV(_, _, _, at.stage), tOrO);
+  finish();
+}
+
+template <int kHeadDim, bool kPingPong, bool kOverlap>
+__global__ void __launch_bounds__(config(kHeadDim).threads, 1)
+    k6(const __grid_constant__ AttentionParams p, const __grid_constant__ TensorMaps maps) {
+  constexpr AttnConfig C = config(kHeadDim);
+  extern __shared__ __align__(1024) char smem[];
+  auto& shared = *reinterpret_cast<SharedStorage<C>*>(smem);
+  const TileWalk walk = tile_walk(p, C, blockIdx.x);
+
+  if (threadIdx.x == 0) {
+    constexpr int kConsumerWarps = consumers(C) * kWarpgroupThreads / 32;
+    for (TmaBarrier& full : shared.q_full) {
+      full.init(1);
+    }
+    shared.k.init(kConsumerWarps);
+    shared.v.init(kConsumerWarps);
+    cutlass::arch::fence_barrier_init();
+  }
+  __syncthreads();  // the barriers are ready
+
+  run_roles<consumers(C)>(
+      [&] {
+        if (walk.kv_tiles > 0) {
+          produce<C>(shared, maps, walk);
+        }
+      },
+      [&](int consumer) {
+        consume<C, Options{kPingPong, kOverlap}>(shared, p, maps, walk, consumer);
+      });
+}
+
+template <Options kOptions>
+void launch_k6(const AttentionParams& p, Stream stream) {
+  dispatch_head_dim<64, 128, 256>(p.head_dim, [&]<int kHeadDim>() {
+    constexpr AttnConfig kConfig = config(kHeadDim);
+    const auto map = [&](const void* base, int seqlen, int heads, const OuterStrides& stride,
+                         int rows) {
+      return encode_tensor_map(
+          base, tile_map_spec(p.batch, seqlen, heads, kHeadDim, stride, rows, TmaSwizzle::b128));
+    };
+    const TensorMaps maps{.q = map(p.q, p.q_len, p.heads, p.q_stride, kWarpgroupRows),
+                          .k = map(p.k, p.kv_len, p.kv_heads, p.k_stride, kConfig.bc),
+                          .v = map(p.v, p.kv_len, p.kv_heads, p.v_stride, kConfig.bc),
+                          .o = map(p.o, p.q_len, p.heads, p.o_stride, kWarpgroupRows)};
+    launch<k6<kHeadDim, kOptions.pingpong, kOptions.overlap>>(
+        tile_count(p, kConfig), kConfig.threads, sizeof(SharedStorage<kConfig>), stream, p, maps);
+  });
+}
+
+}  // namespace k6
+
+void launch_k6_pingpong(const AttentionParams& p, Stream stream) {
+  k6::launch_k6<k6::Options{.pingpong = true, .overlap = false}>(p, stream);
+}
+void launch_k6_overlap(const AttentionParams& p, Stream stream) {
+  k6::launch_k6<k6::Options{.pingpong = false, .overlap = true}>(p, stream);
+}
+void launch_k6(const AttentionParams& p, Stream stream) {
+  k6::launch_k6<k6::Options{.pingpong = true, .overlap = true}>(p, stream);
+}
+
+}  // namespace tilewright::cuda

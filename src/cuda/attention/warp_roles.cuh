@@ -1,0 +1,34 @@
+// A block of one producer warpgroup and a few consumers: its threads, and who gets how many
+// registers.
+#pragma once
+
+#include <cutlass/arch/reg_reconfig.h>
+#include <cutlass/cutlass.h>
+
+#include "cuda/attention/wgmma_tiles.cuh"
+
+namespace tilewright::cuda {
+
+constexpr int block_threads(int consumers) { return (1 + consumers) * kWarpgroupThreads; }
+
+// A block starts with the SM's registers spread evenly (168 or 128 a thread); the producer then
+// gives back what the consumers take. Multiples of 8.
+constexpr int producer_registers(int consumers) { return consumers == 3 ? 32 : 40; }
+constexpr int consumer_registers(int consumers) { return consumers == 3 ? 160 : 232; }
+
+// Warpgroup 0 runs `produce`, on one thread; the others run `consume` with their index from 0 on.
+template <int kConsumers, typename Produce, typename Consume>
+__device__ __forceinline__ void run_roles(Produce&& produce, Consume&& consume) {
+  const int warpgroup = cutlass::canonical_warp_group_idx();
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<producer_registers(kConsumers)>();
+    if (threadIdx.x == 0) {
+      produce();
+    }
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<consumer_registers(kConsumers)>();
+    consume(warpgroup - 1);
+  }
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,150 @@
+// The tiles of attention on tensor cores: SMEM layouts, both products' MMAs, and the softmax on the
+// accumulator where it lies. One warpgroup's share: 64 query rows.
+#pragma once
+
+#include "cuda/attention/tile_walk.cuh"
+#include "cuda/common/numeric.cuh"
+#include "cuda/common/wgmma.cuh"
+#include "cuda/common/wgmma_layout.cuh"
+
+namespace tilewright::cuda {
+
+inline constexpr int kWarpgroupRows = 64;
+inline constexpr int kWarpgroupThreads = 128;
+
+// S (64, Bc) = Q K^T with both from SMEM, O (64, D) += P V with P from registers. V lies in SMEM as
+// it does in GMEM, D contiguous; as the B operand (D, Bc) that is MN-major.
+template <typename Element, int kHeadDim, int kBc, int kStages>
+struct WgmmaTiles {
+  using Rows = cute::Int<kWarpgroupRows>;
+  using Bc = cute::Int<kBc>;
+  using D = cute::Int<kHeadDim>;
+  using Stages = cute::Int<kStages>;
+  using AtomK = cute::GMMA::Layout_K_SW128_Atom<Element>;    // 8 rows x 64 columns
+  using AtomMn = cute::GMMA::Layout_MN_SW128_Atom<Element>;  // the same bytes, transposed
+  using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, D>{}));
+  using LayoutK = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Bc, D, Stages>{}));
+  using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<D, Bc, Stages>{},
+                                                cute::Step<cute::_2, cute::_1, cute::_3>{}));
+  using TiledMmaQk = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<Element, Element, float, cute::Shape<Rows, Bc, D>>()));
+  using TiledMmaPv = decltype(cute::make_tiled_mma(
+      cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, D, Bc>,
+                                 cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
+  static constexpr int kBoxColumns = 64;  // of a TMA copy: 128 bytes, the width of the swizzle
+};
+
+// An accumulator's registers, or their coordinates, as (rows of this thread, its columns).
+template <typename TiledMma, typename Tensor>
+__device__ auto by_rows(Tensor&& tensor) {
+  return cute::make_tensor(tensor.data(), rows_by_columns<TiledMma>(tensor.layout()));
+}
+
+// Combines a value over the lanes that hold one row of the accumulator.
+template <typename TiledMma, typename Op>
+__device__ float row_reduce(float value, Op op) {
+  constexpr RowLanes kLanes = row_lanes<TiledMma>();
+#pragma unroll
+  for (int offset = kLanes.first; offset < kLanes.first * kLanes.count; offset *= 2) {
+    value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+// The running statistics of the rows that a thread holds: maxima m of the raw scores, and l, the
+// sums over this thread's columns alone.
+template <int kRows>
+struct RowState {
+  float m[kRows];
+  float l[kRows];
+
+  __device__ RowState() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      m[i] = kMinusInf;
+      l[i] = 0.0f;
+    }
+  }
+};
+
+// Scores of keys beyond the row's limit become -infinity. `cS` gives each register's (row, key).
+template <typename TensorS, typename TensorC>
+__device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
+#pragma unroll
+  for (int i = 0; i < cute::size<0>(rS); ++i) {
+    const int limit = keys.limit(row0 + cute::get<0>(cS(i, 0))) - key0;
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rS); ++j) {
+      const int key = cute::get<1>(cS(i, j));  // signed: the limit may be negative
+      rS(i, j) = key < limit ? rS(i, j) : kMinusInf;
+    }
+  }
+}
+
+// One step of the online softmax: S (rows, keys) becomes P = exp2((S - m) * scale_log2) under the
+// new maxima, and l is brought to them. `correction` is what O has still to be multiplied by. A row
+// without a visible key yet keeps m = -infinity and P = 0.
+template <typename TiledMma, int kRows, typename TensorS>
+__device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_log2,
+                             float (&correction)[kRows]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float m_new = state.m[i];
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rS); ++j) {
+      m_new = fmaxf(m_new, rS(i, j));
+    }
+    m_new = row_reduce<TiledMma>(m_new, [](float a, float b) { return fmaxf(a, b); });
+    const float reference = m_new == kMinusInf ? 0.0f : m_new * scale_log2;
+    correction[i] = exp2_approx(fmaf(state.m[i], scale_log2, -reference));
+    state.m[i] = m_new;
+    state.l[i] *= correction[i];
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rS); ++j) {
+      rS(i, j) = exp2_approx(fmaf(rS(i, j), scale_log2, -reference));
+      state.l[i] += rS(i, j);
+    }
+  }
+}
+
+// Rows of O times a factor each.
+template <int kRows, typename TensorO>
+__device__ void scale_rows(TensorO& rO, const float (&factor)[kRows]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rO); ++j) {
+      rO(i, j) *= factor[i];
+    }
+  }
+}
+
+// Rounds an accumulator's registers to BF16, in order and in pairs.
+template <typename TensorFrom, typename TensorTo>
+__device__ void round_to_bf16(const TensorFrom& from, TensorTo& to) {
+  auto pairs = cute::recast<std::uint32_t>(to);
+#pragma unroll
+  for (int i = 0; i < cute::size(pairs); ++i) {
+    pairs(i) = pack_bf16x2(from(2 * i), from(2 * i + 1));
+  }
+}
+
+// At the end: O / l, 0 for rows that saw no key, and each row's LSE to global memory.
+template <typename TiledMma, int kRows, typename TensorO, typename TensorC>
+__device__ void normalize(const AttentionParams& p, const TileWalk& walk, int row0, TensorO& rO,
+                          const TensorC& cO, const RowState<kRows>& state) {
+  float inverse_l[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
+    inverse_l[i] = l > 0.0f ? 1.0f / l : 0.0f;
+    const int row = row0 + cute::get<0>(cO(i, 0));
+    if (p.lse != nullptr && cute::get<1>(cO(i, 0)) == 0 && row < p.q_len) {
+      *row_pointer<float>(p.lse, p.lse_stride, walk.batch, row, walk.head) =
+          log_sum_exp(state.m[i], l, p.scale);
+    }
+  }
+  scale_rows(rO, inverse_l);
+}
+
+}  // namespace tilewright::cuda
