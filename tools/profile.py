@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--cli", required=True, help="the tilewright binary")
     parser.add_argument("--json", required=True, type=pathlib.Path, help="the file to write")
     parser.add_argument("--commit", required=True, help="the commit the binary was built from")
-    parser.add_argument("--kernels", default="k1,k2,k3_1,k3_2,k3_3,k4_qk,k4")
+    parser.add_argument("--kernels", default="k1,k2,k3_1,k3_2,k3_3,k4_qk,k4,k5,k6_pingpong,k6_overlap,k6")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seqlen", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=16)

@@ -152,7 +152,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--headdim", type=_numbers, default=[64, 128], metavar="D,...")
+    parser.add_argument("--headdim", type=_numbers, default=[64, 128, 256], metavar="D,...")
     parser.add_argument("--seqlen", type=_numbers, metavar="N,...", help="query and key lengths")
     parser.add_argument("--tokens", type=int, help="batch x length")
     parser.add_argument("--hidden", type=int, help="heads x head dim")

@@ -53,7 +53,10 @@ def results_table(path: pathlib.Path, page: str | None) -> str:
     header = ["head dim", "mask", "length", *(f"`{impl}`" for impl in impls)]
     body = []
     for row in results.rows:
-        cells = [number(results.tflops.get((row, impl))) for impl in impls]
+        measured = [results.tflops.get((row, impl)) for impl in impls]
+        if not any(measured):
+            continue
+        cells = [number(tflops) for tflops in measured]
         mask = "causal" if row.causal else "full"
         body.append([str(row.head_dim), mask, str(row.seqlen), *cells])
     return f"{markdown(header, body, 2)}\n\nTFLOP/s, medians. {results.provenance}."
