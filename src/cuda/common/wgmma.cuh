@@ -38,6 +38,16 @@ __device__ __forceinline__ void wgmma_wait(TensorC& tC) {
   cute::warpgroup_fence_operand(tC);
 }
 
+// Keeps a wait that follows behind the computation of `value`, which is never negative. A wait has
+// no operands, so that ptxas is free to move it up, in front of arithmetic meant to run in its
+// shadow; it does not move it over a branch. The branch is the same for all of a warp, so that
+// uniform registers stay uniform.
+__device__ __forceinline__ void wait_no_earlier_than(float value) {
+  if (__any_sync(0xffffffffu, value < 0.0f)) {
+    asm volatile("trap;");
+  }
+}
+
 // Both in one.
 template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
 __device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const TensorB& tB,

@@ -92,22 +92,26 @@ __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const 
     tma_load_tile<C.bc, C.head_dim, kBox>(maps.v, full, shared.sV[at.stage], tile * C.bc,
                                           walk.kv_head, walk.batch);
   };
-  RingPosition<C.stages> at;
-  int tile = walk.kv_tiles - 1;
-  load_k(at, tile);
-  for (int consumer = 0; consumer < consumers(C); ++consumer) {
-    shared.q_full[consumer].arrive_and_expect_tx(sizeof(shared.sQ[0]));
-    tma_load_tile<kWarpgroupRows, C.head_dim, kBox>(
-        maps.q, shared.q_full[consumer], shared.sQ[consumer], walk.row0 + consumer * kWarpgroupRows,
-        walk.head, walk.batch);
-  }
-  for (; tile > 0; --tile) {
-    const RingPosition<C.stages> at_v = at;
+  RingPosition<C.stages> at, at_v;
+#pragma unroll 1  // each copy once in the code: few registers are enough
+  for (int tile = walk.kv_tiles - 1; tile >= -1; --tile) {
+    if (tile >= 0) {
+      load_k(at, tile);
+    }
+    if (tile == walk.kv_tiles - 1) {
+#pragma unroll 1
+      for (int consumer = 0; consumer < consumers(C); ++consumer) {
+        shared.q_full[consumer].arrive_and_expect_tx(sizeof(shared.sQ[0]));
+        tma_load_tile<kWarpgroupRows, C.head_dim, kBox>(
+            maps.q, shared.q_full[consumer], shared.sQ[consumer],
+            walk.row0 + consumer * kWarpgroupRows, walk.head, walk.batch);
+      }
+    } else {
+      load_v(at_v, tile + 1);
+      at_v = at;
+    }
     at.advance();
-    load_k(at, tile - 1);
-    load_v(at_v, tile);
   }
-  load_v(at, 0);
 }
 
 // Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
@@ -225,6 +229,9 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction);
     if constexpr (kOptions.overlap) {
+      if constexpr (!kOptions.pingpong) {  // with turns it gains nothing, and costs registers
+        wait_no_earlier_than(state.l[0] + state.l[1]);
+      }
       wgmma_wait<0>(tOrO);
       shared.v.release(at_v);
     }
