@@ -21,6 +21,14 @@ std::vector<std::string_view> names_of(std::span<const DType> dtypes) {
   return names;
 }
 
+std::vector<std::string_view> names_of(std::span<const Feature> features) {
+  std::vector<std::string_view> names;
+  for (const Feature feature : features) {
+    names.push_back(name(feature));
+  }
+  return names;
+}
+
 // Of the smallest problem that satisfies the kernel's other constraints.
 std::optional<std::string> why_not_here(const KernelInfo& kernel) {
   AttentionProblem problem{.dtype = kernel.dtypes.front()};
@@ -39,6 +47,7 @@ Json to_json(const KernelInfo& kernel) {
           {"compute_capability", kernel.compute_capability},
           {"dtypes", names_of(kernel.dtypes)},
           {"head_dims", std::vector<int>(kernel.head_dims.begin(), kernel.head_dims.end())},
+          {"features", names_of(kernel.features)},
           {"alignment_bytes", kernel.alignment_bytes},
           {"doc", kernel.doc},
           {"can_run", !reason},
@@ -53,8 +62,12 @@ void print(const KernelInfo& kernel) {
   const std::string head_dims =
       kernel.head_dims.empty() ? "any" : fmt::format("{}", fmt::join(kernel.head_dims, ", "));
   fmt::print("{:<6} {}: {}\n", kernel.name, kernel.operation, kernel.summary);
-  fmt::print("       on {}; dtype {}; head dim {}; aligned to {} bytes; {}\n", device,
-             fmt::join(names_of(kernel.dtypes), ", "), head_dims, kernel.alignment_bytes,
+  const std::string features =
+      kernel.features.empty()
+          ? ""
+          : fmt::format("takes {}; ", fmt::join(names_of(kernel.features), ", "));
+  fmt::print("       on {}; dtype {}; head dim {}; {}aligned to {} bytes; {}\n", device,
+             fmt::join(names_of(kernel.dtypes), ", "), head_dims, features, kernel.alignment_bytes,
              kernel.doc);
   const std::optional<std::string> reason = why_not_here(kernel);
   fmt::print("       {}\n", reason ? "cannot run here: " + *reason : "runs here");

@@ -43,36 +43,51 @@ struct Dense {
   std::vector<double> values;
 };
 
-// One query row against the first `seen` keys of its head: writes D outputs, returns the LSE.
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+// What a row's softmax depends on beside its keys.
+struct Scoring {
+  double scale;
+  double softcap;  // 0: none
+  double sink;     // -infinity: none
+  Rounding rounding;
+};
+
+// One query row against the keys [first, end) of its head: writes D outputs, returns the LSE.
 double attend(const double* q, const Dense& k, const Dense& v, std::int64_t b, std::int64_t kv_head,
-              std::int64_t seen, double scale, Rounding rounding, double* o) {
-  std::vector<double> s(static_cast<std::size_t>(seen));
-  double max = -std::numeric_limits<double>::infinity();
-  for (std::int64_t j = 0; j < seen; ++j) {
+              std::int64_t first, std::int64_t end, const Scoring& scoring, double* o) {
+  std::vector<double> s;
+  double max = scoring.sink;
+  for (std::int64_t j = first; j < end; ++j) {
     const double* const key = k.row(b, kv_head, j);
     double dot = 0;
     for (std::int64_t d = 0; d < k.dim; ++d) {
       dot += q[d] * key[d];
     }
-    s[static_cast<std::size_t>(j)] = scale * dot;
-    max = std::max(max, scale * dot);
+    double score = scoring.scale * dot;
+    if (scoring.softcap > 0) {
+      score = scoring.softcap * std::tanh(score / scoring.softcap);
+    }
+    s.push_back(score);
+    max = std::max(max, score);
   }
   std::fill(o, o + v.dim, 0.0);
-  if (seen == 0) {
+  if (s.empty()) {
     return max;
   }
-  double sum = 0;
-  for (std::int64_t j = 0; j < seen; ++j) {
-    const double weight = std::exp(s[static_cast<std::size_t>(j)] - max);
+  const bool rounds = scoring.rounding == Rounding::bf16;
+  double sum = std::exp(scoring.sink - max);
+  for (std::int64_t j = first; j < end; ++j) {
+    const double weight = std::exp(s[static_cast<std::size_t>(j - first)] - max);
     sum += weight;
-    const double used = rounding == Rounding::bf16 ? round_to_bf16(weight) : weight;
+    const double used = rounds ? round_to_bf16(weight) : weight;
     const double* const value = v.row(b, kv_head, j);
     for (std::int64_t d = 0; d < v.dim; ++d) {
       o[d] += used * value[d];
     }
   }
   for (std::int64_t d = 0; d < v.dim; ++d) {
-    o[d] = rounding == Rounding::bf16 ? round_to_bf16(o[d] / sum) : o[d] / sum;
+    o[d] = rounds ? round_to_bf16(o[d] / sum) : o[d] / sum;
   }
   return max + std::log(sum);
 }
@@ -94,11 +109,26 @@ AttentionResult attention(const AttentionTensors& tensors, const AttentionOption
     const std::int64_t i = row % q.length;
     const std::int64_t h = row / q.length % q.heads;
     const std::int64_t b = row / q.length / q.heads;
-    const std::int64_t visible = options.causal ? i + k.length - q.length + 1 : k.length;
-    const std::int64_t seen = std::clamp<std::int64_t>(visible, 0, k.length);
+    const std::int64_t here = i + k.length - q.length;
+    std::int64_t first = 0;
+    std::int64_t end = k.length;
+    if (options.causal) {
+      end = std::min(end, here + 1);
+    }
+    if (options.window.left) {
+      first = std::max(first, here - *options.window.left);
+    }
+    if (options.window.right) {
+      end = std::min(end, here + *options.window.right + 1);
+    }
+    const Scoring scoring{
+        .scale = scale,
+        .softcap = options.softcap,
+        .sink = tensors.sinks ? load(*tensors.sinks, h * tensors.sinks->stride[0]) : kMinusInfinity,
+        .rounding = rounding};
     double* const o = result.o.data() + ((b * q.length + i) * q.heads + h) * q.dim;
     result.lse[static_cast<std::size_t>(row)] =
-        attend(q.row(b, h, i), k, v, b, h / (q.heads / k.heads), seen, scale, rounding, o);
+        attend(q.row(b, h, i), k, v, b, h / (q.heads / k.heads), first, end, scoring, o);
   }
   return result;
 }

@@ -1,7 +1,9 @@
-// Forward attention: O = softmax(scale * Q K^T + mask) V, and its log-sum-exp.
+// Forward attention: O = softmax(scale * Q K^T + mask) V, and its log-sum-exp; with a sliding
+// window, a soft cap on the scores and attention sinks where asked for.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -21,20 +23,35 @@ using Stream = CUstream_st*;
 // The head dimension is contiguous (stride 1); every other stride is free, in elements. H is a
 // multiple of Hk: query head h reads key/value head h / (H / Hk). All sizes are at least 1. All
 // tensors live on one device. Outputs may not overlap each other or an input.
+//
+// sinks  (H) fp32: a logit for each query head that enters its rows' denominators like the score of
+//        one more key, whose value is 0. The LSE counts it.
 struct AttentionTensors {
   ConstTensorView q;
   ConstTensorView k;
   ConstTensorView v;
   TensorView o;
   std::optional<TensorView> lse = std::nullopt;
+  std::optional<ConstTensorView> sinks = std::nullopt;
+};
+
+// How far a query sees, in keys, to both sides of the diagonal: at least 0, without limit when
+// absent.
+struct Window {
+  std::optional<std::int64_t> left = std::nullopt;
+  std::optional<std::int64_t> right = std::nullopt;
 };
 
 struct AttentionOptions {
-  // Query i sees keys j <= i + Nk - Nq (aligned to the bottom right). A row that sees no key gives
-  // o = 0 and lse = -infinity.
+  // Query i stands at key i + Nk - Nq (aligned to the bottom right), and with causal sees no key
+  // beyond it. A row that sees no key gives o = 0 and lse = -infinity (with sinks, its sink).
   bool causal = false;
+  // Query i sees keys i + Nk - Nq - left ... i + Nk - Nq + right. Where causal too, both hold.
+  Window window{};
   // Multiplies Q K^T; finite and at least 0. 1 / sqrt(D) when absent.
   std::optional<float> scale = std::nullopt;
+  // Scaled scores s become softcap * tanh(s / softcap); finite and at least 0, where 0 leaves them.
+  float softcap = 0.0f;
   // A name of kernels(), or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
 };

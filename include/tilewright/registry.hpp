@@ -13,6 +13,21 @@
 
 namespace tilewright {
 
+// What a kernel may or may not be able to do beside plain attention.
+enum class Feature : std::uint8_t { window, softcap, sinks };
+
+constexpr std::string_view name(Feature feature) {
+  switch (feature) {
+    case Feature::window:
+      return "window";
+    case Feature::softcap:
+      return "softcap";
+    case Feature::sinks:
+      return "sinks";
+  }
+  return "unknown";
+}
+
 // One kernel's row: everything a person or a dispatcher wants to know before calling it.
 struct KernelInfo {
   std::string_view name;           // what AttentionOptions::kernel takes
@@ -22,8 +37,9 @@ struct KernelInfo {
   int compute_capability;          // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
   std::span<const DType> dtypes;   // of q, k, v and o
   std::span<const int> head_dims;  // empty: any
-  int alignment_bytes;             // of base pointers and outer strides of q, k, v and o
-  std::string_view doc;            // its worklog page, relative to the repository
+  std::span<const Feature> features;
+  int alignment_bytes;   // of base pointers and outer strides of q, k, v and o
+  std::string_view doc;  // its worklog page, relative to the repository
 };
 
 // All kernels of this version, in the ladder's order, whether or not this build or machine can run
@@ -44,6 +60,13 @@ struct AttentionProblem {
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 128;
   bool causal = false;
+  bool window = false;
+  bool softcap = false;
+  bool sinks = false;
+
+  bool asks_for(Feature feature) const {
+    return feature == Feature::window ? window : feature == Feature::softcap ? softcap : sinks;
+  }
 };
 
 // A device's properties that decide which kernels run there.

@@ -16,8 +16,11 @@ def attention_workspace_bytes(
     v: Tensor,
     out: Tensor,
     lse: Tensor | None,
+    sinks: Tensor | None,
     causal: bool,
+    window: tuple[int | None, int | None],
     scale: float | None,
+    softcap: float,
     kernel: str,
 ) -> int: ...
 def attention(
@@ -26,8 +29,11 @@ def attention(
     v: Tensor,
     out: Tensor,
     lse: Tensor | None,
+    sinks: Tensor | None,
     causal: bool,
+    window: tuple[int | None, int | None],
     scale: float | None,
+    softcap: float,
     kernel: str,
     workspace: Tensor | None,
     stream: int,

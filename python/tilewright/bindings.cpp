@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
@@ -107,10 +108,13 @@ class Tensor {
 };
 
 AttentionTensors to_tensors(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                            const Tensor* lse) {
+                            const Tensor* lse, const Tensor* sinks) {
   AttentionTensors tensors{.q = q.view(), .k = k.view(), .v = v.view(), .o = out.view()};
   if (lse != nullptr) {
     tensors.lse = lse->view();
+  }
+  if (sinks != nullptr) {
+    tensors.sinks = sinks->view();
   }
   return tensors;
 }
@@ -125,8 +129,15 @@ Workspace to_workspace(const Tensor* tensor) {
           .bytes = static_cast<std::size_t>(view.shape[0]) * size_bytes(view.dtype)};
 }
 
-AttentionOptions to_options(bool causal, std::optional<double> scale, std::string_view kernel) {
-  AttentionOptions options{.causal = causal, .kernel = kernel};
+// Both sides of the window, absent where there is no limit.
+using WindowSize = std::pair<std::optional<std::int64_t>, std::optional<std::int64_t>>;
+
+AttentionOptions to_options(bool causal, const WindowSize& window, std::optional<double> scale,
+                            double softcap, std::string_view kernel) {
+  AttentionOptions options{.causal = causal,
+                           .window = {.left = window.first, .right = window.second},
+                           .softcap = static_cast<float>(softcap),
+                           .kernel = kernel};
   if (scale) {
     options.scale = static_cast<float>(*scale);
   }
@@ -134,18 +145,21 @@ AttentionOptions to_options(bool causal, std::optional<double> scale, std::strin
 }
 
 std::size_t py_attention_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v,
-                                         const Tensor& out, const Tensor* lse, bool causal,
-                                         std::optional<double> scale, std::string_view kernel) {
-  return attention_workspace_bytes(to_tensors(q, k, v, out, lse),
-                                   to_options(causal, scale, kernel));
+                                         const Tensor& out, const Tensor* lse, const Tensor* sinks,
+                                         bool causal, const WindowSize& window,
+                                         std::optional<double> scale, double softcap,
+                                         std::string_view kernel) {
+  return attention_workspace_bytes(to_tensors(q, k, v, out, lse, sinks),
+                                   to_options(causal, window, scale, softcap, kernel));
 }
 
 void py_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                  const Tensor* lse, bool causal, std::optional<double> scale,
-                  std::string_view kernel, const Tensor* workspace, std::uintptr_t stream) {
-  const AttentionTensors tensors = to_tensors(q, k, v, out, lse);
+                  const Tensor* lse, const Tensor* sinks, bool causal, const WindowSize& window,
+                  std::optional<double> scale, double softcap, std::string_view kernel,
+                  const Tensor* workspace, std::uintptr_t stream) {
+  const AttentionTensors tensors = to_tensors(q, k, v, out, lse, sinks);
   const nb::gil_scoped_release released;
-  attention(tensors, to_options(causal, scale, kernel), to_workspace(workspace),
+  attention(tensors, to_options(causal, window, scale, softcap, kernel), to_workspace(workspace),
             reinterpret_cast<Stream>(stream));
 }
 
@@ -168,6 +182,11 @@ nb::dict to_dict(const KernelInfo& kernel) {
   row["compute_capability"] = kernel.compute_capability;
   row["dtypes"] = nb::tuple(dtypes);
   row["head_dims"] = nb::tuple(head_dims);
+  nb::list features;
+  for (const Feature feature : kernel.features) {
+    features.append(text(name(feature)));
+  }
+  row["features"] = nb::tuple(features);
   row["alignment_bytes"] = kernel.alignment_bytes;
   row["doc"] = text(kernel.doc);
   return row;
@@ -248,11 +267,13 @@ NB_MODULE(_native, m) {
            nb::arg("source"), nb::arg("uint16_is_bf16"), nb::arg("is_output"));
 
   m.def("attention_workspace_bytes", &py_attention_workspace_bytes, nb::arg("q"), nb::arg("k"),
-        nb::arg("v"), nb::arg("out"), nb::arg("lse").none(), nb::arg("causal"),
-        nb::arg("scale").none(), nb::arg("kernel"));
+        nb::arg("v"), nb::arg("out"), nb::arg("lse").none(), nb::arg("sinks").none(),
+        nb::arg("causal"), nb::arg("window"), nb::arg("scale").none(), nb::arg("softcap"),
+        nb::arg("kernel"));
   m.def("attention", &py_attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-        nb::arg("lse").none(), nb::arg("causal"), nb::arg("scale").none(), nb::arg("kernel"),
-        nb::arg("workspace").none(), nb::arg("stream"));
+        nb::arg("lse").none(), nb::arg("sinks").none(), nb::arg("causal"), nb::arg("window"),
+        nb::arg("scale").none(), nb::arg("softcap"), nb::arg("kernel"), nb::arg("workspace").none(),
+        nb::arg("stream"));
   m.def("kernels", &py_kernels);
   m.def("why_not", &py_why_not, nb::arg("kernel"), nb::kw_only(), nb::arg("device_index") = 0,
         nb::arg("dtype").none() = nb::none(), nb::arg("batch") = 1, nb::arg("q_len") = 1,

@@ -32,10 +32,11 @@ std::string shape_text(const ConstTensorView& tensor) {
 
 // What holds for every tensor alone: a pointer, the rank, sizes of at least 1.
 void check_tensor(const char* argument, const ConstTensorView& tensor, int rank) {
+  constexpr std::array kDims = {"", " (heads)", "", " (batch, heads, seqlen)",
+                                " (batch, seqlen, heads, head_dim)"};
   if (tensor.rank != rank) {
-    fail(argument,
-         "has rank " + std::to_string(tensor.rank) + ", must have rank " + std::to_string(rank) +
-             (rank == 4 ? " (batch, seqlen, heads, head_dim)" : " (batch, heads, seqlen)"));
+    fail(argument, "has rank " + std::to_string(tensor.rank) + ", must have rank " +
+                       std::to_string(rank) + kDims[static_cast<std::size_t>(rank)]);
   }
   for (int i = 0; i < rank; ++i) {
     if (tensor.shape[i] < 1 || tensor.shape[i] > std::numeric_limits<int>::max() / 2) {
@@ -114,6 +115,20 @@ void check_shapes(const AttentionTensors& t) {
   }
 }
 
+void check_at_least_0(const char* argument, const char* what, double value) {
+  if (!(value >= 0 && std::isfinite(value))) {
+    fail(argument,
+         what + std::string("is ") + std::to_string(value) + ", must be finite and at least 0");
+  }
+}
+
+void check_options(const AttentionOptions& options) {
+  check_at_least_0("scale", "", options.scale.value_or(0.0f));
+  check_at_least_0("softcap", "", options.softcap);
+  check_at_least_0("window", "left ", static_cast<double>(options.window.left.value_or(0)));
+  check_at_least_0("window", "right ", static_cast<double>(options.window.right.value_or(0)));
+}
+
 // Everything that can be said of a call before a kernel is chosen.
 void check_arguments(const AttentionTensors& t, const AttentionOptions& options) {
   const std::array<std::pair<const char*, ConstTensorView>, 4> tensors{
@@ -130,20 +145,27 @@ void check_arguments(const AttentionTensors& t, const AttentionOptions& options)
   }
   check_shapes(t);
   check_no_overlap("o", t.o);
-  if (options.scale && !(*options.scale >= 0 && std::isfinite(*options.scale))) {
-    fail("scale", "is " + std::to_string(*options.scale) + ", must be finite and at least 0");
+  if (t.sinks) {
+    check_tensor("sinks", *t.sinks, 1);
+    check_dtype_and_device("sinks", *t.sinks, DType::fp32, t.q);
+    check_same("sinks", "heads", t.sinks->shape[0], "q's", t.q.shape[2]);
+  }
+  check_options(options);
+}
+
+void check_is_aligned(const char* argument, const void* data, int alignment_bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (address % alignment_bytes != 0) {
+    fail(argument, "starts " + std::to_string(address % alignment_bytes) + " bytes past a " +
+                       std::to_string(alignment_bytes) + "-byte boundary, must be aligned to " +
+                       std::to_string(alignment_bytes) + " bytes");
   }
 }
 
 // Base address and outer strides against what the kernel's loads and stores assume. A dimension of
 // size 1 is never stepped over: its stride does not matter.
 void check_alignment(const char* argument, const ConstTensorView& tensor, int alignment_bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  if (address % alignment_bytes != 0) {
-    fail(argument, "starts " + std::to_string(address % alignment_bytes) + " bytes past a " +
-                       std::to_string(alignment_bytes) + "-byte boundary, must be aligned to " +
-                       std::to_string(alignment_bytes) + " bytes");
-  }
+  check_is_aligned(argument, tensor.data, alignment_bytes);
   const std::int64_t step = alignment_bytes / static_cast<int>(size_bytes(tensor.dtype));
   for (int i = 0; i + 1 < tensor.rank; ++i) {
     const bool aligned = tensor.stride[i] >= 0 && tensor.stride[i] % step == 0;
@@ -163,7 +185,10 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .heads = t.q.shape[2],
           .kv_heads = t.k.shape[2],
           .head_dim = t.q.shape[3],
-          .causal = options.causal};
+          .causal = options.causal,
+          .window = options.window.left || options.window.right,
+          .softcap = options.softcap > 0,
+          .sinks = t.sinks.has_value()};
 }
 
 void throw_if(const std::optional<Reason>& reason) {
@@ -224,8 +249,11 @@ const KernelInfo& check_and_select(const AttentionTensors& t, const AttentionOpt
     const int natural = static_cast<int>(size_bytes(tensor.dtype));
     check_alignment(argument, tensor, std::max(kernel.alignment_bytes, natural));
   }
-  if (t.lse && reinterpret_cast<std::uintptr_t>(t.lse->data) % sizeof(float) != 0) {
-    fail("lse", "must be aligned to 4 bytes");
+  if (t.lse) {
+    check_is_aligned("lse", t.lse->data, sizeof(float));
+  }
+  if (t.sinks) {
+    check_is_aligned("sinks", t.sinks->data, sizeof(float));
   }
   return kernel;
 }
@@ -279,6 +307,16 @@ AttentionParams make_params(const AttentionTensors& t, const AttentionOptions& o
   params.scale = options.scale.value_or(
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.head_dim))));
   params.causal = options.causal;
+  const auto limit = [](std::optional<std::int64_t> side) {
+    return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
+  };
+  params.window_left = limit(options.window.left);
+  params.window_right = limit(options.window.right);
+  params.softcap = options.softcap;
+  if (t.sinks) {
+    params.sinks = static_cast<const float*>(t.sinks->data);
+    params.sinks_stride = t.sinks->stride[0];
+  }
   return params;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "tilewright/attention.hpp"
 
@@ -13,6 +14,9 @@ struct OuterStrides {
   std::int64_t seq = 0;
   std::int64_t head = 0;
 };
+
+// A side of the window without a limit: larger than any distance, small enough to be added to one.
+inline constexpr int kNoLimit = std::numeric_limits<int>::max() / 2;
 
 struct AttentionParams {
   const void* q = nullptr;
@@ -38,6 +42,12 @@ struct AttentionParams {
 
   float scale = 0.0f;
   bool causal = false;
+
+  int window_left = kNoLimit;
+  int window_right = kNoLimit;
+  float softcap = 0.0f;          // 0: none
+  const float* sinks = nullptr;  // may be null
+  std::int64_t sinks_stride = 0;
 };
 
 // Runs one kernel on checked arguments. CPU kernels ignore the stream.

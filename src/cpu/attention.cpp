@@ -6,8 +6,8 @@
 //   pack Q (scaled by scale * log2 e)                         (Br, D)
 //   for each key tile:
 //     pack K transposed, pack V                               (D, Bc), (Bc, D)
-//     S = Q K^T | P = exp2(S - m), l, rescale O | O += P V
-//   O / l, LSE
+//     S = Q K^T | cap | P = exp2(S - m), l, rescale O | O += P V
+//   sink | O / l, LSE
 //
 // Source    FlashAttention-2, algorithm 1.
 // Tiles     Br = 192 rows, or 48 where there would be too few tasks for the cores; Bc = 128.
@@ -15,7 +15,9 @@
 //           independent of the lengths, so that a tile's work stays in the L2 cache.
 // Packing   brings any dtype and strides to dense FP32, D padded with zeros to a multiple of 16.
 // Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
-// Limits    BF16 and FP16 gain no speed over FP32: they are converted when packed.
+// Limits    BF16 and FP16 gain no speed over FP32: they are converted when packed. The soft cap's
+// tanh
+//           is taken one score at a time and costs more than all else.
 #include <omp.h>
 
 #include <algorithm>
@@ -86,10 +88,16 @@ TILEWRIGHT_INLINE const T* row_of(const void* base, const OuterStrides& stride, 
   return static_cast<const T*>(base) + batch * stride.batch + seq * stride.seq + head * stride.head;
 }
 
-// The number of keys that a row sees: the first ones.
-int visible_keys(const AttentionParams& p, int row) {
-  const int limit = p.causal ? row + p.kv_len - p.q_len + 1 : p.kv_len;
-  return std::clamp(limit, 0, p.kv_len);
+// The keys [first, end) that a row sees; none where end <= first.
+struct Keys {
+  int first;
+  int end;
+};
+
+Keys visible_keys(const AttentionParams& p, int row) {
+  const int here = row + p.kv_len - p.q_len;
+  const int right = p.causal ? 0 : p.window_right;
+  return {.first = std::max(here - p.window_left, 0), .end = std::min(here + right + 1, p.kv_len)};
 }
 
 // Rows to dense FP32, scaled, columns from head_dim on zero.
@@ -120,15 +128,16 @@ TILEWRIGHT_INLINE void pack_transposed(const T* source, std::int64_t row_stride,
   }
 }
 
-// One row's step of the online softmax: S becomes P up to `limit`, zeros from there to `columns`.
-TILEWRIGHT_INLINE void online_softmax_row(float* s, int limit, int columns, float& m, float& l,
-                                          float* o, int padded_dim) {
-  if (limit <= 0) {
+// One row's step of the online softmax: S becomes P in the columns [first, end), 0 in the others.
+TILEWRIGHT_INLINE void online_softmax_row(float* s, int first, int end, int columns, float& m,
+                                          float& l, float* o, int padded_dim) {
+  if (end <= first) {
     std::fill(s, s + columns, 0.0f);
     return;
   }
   const float minus_inf = -std::numeric_limits<float>::infinity();
-  std::fill(s + std::min(limit, columns), s + columns, minus_inf);
+  std::fill(s, s + first, minus_inf);
+  std::fill(s + end, s + columns, minus_inf);
   Floats row_max = Floats{} + m;
   for (int j = 0; j < columns; j += kLanes) {
     Floats x;
@@ -161,6 +170,20 @@ TILEWRIGHT_INLINE void online_softmax_row(float* s, int limit, int columns, floa
   m = m_new;
 }
 
+// Counts a row's sink, a logit in base 2, as one more key of value 0.
+TILEWRIGHT_INLINE void add_sink(float sink, float& m, float& l, float* o, int padded_dim) {
+  const float m_new = std::max(m, sink);
+  if (m_new == -std::numeric_limits<float>::infinity()) {
+    return;
+  }
+  const float correction = std::exp2(m - m_new);
+  l = l * correction + std::exp2(sink - m_new);
+  for (int d = 0; d < padded_dim; ++d) {
+    o[d] *= correction;
+  }
+  m = m_new;
+}
+
 template <typename T>
 TILEWRIGHT_INLINE void write_rows(const AttentionParams& p, const Task& task,
                                   const Scratch& scratch, int padded_dim) {
@@ -185,15 +208,17 @@ TILEWRIGHT_INLINE void attend(const AttentionParams& p, const Task& task, Scratc
   const int dim = p.head_dim;
   const int padded_dim = round_up(dim, kLanes);
   const int kv_head = task.head / (p.heads / p.kv_heads);
-  const auto scale_log2 = static_cast<float>(p.scale * kLog2e);
+  // Scores in base 2, or with a cap as tanh's argument.
+  const bool is_capped = p.softcap > 0;
+  const auto score_scale = static_cast<float>(is_capped ? p.scale / p.softcap : p.scale * kLog2e);
   pack_rows(row_of<T>(p.q, p.q_stride, task.batch, task.row0, task.head), p.q_stride.seq, task.rows,
-            dim, padded_dim, scale_log2, scratch.q.data());
+            dim, padded_dim, score_scale, scratch.q.data());
   std::fill_n(scratch.o.begin(), task.rows * padded_dim, 0.0f);
   std::fill_n(scratch.m.begin(), task.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(scratch.l.begin(), task.rows, 0.0f);
 
-  const int kv_end = visible_keys(p, task.row0 + task.rows - 1);
-  for (int key0 = 0; key0 < kv_end; key0 += kBc) {
+  const int kv_end = visible_keys(p, task.row0 + task.rows - 1).end;
+  for (int key0 = visible_keys(p, task.row0).first; key0 < kv_end; key0 += kBc) {
     const int keys = std::min(kBc, kv_end - key0);
     const int columns = round_up(keys, kLanes);
     pack_transposed(row_of<T>(p.k, p.k_stride, task.batch, key0, kv_head), p.k_stride.seq, keys,
@@ -203,12 +228,26 @@ TILEWRIGHT_INLINE void attend(const AttentionParams& p, const Task& task, Scratc
     multiply<kRows, false>(scratch.q.data(), padded_dim, scratch.kt.data(), kBc, scratch.s.data(),
                            kBc, task.rows, columns, dim);
     for (int i = 0; i < task.rows; ++i) {
-      const int limit = std::min(visible_keys(p, task.row0 + i) - key0, keys);
-      online_softmax_row(scratch.s.data() + i * kBc, limit, columns, scratch.m[i], scratch.l[i],
+      float* const s = scratch.s.data() + i * kBc;
+      const Keys seen = visible_keys(p, task.row0 + i);
+      const int first = std::clamp(seen.first - key0, 0, keys);
+      const int end = std::clamp(seen.end - key0, 0, keys);
+      if (is_capped) {
+        for (int j = first; j < end; ++j) {
+          s[j] = static_cast<float>(p.softcap * kLog2e) * std::tanh(s[j]);
+        }
+      }
+      online_softmax_row(s, first, end, columns, scratch.m[i], scratch.l[i],
                          scratch.o.data() + i * padded_dim, padded_dim);
     }
     multiply<kRows, true>(scratch.s.data(), kBc, scratch.v.data(), padded_dim, scratch.o.data(),
                           padded_dim, task.rows, padded_dim, keys);
+  }
+  if (p.sinks != nullptr) {
+    const auto sink = static_cast<float>(p.sinks[task.head * p.sinks_stride] * kLog2e);
+    for (int i = 0; i < task.rows; ++i) {
+      add_sink(sink, scratch.m[i], scratch.l[i], scratch.o.data() + i * padded_dim, padded_dim);
+    }
   }
   write_rows<T>(p, task, scratch, padded_dim);
 }

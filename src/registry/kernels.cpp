@@ -13,6 +13,7 @@ constexpr std::array kBf16 = {DType::bf16};
 constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
 constexpr std::array kHeadDims = {64, 128, 256};
 constexpr std::span<const int> kLowerHeadDims = std::span(kHeadDims).first<2>();
+constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks};
 constexpr int kHopper = 90;
 
 constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary,
@@ -25,6 +26,7 @@ constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary
           .compute_capability = kHopper,
           .dtypes = kBf16,
           .head_dims = head_dims,
+          .features = {},
           .alignment_bytes = 16,
           .doc = doc};
 }
@@ -38,6 +40,7 @@ constexpr std::array kKernels = {
                .compute_capability = 0,
                .dtypes = kFloats,
                .head_dims = {},
+               .features = kAllFeatures,
                .alignment_bytes = 1,
                .doc = "docs/architecture.md"},
     ladder_rung("k1", "naive: three launches, S in global memory", "docs/worklog/k1.md"),
@@ -115,6 +118,13 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
                   "has head_dim " + std::to_string(problem.head_dim) + ", kernel " +
                       std::string(kernel.name) + " takes " +
                       join(kernel.head_dims, [](int d) { return std::to_string(d); })};
+  }
+  for (const Feature feature : kAllFeatures) {
+    if (problem.asks_for(feature) &&
+        std::ranges::find(kernel.features, feature) == kernel.features.end()) {
+      return Reason{ErrorCode::unsupported, std::string(name(feature)),
+                    "is given, kernel " + std::string(kernel.name) + " takes none"};
+    }
   }
   // Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
   constexpr double kMaxRows = 1 << 28;

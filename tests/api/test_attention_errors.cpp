@@ -23,7 +23,12 @@ constexpr unsigned char kPoison = 0xA5;
 // A correct call, which a case then spoils.
 struct Call {
   Call() {
-    tensors = {.q = q_.view(), .k = k_.view(), .v = v_.view(), .o = o_.view(), .lse = lse_.view()};
+    tensors = {.q = q_.view(),
+               .k = k_.view(),
+               .v = v_.view(),
+               .o = o_.view(),
+               .lse = lse_.view(),
+               .sinks = sinks_.view()};
     std::memset(o_.data(), kPoison, o_.bytes());
     std::memset(lse_.data(), kPoison, lse_.bytes());
   }
@@ -40,7 +45,7 @@ struct Call {
     for (ConstTensorView* const tensor : {&tensors.q, &tensors.k, &tensors.v}) {
       tensor->device = {DeviceKind::cuda, 0};
     }
-    tensors.o.device = tensors.lse->device = {DeviceKind::cuda, 0};
+    tensors.o.device = tensors.lse->device = tensors.sinks->device = {DeviceKind::cuda, 0};
   }
 
   AttentionTensors tensors;
@@ -52,6 +57,7 @@ struct Call {
   HostTensor v_{DType::bf16, {2, 7, 3, 64}};
   HostTensor o_{DType::bf16, {2, 5, 6, 64}};
   HostTensor lse_{DType::fp32, {2, 6, 5}};
+  HostTensor sinks_{DType::fp32, {6}};
 };
 
 template <typename View>
@@ -251,6 +257,50 @@ INSTANTIATE_TEST_SUITE_P(Options, BadArgument,
                                                  {"'k99'", "auto, cpu, k1"}}),
                          kCaseName);
 
+INSTANTIATE_TEST_SUITE_P(
+    Features, BadArgument,
+    testing::Values(
+        BadCall{"negative_softcap",
+                [](Call& c) { c.options.softcap = -1.0f; },
+                "softcap",
+                {"-1.0", "at least 0"}},
+        BadCall{"nan_softcap",
+                [](Call& c) { c.options.softcap = std::nanf(""); },
+                "softcap",
+                {"nan", "finite"}},
+        BadCall{"negative_left",
+                [](Call& c) { c.options.window.left = -3; },
+                "window",
+                {"left is -3", "at least 0"}},
+        BadCall{"negative_right",
+                [](Call& c) { c.options.window.right = -1; },
+                "window",
+                {"right is -1", "at least 0"}},
+        BadCall{"sinks_rank",
+                [](Call& c) { c.tensors.sinks->rank = 3; },
+                "sinks",
+                {"rank 3", "rank 1 (heads)"}},
+        BadCall{"sinks_dtype",
+                [](Call& c) { c.tensors.sinks->dtype = DType::bf16; },
+                "sinks",
+                {"bf16", "must be fp32"}},
+        BadCall{"sinks_heads",
+                [](Call& c) { c.tensors.sinks->shape[0] = 3; },
+                "sinks",
+                {"heads is 3", "q's 6"}},
+        BadCall{"sinks_null", [](Call& c) { c.tensors.sinks->data = nullptr; }, "sinks", {"null"}},
+        BadCall{"sinks_misaligned",
+                [](Call& c) { misplace(*c.tensors.sinks, 2); },
+                "sinks",
+                {"aligned to 4"}},
+        BadCall{"sinks_elsewhere",
+                [](Call& c) {
+                  c.tensors.sinks->device = {DeviceKind::cuda, 0};
+                },
+                "sinks",
+                {"cuda:0", "must be on cpu"}}),
+    kCaseName);
+
 TEST(BadDevice, AMissingGpuIsNamed) {
   const int missing = cuda_device_count();
   const std::string its_name = "cuda:" + std::to_string(missing);
@@ -260,6 +310,7 @@ TEST(BadDevice, AMissingGpuIsNamed) {
       tensor->device.index = missing;
     }
     c.tensors.o.device.index = c.tensors.lse->device.index = missing;
+    c.tensors.sinks->device.index = missing;
   };
   expect_refused({"", spoil, "device", {its_name.c_str()}, ErrorCode::no_device});
 }

@@ -150,6 +150,9 @@ INSTANTIATE_TEST_SUITE_P(
                 kH200,
                 "q",
                 {"1048576", "2^28"}},
+        Refusal{"window", "k6", {.window = true}, kH200, "window", {"k6", "takes none"}},
+        Refusal{"softcap", "k4", {.softcap = true}, kH200, "softcap", {"k4", "takes none"}},
+        Refusal{"sinks", "k5", {.sinks = true}, kH200, "sinks", {"k5", "takes none"}},
         // S: 4 * 32 * 65536 * 65536 bytes.
         Refusal{"scores_do_not_fit",
                 "k1",

@@ -204,7 +204,7 @@ def wrong_exp(tmp_path_factory):
     """A library whose exp() is wrong: preloaded, it spoils the float64 reference."""
     folder = tmp_path_factory.mktemp("wrong_exp")
     source, library = folder / "exp.c", folder / "libexp.so"
-    source.write_text("double exp(double x) { return 1.0 + 0.5 * x * x; }\n")
+    source.write_text("double exp(double x) { return x < -1e3 ? 0.0 : 1.0 + 0.5 * x * x; }\n")
     compiler = os.environ.get("CC", "gcc")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
     return str(library)

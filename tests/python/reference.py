@@ -5,18 +5,28 @@ import numpy
 ERROR_LIMITS = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 3e-3}  # relative, Frobenius
 
 
-def attention(q, k, v, causal=False, scale=None):
+def attention(
+    q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, sinks=None, scale=None
+):  # fmt: skip
     """(o, lse) in float64 of arrays (batch, seqlen, heads, head_dim)."""
     q, k, v = (numpy.asarray(x).astype(numpy.float64) for x in (q, k, v))
     group = q.shape[2] // k.shape[2]
     k, v = (numpy.repeat(x, group, axis=2) for x in (k, v))
     scores = numpy.einsum("bihd,bjhd->bhij", q, k)
     scores *= q.shape[3] ** -0.5 if scale is None else scale
-    if causal:
-        i, j = numpy.ogrid[: q.shape[1], : k.shape[1]]
-        scores[:, :, j > i + k.shape[1] - q.shape[1]] = -numpy.inf
+    if softcap:
+        scores = softcap * numpy.tanh(scores / softcap)
+    i, j = numpy.ogrid[: q.shape[1], : k.shape[1]]
+    beyond = j - (i + k.shape[1] - q.shape[1])  # how far to the right of the diagonal
+    left, right = window_size
+    hidden = (beyond > 0) & causal
+    hidden |= (beyond > right) & (right >= 0)
+    hidden |= (-beyond > left) & (left >= 0)
+    scores[:, :, hidden] = -numpy.inf
     with numpy.errstate(divide="ignore", invalid="ignore"):
         lse = numpy.logaddexp.reduce(scores, axis=3)
+        if sinks is not None:
+            lse = numpy.logaddexp(lse, numpy.asarray(sinks, numpy.float64)[None, :, None])
         weights = numpy.nan_to_num(numpy.exp(scores - lse[..., None]))  # rows without a key: 0
     return numpy.einsum("bhij,bjhd->bihd", weights, v), lse
 

@@ -5,6 +5,7 @@ import pytest
 
 import tilewright
 from reference import assert_close
+from reference import attention as reference
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -40,6 +41,28 @@ def test_shapes(make_qkv, shape, causal):
 def test_scale(make_qkv, scale):
     q, k, v = make_qkv()
     assert_close(tilewright.attention(q, k, v, scale=scale), None, q, k, v, "float32", scale=scale)
+
+
+@pytest.mark.parametrize("window_size", [(-1, -1), (7, -1), (-1, 3), (0, 0), [20, 5]], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_window(make_qkv, window_size, causal):
+    q, k, v = make_qkv(q_len=70, kv_len=60)
+    options = {"window_size": window_size, "causal": causal}
+    out, lse = tilewright.attention(q, k, v, return_lse=True, **options)
+    assert_close(out, lse, q, k, v, "float32", **options)
+
+
+def test_softcap_and_sinks(make_qkv):
+    q, k, v = make_qkv(q_len=70, kv_len=60)
+    options = {
+        "softcap": 1.5,
+        "sinks": numpy.linspace(-2, 4, q.shape[2], dtype=numpy.float32),
+        "window_size": (10, 0),
+    }
+    out, lse = tilewright.attention(q, k, v, return_lse=True, **options)
+    expected, expected_lse = reference(q, k, v, **options)
+    numpy.testing.assert_allclose(out, expected, rtol=0, atol=1e-5)
+    numpy.testing.assert_allclose(lse, expected_lse, rtol=0, atol=1e-5)
 
 
 def test_strided_and_read_only_inputs(make_qkv):

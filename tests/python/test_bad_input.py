@@ -129,6 +129,31 @@ WRONG_CALLS = {
     "a kernel by number": (lambda t: {"kernel": 4}, ArgumentTypeError, "kernel", "is 4"),
     "a causal of text": (lambda t: {"causal": "no"}, ArgumentTypeError, "causal", "is 'no'"),
     "a return_lse of 1": (lambda t: {"return_lse": 1}, ArgumentTypeError, "return_lse", "is 1"),
+    "a window of one side": (
+        lambda t: {"window_size": 8},
+        *(ArgumentTypeError, "window_size", "is 8, must be a pair of integers"),
+    ),
+    "a window of parts of keys": (
+        lambda t: {"window_size": (1.5, 0)},
+        *(ArgumentTypeError, "window_size", "is (1.5, 0)"),
+    ),
+    "a negative window": (
+        lambda t: {"window_size": (-2, 0)},
+        *(InvalidArgumentError, "window_size", "is (-2, 0), each must be at least 0"),
+    ),
+    "a negative softcap": (
+        lambda t: {"softcap": -1.0},
+        *(InvalidArgumentError, "softcap", "is -1.0"),
+    ),
+    "a softcap of text": (lambda t: {"softcap": "x"}, ArgumentTypeError, "softcap", "is 'x'"),
+    "sinks for other heads": (
+        lambda t: {"sinks": numpy.zeros(9, numpy.float32)},
+        *(InvalidArgumentError, "sinks", "heads is 9, must equal q's"),
+    ),
+    "sinks of another dtype": (
+        lambda t: {"sinks": numpy.zeros(t["q"].shape[2], numpy.float16)},
+        *(InvalidArgumentError, "sinks", "has dtype fp16, must be fp32"),
+    ),
     "a stream of text": (lambda t: {"stream": "x"}, ArgumentTypeError, "stream", "is 'x'"),
 }
 

@@ -21,13 +21,18 @@ struct Problem {
   bool heads_first = false;  // (B, H, N, D) in memory
   std::int64_t padding = 0;  // extra elements behind every head's row
   double stddev = 1.0;
+  Window window{};
+  float softcap = 0.0f;
+  bool sinks = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Problem& p) {
   return out << name(p.dtype) << " batch " << p.batch << " q_len " << p.q_len << " kv_len "
              << p.kv_len << " heads " << p.heads << " kv_heads " << p.kv_heads << " dim " << p.dim
              << " causal " << p.causal << " heads_first " << p.heads_first << " padding "
-             << p.padding << " stddev " << p.stddev;
+             << p.padding << " stddev " << p.stddev << " window " << p.window.left.value_or(-1)
+             << " " << p.window.right.value_or(-1) << " softcap " << p.softcap << " sinks "
+             << p.sinks;
 }
 
 HostTensor make_tensor(const Problem& p, std::int64_t length, std::int64_t heads) {
@@ -44,19 +49,28 @@ struct Tensors {
         k(make_tensor(p, p.kv_len, p.kv_heads)),
         v(make_tensor(p, p.kv_len, p.kv_heads)),
         o(make_tensor(p, p.q_len, p.heads)),
-        lse(DType::fp32, {p.batch, p.heads, p.q_len}) {
+        lse(DType::fp32, {p.batch, p.heads, p.q_len}),
+        sinks(DType::fp32, {p.heads}),
+        has_sinks(p.sinks) {
     reference::fill_normal(q.view(), seed, p.stddev);
     reference::fill_normal(k.view(), seed + 1, p.stddev);
     reference::fill_normal(v.view(), seed + 2);
+    reference::fill_normal(sinks.view(), seed + 3, 2.0);
     std::memset(o.data(), 0xFF, o.bytes());
     std::memset(lse.data(), 0xFF, lse.bytes());
   }
 
   AttentionTensors views() {
-    return {.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view()};
+    AttentionTensors all{
+        .q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view()};
+    if (has_sinks) {
+      all.sinks = sinks.view();
+    }
+    return all;
   }
 
-  HostTensor q, k, v, o, lse;
+  HostTensor q, k, v, o, lse, sinks;
+  bool has_sinks;
 };
 
 // Bytes between the elements still hold what they were filled with.
@@ -88,7 +102,8 @@ double tolerance(DType dtype) {
 void check(const Problem& p, std::uint64_t seed) {
   SCOPED_TRACE(testing::Message() << p << " seed " << seed);
   Tensors tensors(p, seed);
-  const AttentionOptions options{.causal = p.causal, .kernel = "cpu"};
+  const AttentionOptions options{
+      .causal = p.causal, .window = p.window, .softcap = p.softcap, .kernel = "cpu"};
   attention(tensors.views(), options);
   const auto expected = reference::attention(tensors.views(), options);
   const auto o = reference::compare(tensors.o.view(), expected.o);
@@ -126,6 +141,38 @@ TEST(CpuAttention, AgreesWithTheOracleOnRandomProblems) {
     p.stddev = i % 5 == 0 ? 6.0 : 1.0;
     check(p, static_cast<std::uint64_t>(3 * i));
   }
+}
+
+TEST(CpuAttention, WindowsCapsAndSinksAgreeWithTheOracle) {
+  constexpr int kProblems = 200;
+  std::mt19937_64 rng(12);
+  const auto pick = [&](int low, int high) {
+    return low + static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  for (int i = 0; i < kProblems; ++i) {
+    Problem p{.heads = 4, .kv_heads = pick(1, 2), .dim = 32};
+    p.q_len = pick(1, 400);
+    p.kv_len = pick(1, 400);
+    p.causal = pick(0, 1) == 1;
+    if (pick(0, 2) != 0) {
+      p.window.left = i % 4 == 0 ? pick(0, 500) : pick(0, 40);
+    }
+    if (pick(0, 2) != 0) {
+      p.window.right = pick(0, 40);
+    }
+    p.softcap = i % 3 == 0 ? 2.5f : 0.0f;
+    p.sinks = i % 2 == 0;
+    check(p, static_cast<std::uint64_t>(5 * i));
+  }
+}
+
+TEST(CpuAttention, AWindowWithoutAnEndIsNone) {
+  Tensors tensors({.q_len = 50, .kv_len = 80}, 7);
+  attention(tensors.views(), {.causal = true});
+  const HostTensor plain = tensors.o;
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  attention(tensors.views(), {.causal = true, .window = {.left = kHuge, .right = kHuge}});
+  EXPECT_EQ(std::memcmp(plain.data(), tensors.o.data(), plain.bytes()), 0);
 }
 
 TEST(CpuAttention, TilesOfEitherSizeAndTheirEdges) {

@@ -78,6 +78,40 @@ TEST(Oracle, RowsThatSeeNothingGiveZeroAndMinusInfinity) {
   EXPECT_THAT(result.lse, ElementsAre(-kInfinity, -kInfinity, 2));
 }
 
+TEST(Oracle, AWindowIsCountedFromTheDiagonal) {
+  const auto q = tensor_of({1, 2, 1, 1}, {0, 0});
+  const auto k = tensor_of({1, 5, 1, 1}, {0, 0, 0, 0, 0});
+  const auto v = tensor_of({1, 5, 1, 1}, {1, 10, 100, 1000, 10000});
+  // The queries stand at keys 3 and 4.
+  EXPECT_THAT(attend(q, k, v, {.window = {.left = 1}}).o, ElementsAre(11100 / 3.0, 5500));
+  EXPECT_THAT(attend(q, k, v, {.window = {.left = 1, .right = 0}}).o, ElementsAre(550, 5500));
+  EXPECT_THAT(attend(q, k, v, {.window = {.right = 0}}).o, ElementsAre(1111 / 4.0, 11111 / 5.0));
+}
+
+TEST(Oracle, TheCapBendsScores) {
+  const auto q = tensor_of({1, 1, 1, 1}, {1});
+  const auto k = tensor_of({1, 2, 1, 1}, {0, 4});
+  const auto v = tensor_of({1, 2, 1, 1}, {0, 1});
+  const double weight = std::exp(2 * std::tanh(4.0 / 2));
+  const AttentionResult result = attend(q, k, v, {.scale = 1.0f, .softcap = 2.0f});
+  EXPECT_NEAR(result.o[0], weight / (1 + weight), 1e-12);
+  EXPECT_NEAR(result.lse[0], std::log(1 + weight), 1e-12);
+}
+
+TEST(Oracle, ASinkTakesItsShareAndGivesNothing) {
+  const auto q = tensor_of({1, 2, 2, 1}, {0, 0, 0, 0});
+  const auto k = tensor_of({1, 1, 1, 1}, {0});
+  const auto v = tensor_of({1, 1, 1, 1}, {8});
+  const auto sinks = tensor_of({2}, {0, std::log(3.0)});
+  const AttentionResult result =
+      attention({.q = q.view(), .k = k.view(), .v = v.view(), .o = {}, .sinks = sinks.view()},
+                {.causal = true});
+  EXPECT_THAT(result.o, Pointwise(DoubleNear(1e-6), {0.0, 0.0, 4.0, 2.0}));
+  // The first query sees no key: what is left is its sink.
+  EXPECT_THAT(result.lse,
+              Pointwise(DoubleNear(1e-6), {0.0, std::log(2.0), std::log(3.0), std::log(4.0)}));
+}
+
 TEST(Oracle, QueryHeadsShareKeyValueHeadsInGroups) {
   const auto q = tensor_of({1, 1, 4, 1}, {1, 1, 1, 1});
   const auto k = tensor_of({1, 1, 2, 1}, {1, 1});
