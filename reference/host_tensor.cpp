@@ -129,6 +129,18 @@ void store(const TensorView& tensor, std::int64_t offset, double value) {
       tensor.dtype == DType::fp16 ? float_to_fp16(single) : float_to_bf16(single);
 }
 
+bool gaps_hold(const HostTensor& tensor, std::byte filler) {
+  HostTensor elements = tensor;  // 0 in the elements, 1 in the gaps
+  std::memset(elements.data(), 1, elements.bytes());
+  fill_constant(elements.view(), 0.0);
+  for (std::size_t i = 0; i < elements.bytes(); ++i) {
+    if (elements.data()[i] == std::byte{1} && tensor.data()[i] != filler) {
+      return false;
+    }
+  }
+  return true;
+}
+
 ErrorNorms compare(const ConstTensorView& actual, const std::vector<double>& expected) {
   ErrorNorms norms;
   double error_squares = 0;

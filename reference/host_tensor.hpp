@@ -39,6 +39,9 @@ double load(const ConstTensorView& tensor, std::int64_t offset);
 // Rounds to the tensor's dtype, to nearest even, and stores.
 void store(const TensorView& tensor, std::int64_t offset, double value);
 
+// Are all bytes between the elements still `filler`?
+bool gaps_hold(const HostTensor& tensor, std::byte filler);
+
 // How far a host tensor is from the dense expected values of its shape.
 struct ErrorNorms {
   double rel_fro = 0;         // ||actual - expected||_2 / ||expected||_2; 0 / 0 counts as 0

@@ -48,19 +48,6 @@ void run(const AttentionTensors& tensors, const AttentionOptions& options,
   cuda_ok(cudaStreamSynchronize(stream));
 }
 
-// Bytes of `actual` that belong to no element must still be 0xFF.
-bool gaps_untouched(const HostTensor& actual) {
-  HostTensor elements = actual;
-  std::memset(elements.data(), 0xFF, elements.bytes());
-  reference::fill_constant(elements.view(), 0.0);
-  for (std::size_t i = 0; i < elements.bytes(); ++i) {
-    if (elements.data()[i] == std::byte{0xFF} && actual.data()[i] != std::byte{0xFF}) {
-      return false;
-    }
-  }
-  return true;
-}
-
 void expect_right(const Problem& problem, const HostTensor& o, const HostTensor& lse) {
   const Expected& expected = expected_of(problem);
   const reference::ErrorNorms norms = reference::compare(o.view(), expected.exact.o);
@@ -88,7 +75,7 @@ void check_problem(const Problem& problem, const std::string& kernel) {
   device.o.download(o);
   device.lse.download(lse);
   expect_right(problem, o, lse);
-  EXPECT_TRUE(gaps_untouched(o));
+  EXPECT_TRUE(reference::gaps_hold(o, std::byte{0xFF}));
   EXPECT_TRUE(device.o.guards_untouched() && device.lse.guards_untouched());
 
   device.o.upload(device.host.o);

@@ -32,6 +32,38 @@ struct WgmmaTiles {
       cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, D, Bc>,
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
   static constexpr int kBoxColumns = 64;  // of a TMA copy: 128 bytes, the width of the swizzle
+
+  // Operands in SMEM, as the MMA's descriptors: (MMA, MMA_M or MMA_N, MMA_K), K and V by stage.
+  __device__ static auto operand_q(Element* sQ) {
+    const auto mma = TiledMmaQk{}.get_slice(0);  // a descriptor is the same for every thread
+    return mma.make_fragment_A(mma.partition_A(tile(sQ, LayoutQ{})));
+  }
+  __device__ static auto operand_k(Element* sK) {
+    const auto mma = TiledMmaQk{}.get_slice(0);
+    return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutK{})));
+  }
+  __device__ static auto operand_v(Element* sV) {
+    const auto mma = TiledMmaPv{}.get_slice(0);
+    return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt{})));
+  }
+
+  // Accumulators in registers, (MMA, MMA_M, MMA_N), and the coordinates of a thread's elements, of
+  // the signedness of its index.
+  using ShapeS = cute::Shape<Rows, Bc>;
+  using ShapeO = cute::Shape<Rows, D>;
+  __device__ static auto scores() { return cute::partition_fragment_C(TiledMmaQk{}, ShapeS{}); }
+  __device__ static auto output() { return cute::partition_fragment_C(TiledMmaPv{}, ShapeO{}); }
+  __device__ static auto score_coordinates(auto thread) {
+    return TiledMmaQk{}.get_slice(thread).partition_C(cute::make_identity_tensor(ShapeS{}));
+  }
+  __device__ static auto output_coordinates(auto thread) {
+    return TiledMmaPv{}.get_slice(thread).partition_C(cute::make_identity_tensor(ShapeO{}));
+  }
+
+  template <typename Layout>
+  __device__ static auto tile(Element* smem, Layout layout) {
+    return cute::make_tensor(cute::make_smem_ptr(smem), layout);
+  }
 };
 
 // An accumulator's registers, or their coordinates, as (rows of this thread, its columns).

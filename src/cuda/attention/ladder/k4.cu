@@ -90,9 +90,6 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<C>*>(smem);
   using T = Tiles<C>;
-  using Br = typename T::Rows;
-  using Bc = typename T::Bc;
-  using D = typename T::D;
   const TileWalk walk = tile_walk(p, C, blockIdx.x);
   const bool loader = threadIdx.x == 0;
 
@@ -114,26 +111,18 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
     }
   }
 
-  const Tensor sQ = make_tensor(make_smem_ptr(shared.sQ), typename T::LayoutQ{});
-  const Tensor sK = make_tensor(make_smem_ptr(shared.sK[0]), typename T::LayoutK{});
-  const Tensor sVt = make_tensor(make_smem_ptr(shared.sV[0]), typename T::LayoutVt{});
-  typename T::TiledMmaQk mma_qk;
-  typename T::TiledMmaPv mma_pv;
-  const auto thread_qk = mma_qk.get_slice(threadIdx.x);
-  const auto thread_pv = mma_pv.get_slice(threadIdx.x);
-  const Tensor tSrQ = thread_qk.make_fragment_A(thread_qk.partition_A(sQ));   // (MMA,MMA_M,MMA_K)
-  const Tensor tSrK = thread_qk.make_fragment_B(thread_qk.partition_B(sK));   // (..., stages)
-  const Tensor tOrV = thread_pv.make_fragment_B(thread_pv.partition_B(sVt));  // (..., stages)
-
   // Accumulators as the MMA sees them, as (rows, columns), and the coordinates of their registers.
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
-  Tensor tSrS = partition_fragment_C(mma_qk, Shape<Br, Bc>{});  // (MMA,MMA_M,MMA_N)
-  Tensor tOrO = partition_fragment_C(mma_pv, Shape<Br, D>{});   // (MMA,MMA_M,MMA_N)
-  Tensor rS = by_rows<MmaQk>(tSrS);                             // (rows, keys)
-  Tensor rO = by_rows<MmaPv>(tOrO);                             // (rows, columns)
-  const Tensor cS = by_rows<MmaQk>(thread_qk.partition_C(make_identity_tensor(Shape<Br, Bc>{})));
-  const Tensor cO = by_rows<MmaPv>(thread_pv.partition_C(make_identity_tensor(Shape<Br, D>{})));
+  const Tensor tSrQ = T::operand_q(shared.sQ);
+  const Tensor tSrK = T::operand_k(shared.sK[0]);
+  const Tensor tOrV = T::operand_v(shared.sV[0]);
+  Tensor tSrS = T::scores();
+  Tensor tOrO = T::output();
+  Tensor rS = by_rows<MmaQk>(tSrS);  // (rows, keys)
+  Tensor rO = by_rows<MmaPv>(tOrO);  // (rows, columns)
+  const Tensor cS = by_rows<MmaQk>(T::score_coordinates(threadIdx.x));
+  const Tensor cO = by_rows<MmaPv>(T::output_coordinates(threadIdx.x));
   Tensor rP = make_tensor_like<Element>(tSrS);  // P in S's order of registers ...
   const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());  // ... and as A
 
@@ -150,14 +139,14 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
   for (int tile = 0; tile < walk.kv_tiles; ++tile, ring.advance()) {
     shared.kv_full[ring.stage].wait(ring.phase);
 
-    wgmma<false>(mma_qk, tSrQ, tSrK(_, _, _, ring.stage), tSrS);
+    wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, ring.stage), tSrS);
     if (tile >= walk.full_tiles) {
       mask(rS, cS, keys, walk.row0, tile * C.bc);
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction);
     scale_rows(rO, correction);
     round_to_bf16(tSrS, rP);
-    wgmma<true>(mma_pv, tOrP, tOrV(_, _, _, ring.stage), tOrO);
+    wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, ring.stage), tOrO);
 
     __syncthreads();  // nobody reads this stage any more
     if (loader && tile + C.stages < walk.kv_tiles) {

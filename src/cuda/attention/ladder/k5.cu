@@ -92,30 +92,20 @@ template <AttnConfig C>
 __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, const TensorMaps& maps,
                         const TileWalk& walk, int consumer) {
   using T = Tiles<C>;
-  using Rows = typename T::Rows;
-  using Bc = typename T::Bc;
-  using D = typename T::D;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int row0 = walk.row0 + consumer * kWarpgroupRows;
 
-  Tensor sQ = make_tensor(make_smem_ptr(shared.sQ[consumer]), typename T::LayoutQ{});
-  const Tensor sK = make_tensor(make_smem_ptr(shared.sK[0]), typename T::LayoutK{});
-  const Tensor sVt = make_tensor(make_smem_ptr(shared.sV[0]), typename T::LayoutVt{});
-  MmaQk mma_qk;
-  MmaPv mma_pv;
-  const auto thread_qk = mma_qk.get_slice(thread);
-  const auto thread_pv = mma_pv.get_slice(thread);
-  const Tensor tSrQ = thread_qk.make_fragment_A(thread_qk.partition_A(sQ));   // (MMA,MMA_M,MMA_K)
-  const Tensor tSrK = thread_qk.make_fragment_B(thread_qk.partition_B(sK));   // (..., stages)
-  const Tensor tOrV = thread_pv.make_fragment_B(thread_pv.partition_B(sVt));  // (..., stages)
-  Tensor tSrS = partition_fragment_C(mma_qk, Shape<Rows, Bc>{});              // (MMA,MMA_M,MMA_N)
-  Tensor tOrO = partition_fragment_C(mma_pv, Shape<Rows, D>{});               // (MMA,MMA_M,MMA_N)
-  Tensor rS = by_rows<MmaQk>(tSrS);                                           // (rows, keys)
-  Tensor rO = by_rows<MmaPv>(tOrO);                                           // (rows, columns)
-  const Tensor cS = by_rows<MmaQk>(thread_qk.partition_C(make_identity_tensor(Shape<Rows, Bc>{})));
-  const Tensor cO = by_rows<MmaPv>(thread_pv.partition_C(make_identity_tensor(Shape<Rows, D>{})));
+  const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
+  const Tensor tSrK = T::operand_k(shared.sK[0]);
+  const Tensor tOrV = T::operand_v(shared.sV[0]);
+  Tensor tSrS = T::scores();
+  Tensor tOrO = T::output();
+  Tensor rS = by_rows<MmaQk>(tSrS);  // (rows, keys)
+  Tensor rO = by_rows<MmaPv>(tOrO);  // (rows, columns)
+  const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread));
+  const Tensor cO = by_rows<MmaPv>(T::output_coordinates(thread));
   Tensor rP = make_tensor_like<Element>(tSrS);
   const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());
 
@@ -132,7 +122,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
   RingPosition<C.stages> at;
   for (int tile = 0; tile < walk.kv_tiles; ++tile, at.advance()) {
     shared.k.wait(at);
-    wgmma<false>(mma_qk, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+    wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
     shared.k.release(at);
 
     if (tile >= walk.full_tiles) {
@@ -143,11 +133,12 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     round_to_bf16(tSrS, rP);
 
     shared.v.wait(at);
-    wgmma<true>(mma_pv, tOrP, tOrV(_, _, _, at.stage), tOrO);
+    wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
     shared.v.release(at);
   }
   normalize<MmaPv>(p, walk, row0, rO, cO, state);
-  store_output<MmaPv>(maps.o, walk, row0, tOrO, sQ, thread, consumer);
+  store_output<MmaPv>(maps.o, walk, row0, tOrO, T::tile(shared.sQ[consumer], typename T::LayoutQ{}),
+                      thread, consumer);
 }
 
 template <int kHeadDim>
