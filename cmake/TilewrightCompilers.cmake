@@ -65,8 +65,7 @@ add_library(tilewright_cuda INTERFACE)
 target_compile_options(tilewright_cuda INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-O3 --expt-relaxed-constexpr
   -Xptxas=-v,--warn-on-spills,--warning-as-error>)
-target_compile_definitions(tilewright_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:NDEBUG
-  CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED>)
+target_compile_definitions(tilewright_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:NDEBUG>)
 target_include_directories(tilewright_cuda SYSTEM INTERFACE ${CUTLASS_INCLUDE_DIR})
 target_link_libraries(tilewright_cuda INTERFACE CUDA::cudart_static)
 set(TILEWRIGHT_HAS_CUDA ON)

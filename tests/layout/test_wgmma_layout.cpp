@@ -8,6 +8,7 @@
 #include <set>
 
 #include "cuda/common/wgmma_layout.cuh"
+#include "cuda/common/wgmma_shapes.cuh"
 
 namespace tilewright::cuda {
 namespace {
@@ -18,8 +19,7 @@ constexpr int kThreads = 128;
 constexpr int kM = 64;
 
 template <int kN, int kK>
-using MmaQk = decltype(make_tiled_mma(
-    GMMA::ss_op_selector<bfloat16_t, bfloat16_t, float, Shape<Int<kM>, Int<kN>, Int<kK>>>()));
+using MmaQk = decltype(make_tiled_mma(wgmma_qk<bfloat16_t, kN, kK>()));
 template <int kN, int kK>
 using MmaPv = decltype(make_tiled_mma(
     GMMA::rs_op_selector<bfloat16_t, bfloat16_t, float, Shape<Int<kM>, Int<kN>, Int<kK>>,

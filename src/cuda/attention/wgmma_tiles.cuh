@@ -6,6 +6,7 @@
 #include "cuda/common/numeric.cuh"
 #include "cuda/common/wgmma.cuh"
 #include "cuda/common/wgmma_layout.cuh"
+#include "cuda/common/wgmma_shapes.cuh"
 
 namespace tilewright::cuda {
 
@@ -26,8 +27,7 @@ struct WgmmaTiles {
   using LayoutK = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Bc, D, Stages>{}));
   using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<D, Bc, Stages>{},
                                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
-  using TiledMmaQk = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<Element, Element, float, cute::Shape<Rows, Bc, D>>()));
+  using TiledMmaQk = decltype(cute::make_tiled_mma(wgmma_qk<Element, kBc, kHeadDim>()));
   using TiledMmaPv = decltype(cute::make_tiled_mma(
       cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, D, Bc>,
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
