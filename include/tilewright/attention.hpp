@@ -1,5 +1,6 @@
 // Forward attention: O = softmax(scale * Q K^T + mask) V, and its log-sum-exp; with a sliding
-// window, a soft cap on the scores and attention sinks where asked for.
+// window, a soft cap on the scores, attention sinks, sequences of different lengths packed one after
+// the other, and an un-normalised result to be merged later, where asked for.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,10 @@ namespace tilewright {
 // A CUDA stream; null is the default stream. CPU kernels ignore it.
 using Stream = CUstream_st*;
 
-// Shapes: B batch, Nq and Nk sequence lengths, H query heads, Hk key/value heads, D head dim.
-//   q    (B, Nq, H,  D)   k, v  (B, Nk, Hk, D)   o  (B, Nq, H, D), the dtype of q
+// Shapes: B batch, Nq and Nk sequence lengths, H query heads, Hk key/value heads, D head dim of q
+// and k, Dv of v and o (mostly the same).
+//   q    (B, Nq, H,  D)   k  (B, Nk, Hk, D)   v  (B, Nk, Hk, Dv)
+//   o    (B, Nq, H, Dv), the dtype of q
 //   lse  (B, H, Nq) fp32, natural log: lse = m + ln(l) with the scale included
 // The head dimension is contiguous (stride 1); every other stride is free, in elements. H is a
 // multiple of Hk: query head h reads key/value head h / (H / Hk). All sizes are at least 1. All
@@ -26,6 +29,22 @@ using Stream = CUstream_st*;
 //
 // sinks  (H) fp32: a logit for each query head that enters its rows' denominators like the score of
 //        one more key, whose value is 0. The LSE counts it.
+//
+// Packed sequences. With cu_seqlens_q, q is (Tq, H, D) and holds B sequences one after the other:
+// sequence b is the rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]); o is (Tq, H, Dv) and the row
+// statistics (H, Tq). With cu_seqlens_k, k and v are (Tk, Hk, D) and (Tk, Hk, Dv) likewise. Either
+// may be packed without the other. Lengths may be 0; Nq and Nk of a mask are each sequence's own.
+//   cu_seqlens_q, cu_seqlens_k  (B + 1) int32, from 0, ascending, up to Tq or Tk at most
+//   seqused_k                   (B) int32: only the first seqused_k[b] keys of sequence b count, at
+//                               most its length; Nk of a mask is this number
+// They lie on the tensors' device. Rows of o beyond the last sequence's end are not written. On CPU
+// tensors their values are checked; on CUDA that is the caller's duty, unless options.check_lengths.
+//
+// Un-normalised. With row_max and row_sum, both fp32 of the shape of lse, o is fp32 and holds
+// sum_j exp(s_j - m) v_j of each row, where m is the maximum of its scores s (scale, soft cap and
+// sink included) and l = sum_j exp(s_j - m); m = -infinity, l = 0 and o = 0 where it sees no key.
+// Two such results over different keys merge into one: m' = max(m1, m2), l' = l1 exp(m1 - m') +
+// l2 exp(m2 - m'), and o' the same way. A sink may take part in one of them only.
 struct AttentionTensors {
   ConstTensorView q;
   ConstTensorView k;
@@ -33,6 +52,11 @@ struct AttentionTensors {
   TensorView o;
   std::optional<TensorView> lse = std::nullopt;
   std::optional<ConstTensorView> sinks = std::nullopt;
+  std::optional<ConstTensorView> cu_seqlens_q = std::nullopt;
+  std::optional<ConstTensorView> cu_seqlens_k = std::nullopt;
+  std::optional<ConstTensorView> seqused_k = std::nullopt;
+  std::optional<TensorView> row_max = std::nullopt;
+  std::optional<TensorView> row_sum = std::nullopt;
 };
 
 // How far a query sees, in keys, to both sides of the diagonal: at least 0, without limit when
@@ -52,11 +76,18 @@ struct AttentionOptions {
   std::optional<float> scale = std::nullopt;
   // Scaled scores s become softcap * tanh(s / softcap); finite and at least 0, where 0 leaves them.
   float softcap = 0.0f;
+  // A row's result depends on nothing but that row's own sequence: not on the batch it is computed
+  // in, nor on its place there. Otherwise a batch too small to fill the GPU may be split over keys.
+  bool batch_invariant = false;
+  // Reads cu_seqlens and seqused_k back from the GPU to check them: synchronises the stream, and
+  // cannot be captured. For debugging.
+  bool check_lengths = false;
   // A name of kernels(), or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
 };
 
-// Scratch memory on the tensors' device, 256-byte aligned; null where 0 bytes are needed.
+// Scratch memory on the tensors' device, 256-byte aligned; null where 0 bytes are needed. What it
+// holds on entry does not matter. No two calls that may run at the same time may share it.
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;

@@ -14,7 +14,7 @@
 namespace tilewright {
 
 // What a kernel may or may not be able to do beside plain attention.
-enum class Feature : std::uint8_t { window, softcap, sinks };
+enum class Feature : std::uint8_t { window, softcap, sinks, packed, unnormalized };
 
 constexpr std::string_view name(Feature feature) {
   switch (feature) {
@@ -24,9 +24,21 @@ constexpr std::string_view name(Feature feature) {
       return "softcap";
     case Feature::sinks:
       return "sinks";
+    case Feature::packed:
+      return "packed";
+    case Feature::unnormalized:
+      return "unnormalized";
   }
   return "unknown";
 }
+
+// A pair of head dims that a kernel takes: of q and k, and of v and o.
+struct HeadDims {
+  int qk;
+  int v;
+
+  friend constexpr bool operator==(HeadDims, HeadDims) = default;
+};
 
 // One kernel's row: everything a person or a dispatcher wants to know before calling it.
 struct KernelInfo {
@@ -36,7 +48,7 @@ struct KernelInfo {
   DeviceKind device;               // where its tensors live
   int compute_capability;          // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
   std::span<const DType> dtypes;   // of q, k, v and o
-  std::span<const int> head_dims;  // empty: any
+  std::span<const HeadDims> head_dims;  // empty: any
   std::span<const Feature> features;
   int alignment_bytes;   // of base pointers and outer strides of q, k, v and o
   std::string_view doc;  // its worklog page, relative to the repository
@@ -59,14 +71,16 @@ struct AttentionProblem {
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 128;
+  std::int64_t value_dim = 0;  // 0: head_dim
   bool causal = false;
   bool window = false;
   bool softcap = false;
   bool sinks = false;
+  bool packed = false;  // cu_seqlens_q, cu_seqlens_k or seqused_k
+  bool unnormalized = false;
+  bool batch_invariant = false;
 
-  bool asks_for(Feature feature) const {
-    return feature == Feature::window ? window : feature == Feature::softcap ? softcap : sinks;
-  }
+  bool asks_for(Feature feature) const;
 };
 
 // A device's properties that decide which kernels run there.
@@ -98,7 +112,8 @@ struct Reason {
 std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
                               const DeviceInfo& device);
 
-// Bytes of workspace that `kernel` needs for `problem`.
-std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem);
+// Bytes of workspace that `kernel` needs for `problem` on `device`.
+std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
+                            const DeviceInfo& device);
 
 }  // namespace tilewright

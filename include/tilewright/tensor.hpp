@@ -10,11 +10,13 @@
 
 namespace tilewright {
 
-enum class DType : std::uint8_t { fp32, fp16, bf16 };
+enum class DType : std::uint8_t { fp32, fp16, bf16, int32 };
 
-constexpr std::size_t size_bytes(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
+constexpr std::size_t size_bytes(DType dtype) {
+  return dtype == DType::fp32 || dtype == DType::int32 ? 4 : 2;
+}
 
-// "fp32", "fp16", "bf16": the spelling used in messages, results files and on the command line.
+// "fp32", "fp16", "bf16", "int32": the spelling used in messages, results files and on the command line.
 constexpr std::string_view name(DType dtype) {
   switch (dtype) {
     case DType::fp32:
@@ -23,6 +25,8 @@ constexpr std::string_view name(DType dtype) {
       return "fp16";
     case DType::bf16:
       return "bf16";
+    case DType::int32:
+      return "int32";
   }
   return "unknown";
 }

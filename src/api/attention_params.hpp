@@ -33,6 +33,7 @@ struct AttentionParams {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int value_dim = 0;  // head dim of v and o
 
   OuterStrides q_stride;
   OuterStrides k_stride;
@@ -48,6 +49,20 @@ struct AttentionParams {
   float softcap = 0.0f;          // 0: none
   const float* sinks = nullptr;  // may be null
   std::int64_t sinks_stride = 0;
+
+  // Packed sequences: the batch is `batch` sequences; q_len (kv_len) is the length of them all, and
+  // the batch strides are 0. Null where each sequence is a batch entry of that length.
+  const int* cu_seqlens_q = nullptr;
+  const int* cu_seqlens_k = nullptr;
+  const int* seqused_k = nullptr;  // null: all keys count
+
+  // Un-normalised: o is FP32. Null otherwise.
+  float* row_max = nullptr;
+  float* row_sum = nullptr;
+  OuterStrides row_max_stride;
+  OuterStrides row_sum_stride;
+
+  bool batch_invariant = false;
 };
 
 // Runs one kernel on checked arguments. CPU kernels ignore the stream.
