@@ -5,7 +5,7 @@ from typing import Any
 
 from tilewright import _native
 from tilewright._errors import invalid, wrong_type
-from tilewright._frameworks import framework_of, stream_handle, to_native
+from tilewright._frameworks import framework_of, needs_torch_operator, stream_handle, to_native
 
 
 def attention(
@@ -13,23 +13,35 @@ def attention(
     k: Any,
     v: Any,
     *,
+    softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: Any = None,
-    scale: float | None = None,
-    kernel: str | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Any = None,
+    normalize: bool = True,
     return_lse: bool = False,
+    batch_invariant: bool = False,
+    check_lengths: bool = False,
+    kernel: str | None = None,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """softmax(scale * Q K^T + mask) V, exact, in one pass over the keys.
+    """softmax(softmax_scale * Q K^T + mask) V, exact, in one pass over the keys.
 
     q        (batch, q_len, heads, head_dim); fp32, fp16 or bf16. An array of NumPy, PyTorch, CuPy
-             or JAX, on the CPU or a CUDA device; all arrays of a call are of one framework, device
-             and dtype. The head dimension is contiguous, other strides are free.
+             or JAX, on the CPU or a CUDA device; all arrays of a call are of one framework and
+             device, and q, k and v of one dtype. The head dimension is contiguous, other strides
+             are free.
     k, v     (batch, kv_len, kv_heads, head_dim), where kv_heads divides heads: query head h reads
-             key/value head h // (heads // kv_heads)
+             key/value head h // (heads // kv_heads). v may have a head dim of its own, value_dim
+
+    softmax_scale
+             finite and at least 0; 1 / sqrt(head_dim) when None
     causal   query i sees keys up to i + kv_len - q_len (aligned to the bottom right); a query that
              sees none gives 0, and -inf in lse
     window_size
@@ -38,74 +50,156 @@ def attention(
     softcap  scaled scores s become softcap * tanh(s / softcap); 0: they stay as they are
     sinks    (heads,) fp32: a logit for each query head that enters its softmax like the score of
              one more key, whose value is 0; lse counts it
-    scale    finite and at least 0; 1 / sqrt(head_dim) when None
+
+    cu_seqlens_q, cu_seqlens_k
+             (batch + 1,) int32, from 0, ascending: q is (total_q, heads, head_dim), or k and v are
+             (total_k, kv_heads, ...), and sequence b is rows cu_seqlens[b] to cu_seqlens[b + 1].
+             Lengths may be 0. Rows of a new out beyond the last sequence are not initialised
+    seqused_k
+             (batch,) int32: only the first seqused_k[b] keys of sequence b count
+    max_seqlen_q, max_seqlen_k
+             taken for the sake of callers from FlashAttention; not needed, and not looked at
+    check_lengths
+             on CUDA, read the lengths back to check their values, which synchronises; on the CPU
+             they are always checked
+
+    normalize
+             False: return (out, row_max, row_sum), all fp32, to be merged with those over other
+             keys; out is sum_j exp(s_j - row_max) v_j and row_sum is sum_j exp(s_j - row_max)
+    return_lse
+             also return lse, fp32, natural log
+    batch_invariant
+             a row's result depends on its own sequence only, not on the batch around it
     kernel   a name of kernels(); the fastest that can run the problem when None
     out      where to write; a new array when None. JAX arrays are immutable: None only
     stream   the CUDA stream to work on, a framework's object or a cudaStream_t as an integer; the
              framework's current one when None. CPU tensors have no use for it
 
-    Returns out, of q's shape and dtype, or (out, lse) where return_lse: lse is fp32, (batch, heads,
-    q_len), natural log. On CUDA the work is queued and the call returns at once. Raises a
-    tilewright.Error that names the argument at fault; nothing is written then.
+    Returns out, of q's shape and dtype but for value_dim, or (out, lse), or (out, row_max,
+    row_sum). lse, row_max and row_sum are (batch, heads, q_len), or (heads, total_q) where q is
+    packed. On CUDA the work is queued and the call returns at once. Where PyTorch traces the call
+    or records gradients it becomes torch.ops.tilewright.attention (see tilewright.torch), which
+    needs out and stream to be None. Raises a tilewright.Error that names the argument at fault;
+    nothing is written then.
     """
+    optional = {
+        "sinks": sinks,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "seqused_k": seqused_k,
+    }
+    left, right = _window(window_size)
+    options = {
+        "softmax_scale": None if softmax_scale is None else _number("softmax_scale", softmax_scale),
+        "causal": _flag("causal", causal),
+        "window_size_left": left,
+        "window_size_right": right,
+        "softcap": _number("softcap", softcap),
+        "batch_invariant": _flag("batch_invariant", batch_invariant),
+        "check_lengths": _flag("check_lengths", check_lengths),
+        "kernel_name": _kernel_name(kernel),
+    }
+    returns = {
+        "normalize": _flag("normalize", normalize),
+        "return_lse": _flag("return_lse", return_lse),
+    }
+    _check_max_seqlen("max_seqlen_q", max_seqlen_q)
+    _check_max_seqlen("max_seqlen_k", max_seqlen_k)
+
+    if needs_torch_operator((q, k, v, *optional.values()), out, stream):
+        import tilewright.torch as torch_operator
+
+        results = torch_operator.attention(q, k, v, **optional, **options, **returns)
+    else:
+        results = run(q, k, v, optional, options, statistics_of(**returns), out, stream)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def run(
+    q: Any,
+    k: Any,
+    v: Any,
+    optional: dict[str, Any],
+    options: dict[str, Any],
+    statistics: tuple[str, ...],
+    out: Any = None,
+    stream: Any = None,
+) -> list[Any]:
+    """[out, *statistics], from optional inputs, some of them None, and options of right types."""
     framework = framework_of("q", q)(q, stream_handle(stream))
-    _check_options(causal, scale, softcap, kernel, return_lse)
-    window = _window(window_size)
     if out is not None and framework.module == "jax":
         raise invalid("out", "is given, must be None: JAX arrays are immutable")
+    inputs = {"q": q, "k": k, "v": v}
+    inputs |= {name: array for name, array in optional.items() if array is not None}
+    tensors = {name: to_native(framework, name, array) for name, array in inputs.items()}
 
-    inputs = [
-        to_native(framework, name, array) for name, array in zip("qkv", (q, k, v), strict=True)
-    ]
-    has_lse = return_lse and len(q.shape) == 4  # any other rank is refused below
-    result = framework.empty(tuple(q.shape)) if out is None else out
-    lse = framework.empty((q.shape[0], q.shape[2], q.shape[1]), fp32=True) if has_lse else None
-    arguments = (
-        *inputs,
-        to_native(framework, "out", result, is_output=True),
-        to_native(framework, "lse", lse, is_output=True) if has_lse else None,
-        None if sinks is None else to_native(framework, "sinks", sinks),
-        causal,
-        window,
-        None if scale is None else float(scale),
-        float(softcap),
-        kernel or "auto",
-    )
-    workspace_bytes = _native.attention_workspace_bytes(*arguments)
+    out_shape, row_shape = output_shapes(q, v)
+    if out is None:
+        out = framework.empty(out_shape, fp32="row_max" in statistics)
+    results = [out] + [framework.empty(row_shape, fp32=True) for _ in statistics]
+    for name, array in zip(("out", *statistics), results, strict=True):
+        tensors[name] = to_native(framework, name, array, is_output=True)
+
+    call = _native.AttentionCall(tensors, **options)
+    workspace_bytes = call.workspace_bytes()
     workspace = None
     if workspace_bytes:
         memory = framework.empty((-(-workspace_bytes // 4),), fp32=True)
         workspace = to_native(framework, "workspace", memory, is_output=True)
-    _native.attention(*arguments, workspace, framework.stream)
-
-    result = framework.deliver(result)
-    return (result, framework.deliver(lse)) if return_lse else result
+    call.run(workspace, framework.stream)
+    return [framework.deliver(result) for result in results]
 
 
-def _window(window_size: Any) -> tuple[int | None, int | None]:
-    """Both sides, None where there is no limit."""
+def output_shapes(q: Any, v: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of out and of the rows' statistics. Of wrong ranks too: the library refuses those by name."""
+    *batch, q_len, heads = q.shape[-4:-1] if len(q.shape) > 2 else (1, 1)
+    return (*q.shape[:-1], *v.shape[-1:]), (*batch, heads, q_len)
+
+
+def statistics_of(normalize: bool, return_lse: bool) -> tuple[str, ...]:
+    """The names of what comes back beside out."""
+    if normalize:
+        return ("lse",) if return_lse else ()
+    if return_lse:
+        message = "is True, must be False without normalize: lse is row_max + log(row_sum)"
+        raise invalid("return_lse", message)
+    return ("row_max", "row_sum")
+
+
+def _window(window_size: Any) -> tuple[int, int]:
     try:
         left, right = (operator.index(side) for side in window_size)
     except (TypeError, ValueError):
         message = f"is {window_size!r}, must be a pair of integers (left, right)"
         raise wrong_type("window_size", message) from None
     if left < -1 or right < -1:
-        raise invalid("window_size", f"is {window_size!r}, each must be at least 0, or -1: no limit")
-    return (None if left == -1 else left, None if right == -1 else right)
+        raise invalid(
+            "window_size", f"is {window_size!r}, each must be at least 0, or -1: no limit"
+        )
+    return left, right
 
 
-def _check_options(causal: Any, scale: Any, softcap: Any, kernel: Any, return_lse: Any) -> None:
-    """The Python types of what is no array."""
-    for name, value in (("causal", causal), ("return_lse", return_lse)):
-        if not isinstance(value, bool):
-            raise wrong_type(name, f"is {value!r}, must be True or False")
+def _flag(argument: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_type(argument, f"is {value!r}, must be True or False")
+    return value
+
+
+def _number(argument: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise wrong_type(argument, f"is {value!r}, must be a number") from None
+
+
+def _kernel_name(kernel: Any) -> str:
     if kernel is not None and not isinstance(kernel, str):
         raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
-    for name, value, allowed in (
-        ("scale", 0 if scale is None else scale, "a number or None"),
-        ("softcap", softcap, "a number"),
-    ):
-        try:
-            float(value)
-        except (TypeError, ValueError):
-            raise wrong_type(name, f"is {value!r}, must be {allowed}") from None
+    return kernel or "auto"
+
+
+def _check_max_seqlen(argument: str, value: Any) -> None:
+    try:
+        operator.index(0 if value is None else value)
+    except TypeError:
+        raise wrong_type(argument, f"is {value!r}, must be an integer or None") from None

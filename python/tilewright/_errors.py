@@ -5,7 +5,7 @@ class Error(Exception):
     """Base of all. Raised before anything is launched or written (CudaError aside).
 
     code       "invalid_argument", "unsupported", "workspace_too_small", "no_device" or "cuda"
-    argument   the argument at fault: "k", "scale", ...
+    argument   the argument at fault: "k", "softmax_scale", ...
     """
 
     def __init__(self, code: str, argument: str, message: str):
@@ -47,7 +47,7 @@ _CLASSES = {
 }
 
 # Where Python's name of an argument is not C++'s.
-_PYTHON_NAMES = {"o": "out"}
+_PYTHON_NAMES = {"o": "out", "scale": "softmax_scale", "window": "window_size"}
 
 
 def make(code: str, argument: str, message: str) -> Error:

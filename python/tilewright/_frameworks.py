@@ -66,6 +66,7 @@ class Torch:
             self.stream = self.on_stream.cuda_stream
 
     def export(self, array: Any) -> Any:
+        array = array.detach()  # a parameter may be read where no gradients are recorded
         return array.__dlpack__(stream=-1) if array.is_cuda else array.__dlpack__()
 
     def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
@@ -171,3 +172,21 @@ def to_native(framework: Any, argument: str, array: Any, is_output: bool = False
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise invalid(argument, f"cannot be exported through DLPack: {error}") from error
     return _native.Tensor(argument, source, is_bf16_without_dlpack, is_output)
+
+
+def needs_torch_operator(inputs: tuple[Any, ...], out: Any, stream: Any) -> bool:
+    """Whether PyTorch must see the call whole: it traces it, or records gradients."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(inputs[0], torch.Tensor):
+        return False
+    tensors = [array for array in inputs if isinstance(array, torch.Tensor)]
+    plain = (torch.Tensor, torch.nn.Parameter)
+    is_traced = torch.compiler.is_compiling() or any(type(x) not in plain for x in tensors)
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if not (is_traced or is_recorded):
+        return False
+    for argument, value in (("out", out), ("stream", stream)):
+        if value is not None:
+            message = "is given, must be None where PyTorch traces the call or records gradients"
+            raise invalid(argument, message)
+    return True

@@ -10,34 +10,23 @@ class Tensor:
         self, argument: str, source: Any, uint16_is_bf16: bool, is_output: bool
     ) -> None: ...
 
-def attention_workspace_bytes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor | None,
-    sinks: Tensor | None,
-    causal: bool,
-    window: tuple[int | None, int | None],
-    scale: float | None,
-    softcap: float,
-    kernel: str,
-) -> int: ...
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor | None,
-    sinks: Tensor | None,
-    causal: bool,
-    window: tuple[int | None, int | None],
-    scale: float | None,
-    softcap: float,
-    kernel: str,
-    workspace: Tensor | None,
-    stream: int,
-) -> None: ...
+class AttentionCall:
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        *,
+        softmax_scale: float | None,
+        causal: bool,
+        window_size_left: int,
+        window_size_right: int,
+        softcap: float,
+        batch_invariant: bool,
+        check_lengths: bool,
+        kernel_name: str,
+    ) -> None: ...
+    def workspace_bytes(self) -> int: ...
+    def run(self, workspace: Tensor | None, stream: int) -> None: ...
+
 def kernels() -> list[dict[str, Any]]: ...
 def why_not(
     kernel: str,
@@ -50,5 +39,6 @@ def why_not(
     heads: int = 1,
     kv_heads: int = 1,
     head_dim: int | None = None,
+    value_dim: int = 0,
     causal: bool = False,
 ) -> str | None: ...

@@ -3,7 +3,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
@@ -60,7 +59,12 @@ DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype, bool uint16
       return DType::bf16;
     }
   }
-  fail(argument, "has dtype " + dtype_text(dtype) + ", must be fp32, fp16 or bf16");
+  const bool is_lengths = argument.starts_with("cu_seqlens") || argument == "seqused_k";
+  if (is_lengths && dtype == nb::dtype<std::int32_t>()) {
+    return DType::int32;
+  }
+  fail(argument, "has dtype " + dtype_text(dtype) + ", must be " +
+                     (is_lengths ? "int32" : "fp32, fp16 or bf16"));
 }
 
 Device to_device(const std::string& argument, int type, int index) {
@@ -107,18 +111,6 @@ class Tensor {
   TensorView view_;
 };
 
-AttentionTensors to_tensors(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                            const Tensor* lse, const Tensor* sinks) {
-  AttentionTensors tensors{.q = q.view(), .k = k.view(), .v = v.view(), .o = out.view()};
-  if (lse != nullptr) {
-    tensors.lse = lse->view();
-  }
-  if (sinks != nullptr) {
-    tensors.sinks = sinks->view();
-  }
-  return tensors;
-}
-
 // The workspace is a dense tensor of rank 1.
 Workspace to_workspace(const Tensor* tensor) {
   if (tensor == nullptr) {
@@ -129,39 +121,65 @@ Workspace to_workspace(const Tensor* tensor) {
           .bytes = static_cast<std::size_t>(view.shape[0]) * size_bytes(view.dtype)};
 }
 
-// Both sides of the window, absent where there is no limit.
-using WindowSize = std::pair<std::optional<std::int64_t>, std::optional<std::int64_t>>;
+// One side of a window, which is -1 in Python where there is no limit.
+std::optional<std::int64_t> to_window_side(std::int64_t keys) {
+  return keys == -1 ? std::nullopt : std::optional(keys);
+}
 
-AttentionOptions to_options(bool causal, const WindowSize& window, std::optional<double> scale,
-                            double softcap, std::string_view kernel) {
-  AttentionOptions options{.causal = causal,
-                           .window = {.left = window.first, .right = window.second},
-                           .softcap = static_cast<float>(softcap),
-                           .kernel = kernel};
-  if (scale) {
-    options.scale = static_cast<float>(*scale);
+// A call's tensors and options, put together once for the workspace query and the call itself.
+class AttentionCall {
+ public:
+  // `tensors` has a Tensor for each argument that is given, under its Python name.
+  AttentionCall(const nb::dict& tensors, std::optional<double> softmax_scale, bool causal,
+                std::int64_t window_size_left, std::int64_t window_size_right, double softcap,
+                bool batch_invariant, bool check_lengths, std::string kernel_name)
+      : owners_(tensors), kernel_name_(std::move(kernel_name)) {
+    tensors_ = {.q = view("q"),
+                .k = view("k"),
+                .v = view("v"),
+                .o = view("out"),
+                .lse = find("lse"),
+                .sinks = find("sinks"),
+                .cu_seqlens_q = find("cu_seqlens_q"),
+                .cu_seqlens_k = find("cu_seqlens_k"),
+                .seqused_k = find("seqused_k"),
+                .row_max = find("row_max"),
+                .row_sum = find("row_sum")};
+    options_ = {.causal = causal,
+                .window = {.left = to_window_side(window_size_left),
+                           .right = to_window_side(window_size_right)},
+                .softcap = static_cast<float>(softcap),
+                .batch_invariant = batch_invariant,
+                .check_lengths = check_lengths,
+                .kernel = kernel_name_};
+    if (softmax_scale) {
+      options_.scale = static_cast<float>(*softmax_scale);
+    }
   }
-  return options;
-}
+  AttentionCall(const AttentionCall&) = delete;  // options_.kernel views kernel_name_
+  AttentionCall& operator=(const AttentionCall&) = delete;
 
-std::size_t py_attention_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v,
-                                         const Tensor& out, const Tensor* lse, const Tensor* sinks,
-                                         bool causal, const WindowSize& window,
-                                         std::optional<double> scale, double softcap,
-                                         std::string_view kernel) {
-  return attention_workspace_bytes(to_tensors(q, k, v, out, lse, sinks),
-                                   to_options(causal, window, scale, softcap, kernel));
-}
+  std::size_t workspace_bytes() const { return attention_workspace_bytes(tensors_, options_); }
 
-void py_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                  const Tensor* lse, const Tensor* sinks, bool causal, const WindowSize& window,
-                  std::optional<double> scale, double softcap, std::string_view kernel,
-                  const Tensor* workspace, std::uintptr_t stream) {
-  const AttentionTensors tensors = to_tensors(q, k, v, out, lse, sinks);
-  const nb::gil_scoped_release released;
-  attention(tensors, to_options(causal, window, scale, softcap, kernel), to_workspace(workspace),
-            reinterpret_cast<Stream>(stream));
-}
+  void run(const Tensor* workspace, std::uintptr_t stream) const {
+    const nb::gil_scoped_release released;
+    attention(tensors_, options_, to_workspace(workspace), reinterpret_cast<Stream>(stream));
+  }
+
+ private:
+  const TensorView& view(const char* argument) const {
+    return nb::cast<const Tensor&>(owners_[argument]).view();
+  }
+
+  std::optional<TensorView> find(const char* argument) const {
+    return owners_.contains(argument) ? std::optional(view(argument)) : std::nullopt;
+  }
+
+  nb::dict owners_;
+  std::string kernel_name_;
+  AttentionTensors tensors_;
+  AttentionOptions options_;
+};
 
 // A row of the kernel table, as keyword arguments of tilewright.Kernel.
 nb::dict to_dict(const KernelInfo& kernel) {
@@ -171,8 +189,8 @@ nb::dict to_dict(const KernelInfo& kernel) {
     dtypes.append(text(name(dtype)));
   }
   nb::list head_dims;
-  for (const int head_dim : kernel.head_dims) {
-    head_dims.append(head_dim);
+  for (const HeadDims dims : kernel.head_dims) {
+    head_dims.append(nb::make_tuple(dims.qk, dims.v));
   }
   nb::dict row;
   row["name"] = text(kernel.name);
@@ -215,7 +233,7 @@ std::optional<std::string> py_why_not(std::string_view kernel_name, int device_i
                                       std::optional<std::string_view> dtype, std::int64_t batch,
                                       std::int64_t q_len, std::int64_t kv_len, std::int64_t heads,
                                       std::int64_t kv_heads, std::optional<std::int64_t> head_dim,
-                                      bool causal) {
+                                      std::int64_t value_dim, bool causal) {
   const KernelInfo* kernel = find_kernel(kernel_name);
   if (kernel == nullptr) {
     fail("kernel", "is '" + std::string(kernel_name) + "', must be one of kernels()");
@@ -226,10 +244,14 @@ std::optional<std::string> py_why_not(std::string_view kernel_name, int device_i
                            .kv_len = kv_len,
                            .heads = heads,
                            .kv_heads = kv_heads,
-                           .head_dim = kernel->head_dims.empty() ? 128 : kernel->head_dims.front(),
                            .causal = causal};
+  if (!kernel->head_dims.empty()) {
+    problem.head_dim = kernel->head_dims.front().qk;
+    problem.value_dim = kernel->head_dims.front().v;
+  }
   if (head_dim) {
     problem.head_dim = *head_dim;
+    problem.value_dim = value_dim;
   }
   if (dtype) {
     problem.dtype = parse_dtype(*dtype);
@@ -266,19 +288,21 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string&, nb::handle, bool, bool>(), nb::arg("argument"),
            nb::arg("source"), nb::arg("uint16_is_bf16"), nb::arg("is_output"));
 
-  m.def("attention_workspace_bytes", &py_attention_workspace_bytes, nb::arg("q"), nb::arg("k"),
-        nb::arg("v"), nb::arg("out"), nb::arg("lse").none(), nb::arg("sinks").none(),
-        nb::arg("causal"), nb::arg("window"), nb::arg("scale").none(), nb::arg("softcap"),
-        nb::arg("kernel"));
-  m.def("attention", &py_attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-        nb::arg("lse").none(), nb::arg("sinks").none(), nb::arg("causal"), nb::arg("window"),
-        nb::arg("scale").none(), nb::arg("softcap"), nb::arg("kernel"), nb::arg("workspace").none(),
-        nb::arg("stream"));
+  nb::class_<AttentionCall>(m, "AttentionCall")
+      .def(nb::init<const nb::dict&, std::optional<double>, bool, std::int64_t, std::int64_t,
+                    double, bool, bool, std::string>(),
+           nb::arg("tensors"), nb::kw_only(), nb::arg("softmax_scale").none(), nb::arg("causal"),
+           nb::arg("window_size_left"), nb::arg("window_size_right"), nb::arg("softcap"),
+           nb::arg("batch_invariant"), nb::arg("check_lengths"), nb::arg("kernel_name"))
+      .def("workspace_bytes", &AttentionCall::workspace_bytes)
+      .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
+
   m.def("kernels", &py_kernels);
   m.def("why_not", &py_why_not, nb::arg("kernel"), nb::kw_only(), nb::arg("device_index") = 0,
         nb::arg("dtype").none() = nb::none(), nb::arg("batch") = 1, nb::arg("q_len") = 1,
         nb::arg("kv_len") = 1, nb::arg("heads") = 1, nb::arg("kv_heads") = 1,
-        nb::arg("head_dim").none() = nb::none(), nb::arg("causal") = false);
+        nb::arg("head_dim").none() = nb::none(), nb::arg("value_dim") = 0,
+        nb::arg("causal") = false);
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());
   m.attr("commit") = nb::str(kCommit.data(), kCommit.size());

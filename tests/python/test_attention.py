@@ -37,10 +37,42 @@ def test_shapes(make_qkv, shape, causal):
     assert_close(out, lse, q, k, v, "float32", causal=causal)
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.3, numpy.float32(1.5)])
-def test_scale(make_qkv, scale):
+@pytest.mark.parametrize("softmax_scale", [0.0, 0.3, numpy.float32(1.5)])
+def test_softmax_scale(make_qkv, softmax_scale):
     q, k, v = make_qkv()
-    assert_close(tilewright.attention(q, k, v, scale=scale), None, q, k, v, "float32", scale=scale)
+    out = tilewright.attention(q, k, v, softmax_scale=softmax_scale)
+    assert_close(out, None, q, k, v, "float32", softmax_scale=softmax_scale)
+
+
+def test_a_head_dim_of_the_values_own(make_qkv):
+    q, k, _ = make_qkv(head_dim=192)
+    _, _, v = make_qkv(head_dim=128, seed=1)
+    out, lse = tilewright.attention(q, k, v, causal=True, return_lse=True)
+    assert_close(out, lse, q, k, v, "float32", causal=True)
+
+
+@pytest.mark.parametrize("max_seqlen", [None, 47, numpy.int64(47)])
+def test_what_flash_attention_needs_and_this_does_not(make_qkv, max_seqlen):
+    q, k, v = make_qkv()
+    expected = tilewright.attention(q, k, v)
+    out = tilewright.attention(q, k, v, max_seqlen_q=max_seqlen, max_seqlen_k=max_seqlen)
+    assert (out == expected).all()
+
+
+def test_unnormalized_results_over_two_sets_of_keys_merge(make_qkv):
+    q, k, v = make_qkv(q_len=5, kv_len=70)
+    parts = []
+    for keys in (slice(0, 33), slice(33, 70)):
+        part = tilewright.attention(q, k[:, keys], v[:, keys], normalize=False)
+        assert [x.dtype for x in part] == [numpy.float32] * 3
+        parts.append(part)
+    row_max = numpy.maximum(parts[0][1], parts[1][1])
+    weights = [numpy.exp(part[1] - row_max) for part in parts]
+    row_sum = sum(weight * part[2] for weight, part in zip(weights, parts, strict=True))
+    rows = [weight.transpose(0, 2, 1)[..., None] for weight in weights]
+    out = sum(row * part[0] for row, part in zip(rows, parts, strict=True))
+    out /= row_sum.transpose(0, 2, 1)[..., None]
+    assert_close(out, row_max + numpy.log(row_sum), q, k, v, "float32")
 
 
 @pytest.mark.parametrize("window_size", [(-1, -1), (7, -1), (-1, 3), (0, 0), [20, 5]], ids=str)
@@ -85,6 +117,12 @@ def test_two_runs_are_bit_equal(make_qkv):
     q, k, v = make_qkv(q_len=200, kv_len=300)
     first, second = (tilewright.attention(q, k, v, causal=True) for _ in range(2))
     assert (first == second).all()
+
+
+@pytest.mark.parametrize("flag", ["batch_invariant", "check_lengths"])
+def test_flags_that_change_no_value_here(make_qkv, flag):
+    q, k, v = make_qkv()
+    assert (tilewright.attention(q, k, v, **{flag: True}) == tilewright.attention(q, k, v)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

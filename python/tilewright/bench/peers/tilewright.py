@@ -17,10 +17,8 @@ class TilewrightKernel(Peer):
         self.operation = kernel.operation
 
     def supports(self, case: Any) -> str | None:
-        if case.v_dim != case.head_dim:
-            return f"v_dim is {case.v_dim}, must equal head_dim {case.head_dim}"
         problem = case.to_json()
-        del problem["v_dim"]
+        problem["value_dim"] = problem.pop("v_dim")
         index = int(case.device.partition(":")[2] or 0)
         return _native.why_not(self.kernel, device_index=index, **problem)
 
