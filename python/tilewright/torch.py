@@ -1,0 +1,72 @@
+"""PyTorch's operator torch.ops.tilewright.attention; importing this module registers it.
+
+tilewright.attention() goes through the operator by itself where PyTorch traces a call or records
+gradients, so that torch.compile and torch.export take it whole. Import this module to call the
+operator by name, or before an exported program that contains it is loaded.
+"""
+
+import torch
+from torch import Tensor
+
+from tilewright._attention import output_shapes, run, statistics_of
+from tilewright._errors import UnsupportedError
+
+
+@torch.library.custom_op("tilewright::attention", mutates_args=())
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    batch_invariant: bool = False,
+    check_lengths: bool = False,
+    kernel_name: str = "auto",
+    normalize: bool = True,
+    return_lse: bool = False,
+) -> list[Tensor]:
+    """tilewright.attention() with its arguments flattened.
+
+    Returns [out], [out, lse] where return_lse, or [out, row_max, row_sum] without normalize.
+    """
+    optional = {
+        "sinks": sinks,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "seqused_k": seqused_k,
+    }
+    options = {
+        "softmax_scale": softmax_scale,
+        "causal": causal,
+        "window_size_left": window_size_left,
+        "window_size_right": window_size_right,
+        "softcap": softcap,
+        "batch_invariant": batch_invariant,
+        "check_lengths": check_lengths,
+        "kernel_name": kernel_name,
+    }
+    return run(q, k, v, optional, options, statistics_of(normalize, return_lse))
+
+
+@attention.register_fake
+def _empty_results(q, k, v, *optional, normalize=True, return_lse=False, **options):
+    """What the operator returns, without the values."""
+    out_shape, row_shape = output_shapes(q, v)
+    out = q.new_empty(out_shape, dtype=q.dtype if normalize else torch.float32)
+    statistics = statistics_of(normalize, return_lse)
+    return [out] + [q.new_empty(row_shape, dtype=torch.float32) for _ in statistics]
+
+
+def _refuse_backward(ctx, *gradients):
+    raise UnsupportedError("unsupported", "q", "needs a gradient: attention has no backward")
+
+
+attention.register_autograd(_refuse_backward)
