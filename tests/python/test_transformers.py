@@ -1,0 +1,212 @@
+"""Small random models of Hugging Face Transformers: logits against its own implementations.
+
+On the CPU, and on a GPU where there is one. Nothing is downloaded.
+"""
+
+import pytest
+
+import tilewright
+from tilewright import UnsupportedError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import tilewright.transformers
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "pad_token_id": 0,
+}
+# name: (model, what its configuration adds, the implementation to compare with)
+MODELS = {
+    "llama": ("Llama", {}, "sdpa"),
+    "mistral, window": ("Mistral", {"sliding_window": 7}, "sdpa"),
+    "gemma2, window and soft cap": (
+        *("Gemma2", {"sliding_window": 7, "attn_logit_softcapping": 2.0}),
+        "eager",
+    ),
+    "gpt-oss, window and sinks": (
+        *("GptOss", {"sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 1}),
+        "eager",
+    ),
+}
+LENGTH = 21
+PADDING = (5, 0, 11)  # tokens of each row of a batch
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    tilewright.transformers.register()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def make_model(kind, extra=None, device="cpu", dtype=torch.float32):
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **(extra or {}))
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(parameter)
+    return model.to(device, dtype).eval()
+
+
+def make_tokens(device="cpu"):
+    return torch.randint(3, SIZES["vocab_size"], (len(PADDING), LENGTH), device=device)
+
+
+def make_mask(side, device="cpu"):
+    mask = torch.ones((len(PADDING), LENGTH), dtype=torch.int64, device=device)
+    for row, count in zip(mask, PADDING, strict=True):
+        row[slice(count) if side == "left" else slice(LENGTH - count, None)] = 0
+    return mask
+
+
+def logits(model, implementation, tokens, mask=None):
+    model.set_attn_implementation(implementation)
+    return model(tokens, attention_mask=mask).logits.float()
+
+
+def relative_error(actual, expected):
+    return ((actual - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_on_the_cpu(name, side):
+    kind, extra, implementation = MODELS[name]
+    model, tokens = make_model(kind, extra), make_tokens()
+    mask = side and make_mask(side)
+    expected = logits(model, implementation, tokens, mask)
+    actual = logits(model, "tilewright", tokens, mask)
+    assert actual.isfinite().all()
+    there = slice(None) if mask is None else mask.bool()
+    assert relative_error(actual[there], expected[there]) < 1e-5
+
+
+@pytest.mark.parametrize("side", [None, "left"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_bf16_logits(device, side):
+    """As far from fp32's logits as SDPA's in bf16 are, give or take."""
+    model, tokens = make_model("Llama", device=device), make_tokens(device)
+    mask = side and make_mask(side, device)
+    there = slice(None) if mask is None else mask.bool()
+    expected = logits(model, "eager", tokens, mask)[there]
+    model.bfloat16()
+    sdpa = logits(model, "sdpa", tokens, mask)[there]
+    try:
+        actual = logits(model, "tilewright", tokens, mask)[there]
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert relative_error(actual, expected) < 1.5 * relative_error(sdpa, expected)
+    assert relative_error(actual, sdpa) < 2e-2
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral, window"])
+def test_generates_the_same_tokens(name, cache):
+    model, tokens, mask = make_model(*MODELS[name][:2]), make_tokens(), make_mask("left")
+    results = []
+    for implementation in ("sdpa", "tilewright"):
+        model.set_attn_implementation(implementation)
+        results.append(
+            model.generate(
+                tokens,
+                attention_mask=mask,
+                max_new_tokens=10,
+                do_sample=False,
+                cache_implementation=cache,
+                disable_compile=True,
+            )
+        )
+    assert torch.equal(*results)
+
+
+def test_prefill_in_two_parts():
+    model, tokens, mask = make_model("Llama"), make_tokens(), make_mask("left")
+    expected = logits(model, "tilewright", tokens, mask)[:, 13:]
+    first = model(tokens[:, :13], attention_mask=mask[:, :13], use_cache=True)
+    second = model(tokens[:, 13:], attention_mask=mask, past_key_values=first.past_key_values)
+    torch.testing.assert_close(second.logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_compiles_to_one_graph(is_padded):
+    torch.compiler.reset()
+    model, tokens = make_model("Llama"), make_tokens()
+    mask = make_mask("left") if is_padded else None
+    expected = logits(model, "tilewright", tokens, mask)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    actual = compiled(tokens, attention_mask=mask).logits
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_bidirectional_attention_with_padding():
+    config = transformers.BertConfig(
+        vocab_size=100,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    model, tokens, mask = transformers.BertModel(config).eval(), make_tokens(), make_mask("right")
+    states = []
+    for implementation in ("sdpa", "tilewright"):
+        model.set_attn_implementation(implementation)
+        states.append(model(tokens, attention_mask=mask).last_hidden_state[mask.bool()])
+    torch.testing.assert_close(*states, rtol=0, atol=1e-5)
+
+
+def with_a_hole(mask):
+    mask[0, LENGTH // 2] = 0
+    return mask
+
+
+# name: (arguments of the model, argument at fault, a part of the message)
+REFUSED = {
+    "padding between tokens": (
+        lambda: {"attention_mask": with_a_hole(make_mask("right"))},
+        *("attention_mask", "has padding between tokens, must be at the ends"),
+    ),
+    "a dense mask": (
+        lambda: {"attention_mask": torch.ones(len(PADDING), 1, LENGTH, LENGTH).bool()},
+        *("attention_mask", "has rank 4, must be"),
+    ),
+    "sequences packed by their positions": (
+        lambda: {
+            "position_ids": (torch.arange(LENGTH) % 7).expand(len(PADDING), -1),
+            "use_cache": False,
+        },
+        *("attention_mask", "is more than causal, a sliding window and padding"),
+    ),
+    "weights as an output": (
+        lambda: {"output_attentions": True},
+        *("output_attentions", "is given, must be left out"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_missing_is_refused_by_name(name):
+    make_arguments, argument, message = REFUSED[name]
+    model = make_model("Llama")
+    model.set_attn_implementation("tilewright")
+    with pytest.raises(UnsupportedError) as raised:
+        model(make_tokens(), **make_arguments())
+    assert raised.value.argument == argument
+    assert message in str(raised.value)
+
+
+def test_dropout_is_refused():
+    model = make_model("Llama", {"attention_dropout": 0.1}).train()
+    model.set_attn_implementation("tilewright")
+    with pytest.raises(UnsupportedError, match="dropout: is given, must be left out"):
+        model(make_tokens())
