@@ -171,8 +171,8 @@ nb::dict to_dict(const KernelInfo& kernel) {
     dtypes.append(text(name(dtype)));
   }
   nb::list head_dims;
-  for (const int head_dim : kernel.head_dims) {
-    head_dims.append(head_dim);
+  for (const HeadDims dims : kernel.head_dims) {
+    head_dims.append(nb::make_tuple(dims.qk, dims.v));
   }
   nb::dict row;
   row["name"] = text(kernel.name);
@@ -226,10 +226,12 @@ std::optional<std::string> py_why_not(std::string_view kernel_name, int device_i
                            .kv_len = kv_len,
                            .heads = heads,
                            .kv_heads = kv_heads,
-                           .head_dim = kernel->head_dims.empty() ? 128 : kernel->head_dims.front(),
                            .causal = causal};
   if (head_dim) {
     problem.head_dim = *head_dim;
+  } else if (!kernel->head_dims.empty()) {
+    problem.head_dim = kernel->head_dims.front().qk;
+    problem.value_dim = kernel->head_dims.front().v;
   }
   if (dtype) {
     problem.dtype = parse_dtype(*dtype);
