@@ -21,6 +21,14 @@ std::vector<std::string_view> names_of(std::span<const DType> dtypes) {
   return names;
 }
 
+std::vector<std::string> names_of(std::span<const HeadDims> head_dims) {
+  std::vector<std::string> names;
+  for (const HeadDims dims : head_dims) {
+    names.push_back(name(dims));
+  }
+  return names;
+}
+
 std::vector<std::string_view> names_of(std::span<const Feature> features) {
   std::vector<std::string_view> names;
   for (const Feature feature : features) {
@@ -33,9 +41,19 @@ std::vector<std::string_view> names_of(std::span<const Feature> features) {
 std::optional<std::string> why_not_here(const KernelInfo& kernel) {
   AttentionProblem problem{.dtype = kernel.dtypes.front()};
   if (!kernel.head_dims.empty()) {
-    problem.head_dim = kernel.head_dims.front();
+    problem.head_dim = kernel.head_dims.front().qk;
+    problem.value_dim = kernel.head_dims.front().v;
   }
   return why_not(kernel, problem, device_for(kernel, std::nullopt));
+}
+
+// A list of pairs: the head dim of q and k, and of v and o.
+Json to_json(std::span<const HeadDims> head_dims) {
+  Json pairs = Json::array();
+  for (const HeadDims dims : head_dims) {
+    pairs.push_back({dims.qk, dims.v});
+  }
+  return pairs;
 }
 
 Json to_json(const KernelInfo& kernel) {
@@ -46,7 +64,7 @@ Json to_json(const KernelInfo& kernel) {
           {"device", kernel.device == DeviceKind::cpu ? "cpu" : "cuda"},
           {"compute_capability", kernel.compute_capability},
           {"dtypes", names_of(kernel.dtypes)},
-          {"head_dims", std::vector<int>(kernel.head_dims.begin(), kernel.head_dims.end())},
+          {"head_dims", to_json(kernel.head_dims)},
           {"features", names_of(kernel.features)},
           {"alignment_bytes", kernel.alignment_bytes},
           {"doc", kernel.doc},
@@ -60,7 +78,8 @@ void print(const KernelInfo& kernel) {
                                  : fmt::format("cuda {}.{}", kernel.compute_capability / 10,
                                                kernel.compute_capability % 10);
   const std::string head_dims =
-      kernel.head_dims.empty() ? "any" : fmt::format("{}", fmt::join(kernel.head_dims, ", "));
+      kernel.head_dims.empty() ? "any"
+                               : fmt::format("{}", fmt::join(names_of(kernel.head_dims), ", "));
   fmt::print("{:<6} {}: {}\n", kernel.name, kernel.operation, kernel.summary);
   const std::string features =
       kernel.features.empty()

@@ -10,23 +10,34 @@
 namespace tilewright::reference {
 namespace {
 
-double round_to_bf16(double value) {
-  return bf16_to_float(float_to_bf16(static_cast<float>(value)));
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+double round_to(Rounding rounding, double value) {
+  switch (rounding) {
+    case Rounding::exact:
+      return value;
+    case Rounding::bf16:
+      return bf16_to_float(float_to_bf16(static_cast<float>(value)));
+    case Rounding::fp16:
+      return fp16_to_float(float_to_fp16(static_cast<float>(value)));
+  }
+  return value;
 }
 
-// A (B, N, H, D) tensor as dense (B, H, N, D) doubles.
+// A (B, N, H, D) tensor, or a packed (T, H, D) one as a batch of 1, as dense (B, H, N, D) doubles.
 struct Dense {
   explicit Dense(const ConstTensorView& tensor)
-      : batch(tensor.shape[0]),
-        length(tensor.shape[1]),
-        heads(tensor.shape[2]),
-        dim(tensor.shape[3]) {
+      : batch(tensor.rank == 4 ? tensor.shape[0] : 1),
+        length(tensor.shape[tensor.rank - 3]),
+        heads(tensor.shape[tensor.rank - 2]),
+        dim(tensor.shape[tensor.rank - 1]) {
     values.reserve(static_cast<std::size_t>(batch * length * heads * dim));
     for (std::int64_t b = 0; b < batch; ++b) {
       for (std::int64_t h = 0; h < heads; ++h) {
         for (std::int64_t n = 0; n < length; ++n) {
-          const std::int64_t offset =
-              b * tensor.stride[0] + n * tensor.stride[1] + h * tensor.stride[2];
+          const std::int64_t offset = b * (tensor.rank == 4 ? tensor.stride[0] : 0) +
+                                      n * tensor.stride[tensor.rank - 3] +
+                                      h * tensor.stride[tensor.rank - 2];
           for (std::int64_t d = 0; d < dim; ++d) {
             values.push_back(load(tensor, offset + d));
           }
@@ -43,7 +54,44 @@ struct Dense {
   std::vector<double> values;
 };
 
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+// Where sequence b's rows lie in a tensor: `length` of them from `first` on, in batch entry
+// `batch`.
+struct Rows {
+  std::int64_t batch;
+  std::int64_t first;
+  std::int64_t length;
+};
+
+Rows rows_of(std::int64_t b, const Dense& tensor,
+             const std::optional<ConstTensorView>& cu_seqlens) {
+  if (!cu_seqlens) {
+    return {.batch = b, .first = 0, .length = tensor.length};
+  }
+  const auto at = [&](std::int64_t i) { return static_cast<std::int64_t>(load(*cu_seqlens, i)); };
+  return {.batch = 0, .first = at(b), .length = at(b + 1) - at(b)};
+}
+
+// The keys [first, end) that query i of nq sees among nk.
+struct Keys {
+  std::int64_t first;
+  std::int64_t end;
+};
+
+Keys visible_keys(std::int64_t i, std::int64_t nq, std::int64_t nk,
+                  const AttentionOptions& options) {
+  const std::int64_t here = i + nk - nq;
+  Keys keys{.first = 0, .end = nk};
+  if (options.causal) {
+    keys.end = std::min(keys.end, here + 1);
+  }
+  if (options.window.left) {
+    keys.first = std::max(keys.first, here - *options.window.left);
+  }
+  if (options.window.right) {
+    keys.end = std::min(keys.end, here + *options.window.right + 1);
+  }
+  return keys;
+}
 
 // What a row's softmax depends on beside its keys.
 struct Scoring {
@@ -53,16 +101,20 @@ struct Scoring {
   Rounding rounding;
 };
 
-// One query row against the keys [first, end) of its head: writes D outputs, returns the LSE.
-double attend(const double* q, const Dense& k, const Dense& v, std::int64_t b, std::int64_t kv_head,
-              std::int64_t first, std::int64_t end, const Scoring& scoring, double* o) {
+struct RowSums {
+  double max;
+  double sum;
+};
+
+// One query row against some keys of its head, whose row 0 are k and v: writes the un-normalised o.
+RowSums attend(const double* q, const double* k, std::int64_t dim, const double* v,
+               std::int64_t value_dim, Keys keys, const Scoring& scoring, double* o) {
   std::vector<double> s;
   double max = scoring.sink;
-  for (std::int64_t j = first; j < end; ++j) {
-    const double* const key = k.row(b, kv_head, j);
+  for (std::int64_t j = keys.first; j < keys.end; ++j) {
     double dot = 0;
-    for (std::int64_t d = 0; d < k.dim; ++d) {
-      dot += q[d] * key[d];
+    for (std::int64_t d = 0; d < dim; ++d) {
+      dot += q[d] * k[j * dim + d];
     }
     double score = scoring.scale * dot;
     if (scoring.softcap > 0) {
@@ -71,64 +123,97 @@ double attend(const double* q, const Dense& k, const Dense& v, std::int64_t b, s
     s.push_back(score);
     max = std::max(max, score);
   }
-  std::fill(o, o + v.dim, 0.0);
-  if (s.empty()) {
-    return max;
+  std::fill(o, o + value_dim, 0.0);
+  if (s.empty() && scoring.sink == kMinusInfinity) {
+    return {.max = kMinusInfinity, .sum = 0};
   }
-  const bool rounds = scoring.rounding == Rounding::bf16;
   double sum = std::exp(scoring.sink - max);
-  for (std::int64_t j = first; j < end; ++j) {
-    const double weight = std::exp(s[static_cast<std::size_t>(j - first)] - max);
+  for (std::int64_t j = keys.first; j < keys.end; ++j) {
+    const double weight = std::exp(s[static_cast<std::size_t>(j - keys.first)] - max);
     sum += weight;
-    const double used = rounds ? round_to_bf16(weight) : weight;
-    const double* const value = v.row(b, kv_head, j);
-    for (std::int64_t d = 0; d < v.dim; ++d) {
-      o[d] += used * value[d];
+    const double rounded_weight = round_to(scoring.rounding, weight);
+    for (std::int64_t d = 0; d < value_dim; ++d) {
+      o[d] += rounded_weight * v[j * value_dim + d];
     }
   }
-  for (std::int64_t d = 0; d < v.dim; ++d) {
-    o[d] = rounds ? round_to_bf16(o[d] / sum) : o[d] / sum;
+  return {.max = max, .sum = sum};
+}
+
+void normalize(double* o, std::int64_t dim, double sum, Rounding rounding) {
+  for (std::int64_t d = 0; d < dim; ++d) {
+    o[d] = sum == 0 ? 0.0 : round_to(rounding, o[d] / sum);
   }
-  return max + std::log(sum);
+}
+
+// What all rows of a call share.
+struct Call {
+  Scoring scoring(std::int64_t head) const {
+    return {.scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(q.dim)),
+            .softcap = options.softcap,
+            .sink = tensors.sinks ? load(*tensors.sinks, head * tensors.sinks->stride[0])
+                                  : kMinusInfinity,
+            .rounding = rounding};
+  }
+
+  std::int64_t sequences() const {
+    return tensors.cu_seqlens_q ? tensors.cu_seqlens_q->shape[0] - 1 : q.batch;
+  }
+
+  const AttentionTensors& tensors;
+  const AttentionOptions& options;
+  Rounding rounding;
+  Dense q;
+  Dense k;
+  Dense v;
+};
+
+AttentionResult result_of(const Call& call) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  const auto rows = static_cast<std::size_t>(call.q.batch * call.q.heads * call.q.length);
+  AttentionResult result;
+  result.o.resize(rows * static_cast<std::size_t>(call.v.dim), kNaN);
+  result.lse.resize(rows, kNaN);
+  result.row_max.resize(rows, kNaN);
+  result.row_sum.resize(rows, kNaN);
+  return result;
+}
+
+void attend_sequence(const Call& call, std::int64_t b, AttentionResult& result) {
+  const auto& [tensors, options, rounding, q, k, v] = call;
+  const Rows queries = rows_of(b, q, tensors.cu_seqlens_q);
+  const Rows keys = rows_of(b, k, tensors.cu_seqlens_k);
+  const auto used_keys =
+      tensors.seqused_k ? static_cast<std::int64_t>(load(*tensors.seqused_k, b)) : keys.length;
+
+#pragma omp parallel for collapse(2) schedule(dynamic, 16)
+  for (std::int64_t h = 0; h < q.heads; ++h) {
+    for (std::int64_t i = 0; i < queries.length; ++i) {
+      const std::int64_t n = queries.first + i;
+      const std::int64_t kv_head = h / (q.heads / k.heads);
+      double* const o = result.o.data() + ((queries.batch * q.length + n) * q.heads + h) * v.dim;
+      const RowSums sums = attend(
+          q.row(queries.batch, h, n),  //
+          k.row(keys.batch, kv_head, keys.first), k.dim, v.row(keys.batch, kv_head, keys.first),
+          v.dim, visible_keys(i, queries.length, used_keys, options), call.scoring(h), o);
+      if (!tensors.row_max) {
+        normalize(o, v.dim, sums.sum, rounding);
+      }
+      const auto row = static_cast<std::size_t>((queries.batch * q.heads + h) * q.length + n);
+      result.row_max[row] = sums.max;
+      result.row_sum[row] = sums.sum;
+      result.lse[row] = sums.max + std::log(sums.sum);
+    }
+  }
 }
 
 }  // namespace
 
 AttentionResult attention(const AttentionTensors& tensors, const AttentionOptions& options,
                           Rounding rounding) {
-  const Dense q(tensors.q);
-  const Dense k(tensors.k);
-  const Dense v(tensors.v);
-  const double scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(q.dim));
-  AttentionResult result;
-  result.o.resize(q.values.size());
-  result.lse.resize(static_cast<std::size_t>(q.batch * q.heads * q.length));
-
-#pragma omp parallel for schedule(dynamic, 16)
-  for (std::int64_t row = 0; row < q.batch * q.heads * q.length; ++row) {
-    const std::int64_t i = row % q.length;
-    const std::int64_t h = row / q.length % q.heads;
-    const std::int64_t b = row / q.length / q.heads;
-    const std::int64_t here = i + k.length - q.length;
-    std::int64_t first = 0;
-    std::int64_t end = k.length;
-    if (options.causal) {
-      end = std::min(end, here + 1);
-    }
-    if (options.window.left) {
-      first = std::max(first, here - *options.window.left);
-    }
-    if (options.window.right) {
-      end = std::min(end, here + *options.window.right + 1);
-    }
-    const Scoring scoring{
-        .scale = scale,
-        .softcap = options.softcap,
-        .sink = tensors.sinks ? load(*tensors.sinks, h * tensors.sinks->stride[0]) : kMinusInfinity,
-        .rounding = rounding};
-    double* const o = result.o.data() + ((b * q.length + i) * q.heads + h) * q.dim;
-    result.lse[static_cast<std::size_t>(row)] =
-        attend(q.row(b, h, i), k, v, b, h / (q.heads / k.heads), first, end, scoring, o);
+  const Call call{tensors, options, rounding, Dense(tensors.q), Dense(tensors.k), Dense(tensors.v)};
+  AttentionResult result = result_of(call);
+  for (std::int64_t b = 0; b < call.sequences(); ++b) {
+    attend_sequence(call, b, result);
   }
   return result;
 }

@@ -7,22 +7,23 @@
 
 namespace tilewright::reference {
 
-// The result of an attention problem, dense: o is (B, Nq, H, D), lse is (B, H, Nq).
+// The result of an attention problem, dense and in the layouts of the tensors: o (B, Nq, H, Dv) or
+// packed (Tq, H, Dv); lse, row_max and row_sum (B, H, Nq) or packed (H, Tq). NaN in the rows that
+// belong to no sequence. o is normalised unless the tensors have row_max and row_sum.
 struct AttentionResult {
   std::vector<double> o;
   std::vector<double> lse;
+  std::vector<double> row_max;
+  std::vector<double> row_sum;
 };
 
-// How the reference rounds on the way; `exact` is the oracle.
-enum class Rounding {
-  exact,
-  // The unavoidable error of a kernel that feeds BF16 tensor cores: exp(s - m) is rounded to BF16
-  // before it meets V, and O is rounded to BF16. All else in float64.
-  bf16,
-};
+// How the reference rounds on the way; `exact` is the oracle. The others have the unavoidable error
+// of a kernel that feeds 16-bit tensor cores: exp(s - m) is rounded before it meets V, and a
+// normalised O is. All else in float64.
+enum class Rounding { exact, bf16, fp16 };
 
-// Computes the problem on host tensors (tensors.o is read for its shape only, tensors.lse not at
-// all). The semantics are those of tilewright::attention().
+// Computes the problem on host tensors. The semantics are those of tilewright::attention(); of the
+// outputs only row_max is looked at, for its presence.
 AttentionResult attention(const AttentionTensors& tensors, const AttentionOptions& options,
                           Rounding rounding = Rounding::exact);
 

@@ -36,7 +36,7 @@ void fill_constant(const TensorView& tensor, double value);
 // The value of the element at an offset from tensor.data, in elements.
 double load(const ConstTensorView& tensor, std::int64_t offset);
 
-// Rounds to the tensor's dtype, to nearest even, and stores.
+// Rounds to the tensor's dtype, to nearest even (integers: towards zero), and stores.
 void store(const TensorView& tensor, std::int64_t offset, double value);
 
 // Are all bytes between the elements still `filler`?

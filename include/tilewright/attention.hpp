@@ -1,6 +1,6 @@
 // Forward attention: O = softmax(scale * Q K^T + mask) V, and its log-sum-exp; with a sliding
-// window, a soft cap on the scores, attention sinks, sequences of different lengths packed one after
-// the other, and an un-normalised result to be merged later, where asked for.
+// window, a soft cap on the scores, attention sinks, sequences of different lengths packed one
+// after the other, and an un-normalised result to be merged later, where asked for.
 #pragma once
 
 #include <cstddef>
@@ -36,15 +36,16 @@ using Stream = CUstream_st*;
 // may be packed without the other. Lengths may be 0; Nq and Nk of a mask are each sequence's own.
 //   cu_seqlens_q, cu_seqlens_k  (B + 1) int32, from 0, ascending, up to Tq or Tk at most
 //   seqused_k                   (B) int32: only the first seqused_k[b] keys of sequence b count, at
-//                               most its length; Nk of a mask is this number
-// They lie on the tensors' device. Rows of o beyond the last sequence's end are not written. On CPU
-// tensors their values are checked; on CUDA that is the caller's duty, unless options.check_lengths.
+//                               most its length; Nk of a mask is this number. k need not be packed
+// They lie on the tensors' device, contiguous. Outputs' rows beyond the end of the last sequence
+// are not written. On CPU tensors the values are checked; on CUDA that is the caller's duty, unless
+// options.check_lengths is set.
 //
 // Un-normalised. With row_max and row_sum, both fp32 of the shape of lse, o is fp32 and holds
 // sum_j exp(s_j - m) v_j of each row, where m is the maximum of its scores s (scale, soft cap and
-// sink included) and l = sum_j exp(s_j - m); m = -infinity, l = 0 and o = 0 where it sees no key.
-// Two such results over different keys merge into one: m' = max(m1, m2), l' = l1 exp(m1 - m') +
-// l2 exp(m2 - m'), and o' the same way. A sink may take part in one of them only.
+// sink included) and l = sum_j exp(s_j - m); m = -infinity, l = 0 and o = 0 in a row without
+// scores. Two such results over different keys merge into one: m' = max(m1, m2), l' = l1 exp(m1 -
+// m') + l2 exp(m2 - m'), and o' the same way. A sink may take part in one of them only.
 struct AttentionTensors {
   ConstTensorView q;
   ConstTensorView k;
@@ -68,7 +69,8 @@ struct Window {
 
 struct AttentionOptions {
   // Query i stands at key i + Nk - Nq (aligned to the bottom right), and with causal sees no key
-  // beyond it. A row that sees no key gives o = 0 and lse = -infinity (with sinks, its sink).
+  // beyond it. A row that sees no key gives o = 0 and lse = -infinity (with sinks, its sink). What
+  // lies in keys and values that no query sees does not matter, be it NaN.
   bool causal = false;
   // Query i sees keys i + Nk - Nq - left ... i + Nk - Nq + right. Where causal too, both hold.
   Window window{};
@@ -79,8 +81,8 @@ struct AttentionOptions {
   // A row's result depends on nothing but that row's own sequence: not on the batch it is computed
   // in, nor on its place there. Otherwise a batch too small to fill the GPU may be split over keys.
   bool batch_invariant = false;
-  // Reads cu_seqlens and seqused_k back from the GPU to check them: synchronises the stream, and
-  // cannot be captured. For debugging.
+  // Copies cu_seqlens_q, cu_seqlens_k and seqused_k from the GPU to check their values: waits for
+  // the stream, and cannot be captured. For debugging.
   bool check_lengths = false;
   // A name of kernels(), or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
@@ -98,11 +100,11 @@ struct Workspace {
 std::size_t attention_workspace_bytes(const AttentionTensors& tensors,
                                       const AttentionOptions& options = {});
 
-// Computes o and, where given, lse. On CUDA tensors the work is queued on `stream` and the call
-// returns at once; it neither allocates nor synchronises and can be captured in a CUDA graph (make
-// one ordinary call first: a kernel's first call on a device sets its shared-memory limit). On CPU
-// tensors the results are there on return. Throws tilewright::Error, with nothing written, when an
-// argument is wrong or no kernel can run the problem.
+// Computes o and, where given, the row statistics. On CUDA tensors the work is queued on `stream`
+// and the call returns at once; it neither allocates nor synchronises and can be captured in a CUDA
+// graph (make one ordinary call first: a kernel's first call on a device sets its shared-memory
+// limit). On CPU tensors the results are there on return. Throws tilewright::Error, with nothing
+// written, when an argument is wrong or no kernel can run the problem.
 void attention(const AttentionTensors& tensors, const AttentionOptions& options = {},
                Workspace workspace = {}, Stream stream = nullptr);
 

@@ -40,14 +40,19 @@ struct HeadDims {
   friend constexpr bool operator==(HeadDims, HeadDims) = default;
 };
 
+// "128", or "192 (v 128)" where they differ.
+inline std::string name(HeadDims dims) {
+  return std::to_string(dims.qk) + (dims.v == dims.qk ? "" : " (v " + std::to_string(dims.v) + ")");
+}
+
 // One kernel's row: everything a person or a dispatcher wants to know before calling it.
 struct KernelInfo {
-  std::string_view name;           // what AttentionOptions::kernel takes
-  std::string_view operation;      // "attention"
-  std::string_view summary;        // one line
-  DeviceKind device;               // where its tensors live
-  int compute_capability;          // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
-  std::span<const DType> dtypes;   // of q, k, v and o
+  std::string_view name;          // what AttentionOptions::kernel takes
+  std::string_view operation;     // "attention"
+  std::string_view summary;       // one line
+  DeviceKind device;              // where its tensors live
+  int compute_capability;         // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
+  std::span<const DType> dtypes;  // of q, k and v
   std::span<const HeadDims> head_dims;  // empty: any
   std::span<const Feature> features;
   int alignment_bytes;   // of base pointers and outer strides of q, k, v and o
@@ -62,7 +67,8 @@ std::span<const KernelInfo> kernels();
 const KernelInfo* find_kernel(std::string_view name);
 
 // The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
-// are checked against alignment_bytes when the tensors are given.
+// are checked against alignment_bytes when the tensors are given. Of packed sequences `batch` is
+// the number; q_len and kv_len are then the tokens of all of them together.
 struct AttentionProblem {
   DType dtype = DType::bf16;
   std::int64_t batch = 1;
@@ -71,12 +77,13 @@ struct AttentionProblem {
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 128;
-  std::int64_t value_dim = 0;  // 0: head_dim
+  std::int64_t value_dim = 0;  // of v and o; 0: head_dim
   bool causal = false;
   bool window = false;
   bool softcap = false;
   bool sinks = false;
-  bool packed = false;  // cu_seqlens_q, cu_seqlens_k or seqused_k
+  bool packed = false;          // cu_seqlens_q, cu_seqlens_k or seqused_k
+  bool packed_queries = false;  // cu_seqlens_q
   bool unnormalized = false;
   bool batch_invariant = false;
 

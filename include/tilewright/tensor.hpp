@@ -16,7 +16,8 @@ constexpr std::size_t size_bytes(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::int32 ? 4 : 2;
 }
 
-// "fp32", "fp16", "bf16", "int32": the spelling used in messages, results files and on the command line.
+// "fp32", "fp16", "bf16", "int32": the spelling used in messages, results files and on the command
+// line.
 constexpr std::string_view name(DType dtype) {
   switch (dtype) {
     case DType::fp32:

@@ -245,13 +245,12 @@ std::optional<std::string> py_why_not(std::string_view kernel_name, int device_i
                            .heads = heads,
                            .kv_heads = kv_heads,
                            .causal = causal};
-  if (!kernel->head_dims.empty()) {
-    problem.head_dim = kernel->head_dims.front().qk;
-    problem.value_dim = kernel->head_dims.front().v;
-  }
   if (head_dim) {
     problem.head_dim = *head_dim;
     problem.value_dim = value_dim;
+  } else if (!kernel->head_dims.empty()) {
+    problem.head_dim = kernel->head_dims.front().qk;
+    problem.value_dim = kernel->head_dims.front().v;
   }
   if (dtype) {
     problem.dtype = parse_dtype(*dtype);

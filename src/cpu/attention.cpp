@@ -5,19 +5,19 @@
 //
 //   pack Q (scaled by scale * log2 e)                         (Br, D)
 //   for each key tile:
-//     pack K transposed, pack V                               (D, Bc), (Bc, D)
+//     pack K transposed, pack V                               (D, Bc), (Bc, Dv)
 //     S = Q K^T | cap | P = exp2(S - m), l, rescale O | O += P V
 //   sink | O / l, LSE
 //
 // Source    FlashAttention-2, algorithm 1.
-// Tiles     Br = 192 rows, or 48 where there would be too few tasks for the cores; Bc = 128.
-// Scratch   per thread 4 (Br (2 D + Bc + 2) + 2 D Bc) bytes, kept between calls: 420 KB at D = 128,
-//           independent of the lengths, so that a tile's work stays in the L2 cache.
+// Tiles     Br = 192 rows, or 48 where there would be too few tasks for the cores; Bc = 128. Key
+//           tiles start at multiples of Bc of their sequence: a row's sums do not depend on Br.
+// Scratch   per thread 4 (Br (D + Dv + Bc + 2) + (D + Dv) Bc) bytes, kept between calls: 420 KB at
+//           D = 128, independent of the lengths, so that a tile's work stays in the L2 cache.
 // Packing   brings any dtype and strides to dense FP32, D padded with zeros to a multiple of 16.
 // Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
 // Limits    BF16 and FP16 gain no speed over FP32: they are converted when packed. The soft cap's
-// tanh
-//           is taken one score at a time and costs more than all else.
+//           tanh is taken one score at a time and costs more than all else.
 #include <omp.h>
 
 #include <algorithm>
@@ -54,9 +54,35 @@ TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
-// One task: `rows` queries from row0 on, of one head.
-struct Task {
+// Where a sequence's queries and keys begin in their tensors, and how many there are.
+struct Sequence {
   int batch;
+  int first_query;
+  int first_key;
+  int q_len;
+  int kv_len;
+};
+
+Sequence sequence_of(const AttentionParams& p, int batch) {
+  Sequence s{
+      .batch = batch, .first_query = 0, .first_key = 0, .q_len = p.q_len, .kv_len = p.kv_len};
+  if (p.cu_seqlens_q != nullptr) {
+    s.first_query = p.cu_seqlens_q[batch];
+    s.q_len = p.cu_seqlens_q[batch + 1] - s.first_query;
+  }
+  if (p.cu_seqlens_k != nullptr) {
+    s.first_key = p.cu_seqlens_k[batch];
+    s.kv_len = p.cu_seqlens_k[batch + 1] - s.first_key;
+  }
+  if (p.seqused_k != nullptr) {
+    s.kv_len = p.seqused_k[batch];
+  }
+  return s;
+}
+
+// One task: `rows` queries of a sequence from row0 on, of one head.
+struct Task {
+  Sequence sequence;
   int head;
   int row0;
   int rows;
@@ -66,26 +92,24 @@ struct Task {
 struct Scratch {
   std::vector<float> q, kt, v, s, o, m, l;
 
-  void reserve(int br, int padded_dim) {
+  void reserve(int br, int padded_dim, int padded_value_dim) {
     const auto grow = [](std::vector<float>& buffer, int size) {
       if (buffer.size() < static_cast<std::size_t>(size)) {
         buffer.resize(static_cast<std::size_t>(size));
       }
     };
     grow(q, br * padded_dim);
-    grow(o, br * padded_dim);
+    grow(o, br * padded_value_dim);
     grow(kt, padded_dim * kBc);
-    grow(v, kBc * padded_dim);
+    grow(v, kBc * padded_value_dim);
     grow(s, br * kBc);
     grow(m, br);
     grow(l, br);
   }
 };
 
-template <typename T>
-TILEWRIGHT_INLINE const T* row_of(const void* base, const OuterStrides& stride, int batch, int seq,
-                                  int head) {
-  return static_cast<const T*>(base) + batch * stride.batch + seq * stride.seq + head * stride.head;
+std::int64_t offset_of(const OuterStrides& stride, int batch, int seq, int head) {
+  return batch * stride.batch + seq * stride.seq + head * stride.head;
 }
 
 // The keys [first, end) that a row sees; none where end <= first.
@@ -94,10 +118,10 @@ struct Keys {
   int end;
 };
 
-Keys visible_keys(const AttentionParams& p, int row) {
-  const int here = row + p.kv_len - p.q_len;
+Keys visible_keys(const AttentionParams& p, const Sequence& s, int row) {
+  const int here = row + s.kv_len - s.q_len;
   const int right = p.causal ? 0 : p.window_right;
-  return {.first = std::max(here - p.window_left, 0), .end = std::min(here + right + 1, p.kv_len)};
+  return {.first = std::max(here - p.window_left, 0), .end = std::min(here + right + 1, s.kv_len)};
 }
 
 // Rows to dense FP32, scaled, columns from head_dim on zero.
@@ -184,72 +208,105 @@ TILEWRIGHT_INLINE void add_sink(float sink, float& m, float& l, float* o, int pa
   m = m_new;
 }
 
+// Row i of the task: O, normalised or not, and what is asked for beside it.
 template <typename T>
-TILEWRIGHT_INLINE void write_rows(const AttentionParams& p, const Task& task,
-                                  const Scratch& scratch, int padded_dim) {
-  for (int i = 0; i < task.rows; ++i) {
-    const float l = scratch.l[i];
-    const float inverse_l = l > 0.0f ? 1.0f / l : 0.0f;
-    T* const out = const_cast<T*>(row_of<T>(p.o, p.o_stride, task.batch, task.row0 + i, task.head));
-    for (int d = 0; d < p.head_dim; ++d) {
-      from_float(scratch.o[i * padded_dim + d] * inverse_l, out[d]);
-    }
-    if (p.lse != nullptr) {
-      p.lse[task.batch * p.lse_stride.batch + task.head * p.lse_stride.head +
-            (task.row0 + i) * p.lse_stride.seq] =
-          l > 0.0f ? static_cast<float>(kLn2 * scratch.m[i] + std::log(l))
-                   : -std::numeric_limits<float>::infinity();
+TILEWRIGHT_INLINE void write_row(const AttentionParams& p, const Task& task, int i, float m,
+                                 float l, const float* o) {
+  const auto offset = [&](const OuterStrides& stride) {
+    return offset_of(stride, task.sequence.batch, task.sequence.first_query + task.row0 + i,
+                     task.head);
+  };
+  const auto natural_m = static_cast<float>(kLn2 * m);
+  if (p.row_max != nullptr) {
+    std::copy_n(o, p.value_dim, static_cast<float*>(p.o) + offset(p.o_stride));
+    p.row_max[offset(p.row_max_stride)] = natural_m;
+    p.row_sum[offset(p.row_sum_stride)] = l;
+  } else {
+    const float inverse_l = l == 0.0f ? 0.0f : 1.0f / l;
+    T* const out = static_cast<T*>(p.o) + offset(p.o_stride);
+    for (int d = 0; d < p.value_dim; ++d) {
+      from_float(o[d] * inverse_l, out[d]);
     }
   }
+  if (p.lse != nullptr) {
+    p.lse[offset(p.lse_stride)] = natural_m + std::log(l);
+  }
+}
+
+// A tile of keys, [key0, key0 + count), of which no row of the task sees the first `hidden`.
+struct KeyTile {
+  int key0;
+  int count;
+  int hidden;
+};
+
+// Adds a tile of keys to the task's O, m and l. Q is packed already, scaled for base 2 or, with a
+// cap, as tanh's argument.
+template <typename T, int kRows>
+TILEWRIGHT_INLINE void add_tile(const AttentionParams& p, const Task& task, const KeyTile& tile,
+                                Scratch& scratch) {
+  const int padded_dim = round_up(p.head_dim, kLanes);
+  const int padded_value_dim = round_up(p.value_dim, kLanes);
+  const int columns = round_up(tile.count, kLanes);
+  const int seen_count = tile.count - tile.hidden;
+  const int kv_head = task.head / (p.heads / p.kv_heads);
+  const int first_key = task.sequence.first_key + tile.key0;
+  pack_transposed(
+      static_cast<const T*>(p.k) + offset_of(p.k_stride, task.sequence.batch, first_key, kv_head),
+      p.k_stride.seq, tile.count, p.head_dim, scratch.kt.data());
+  pack_rows(static_cast<const T*>(p.v) +
+                offset_of(p.v_stride, task.sequence.batch, first_key + tile.hidden, kv_head),
+            p.v_stride.seq, seen_count, p.value_dim, padded_value_dim, 1.0f, scratch.v.data());
+  multiply<kRows, false>(scratch.q.data(), padded_dim, scratch.kt.data(), kBc, scratch.s.data(),
+                         kBc, task.rows, columns, p.head_dim);
+  for (int i = 0; i < task.rows; ++i) {
+    float* const s = scratch.s.data() + i * kBc;
+    const Keys seen = visible_keys(p, task.sequence, task.row0 + i);
+    const int first = std::clamp(seen.first - tile.key0, 0, tile.count);
+    const int end = std::clamp(seen.end - tile.key0, 0, tile.count);
+    if (p.softcap > 0) {
+      for (int j = first; j < end; ++j) {
+        s[j] = static_cast<float>(p.softcap * kLog2e) * std::tanh(s[j]);
+      }
+    }
+    online_softmax_row(s, first, end, columns, scratch.m[i], scratch.l[i],
+                       scratch.o.data() + i * padded_value_dim, padded_value_dim);
+  }
+  multiply<kRows, true>(scratch.s.data() + tile.hidden, kBc, scratch.v.data(), padded_value_dim,
+                        scratch.o.data(), padded_value_dim, task.rows, padded_value_dim,
+                        seen_count);
 }
 
 template <typename T, int kRows>
 TILEWRIGHT_INLINE void attend(const AttentionParams& p, const Task& task, Scratch& scratch) {
-  const int dim = p.head_dim;
-  const int padded_dim = round_up(dim, kLanes);
-  const int kv_head = task.head / (p.heads / p.kv_heads);
-  // Scores in base 2, or with a cap as tanh's argument.
-  const bool is_capped = p.softcap > 0;
-  const auto score_scale = static_cast<float>(is_capped ? p.scale / p.softcap : p.scale * kLog2e);
-  pack_rows(row_of<T>(p.q, p.q_stride, task.batch, task.row0, task.head), p.q_stride.seq, task.rows,
-            dim, padded_dim, score_scale, scratch.q.data());
-  std::fill_n(scratch.o.begin(), task.rows * padded_dim, 0.0f);
+  const Sequence& sequence = task.sequence;
+  const int padded_value_dim = round_up(p.value_dim, kLanes);
+  const auto score_scale =
+      static_cast<float>(p.softcap > 0 ? p.scale / p.softcap : p.scale * kLog2e);
+  pack_rows(static_cast<const T*>(p.q) +
+                offset_of(p.q_stride, sequence.batch, sequence.first_query + task.row0, task.head),
+            p.q_stride.seq, task.rows, p.head_dim, round_up(p.head_dim, kLanes), score_scale,
+            scratch.q.data());
+  std::fill_n(scratch.o.begin(), task.rows * padded_value_dim, 0.0f);
   std::fill_n(scratch.m.begin(), task.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(scratch.l.begin(), task.rows, 0.0f);
 
-  const int kv_end = visible_keys(p, task.row0 + task.rows - 1).end;
-  for (int key0 = visible_keys(p, task.row0).first; key0 < kv_end; key0 += kBc) {
-    const int keys = std::min(kBc, kv_end - key0);
-    const int columns = round_up(keys, kLanes);
-    pack_transposed(row_of<T>(p.k, p.k_stride, task.batch, key0, kv_head), p.k_stride.seq, keys,
-                    dim, scratch.kt.data());
-    pack_rows(row_of<T>(p.v, p.v_stride, task.batch, key0, kv_head), p.v_stride.seq, keys, dim,
-              padded_dim, 1.0f, scratch.v.data());
-    multiply<kRows, false>(scratch.q.data(), padded_dim, scratch.kt.data(), kBc, scratch.s.data(),
-                           kBc, task.rows, columns, dim);
-    for (int i = 0; i < task.rows; ++i) {
-      float* const s = scratch.s.data() + i * kBc;
-      const Keys seen = visible_keys(p, task.row0 + i);
-      const int first = std::clamp(seen.first - key0, 0, keys);
-      const int end = std::clamp(seen.end - key0, 0, keys);
-      if (is_capped) {
-        for (int j = first; j < end; ++j) {
-          s[j] = static_cast<float>(p.softcap * kLog2e) * std::tanh(s[j]);
-        }
-      }
-      online_softmax_row(s, first, end, columns, scratch.m[i], scratch.l[i],
-                         scratch.o.data() + i * padded_dim, padded_dim);
-    }
-    multiply<kRows, true>(scratch.s.data(), kBc, scratch.v.data(), padded_dim, scratch.o.data(),
-                          padded_dim, task.rows, padded_dim, keys);
+  const int first = visible_keys(p, sequence, task.row0).first;
+  const int end = visible_keys(p, sequence, task.row0 + task.rows - 1).end;
+  for (int key0 = first / kBc * kBc; key0 < end; key0 += kBc) {
+    add_tile<T, kRows>(
+        p, task,
+        {.key0 = key0, .count = std::min(kBc, end - key0), .hidden = std::max(first - key0, 0)},
+        scratch);
   }
-  if (p.sinks != nullptr) {
-    const auto sink = static_cast<float>(p.sinks[task.head * p.sinks_stride] * kLog2e);
-    for (int i = 0; i < task.rows; ++i) {
-      add_sink(sink, scratch.m[i], scratch.l[i], scratch.o.data() + i * padded_dim, padded_dim);
+  for (int i = 0; i < task.rows; ++i) {
+    float* const o = scratch.o.data() + i * padded_value_dim;
+    if (p.sinks != nullptr) {
+      const auto sink = static_cast<float>(p.sinks[task.head * p.sinks_stride] * kLog2e);
+      add_sink(sink, scratch.m[i], scratch.l[i], o, padded_value_dim);
     }
+    write_row<T>(p, task, i, scratch.m[i], scratch.l[i], o);
   }
-  write_rows<T>(p, task, scratch, padded_dim);
 }
 
 template <int kRows>
@@ -261,6 +318,8 @@ TILEWRIGHT_INLINE void attend_any(const AttentionParams& p, const Task& task, Sc
       return attend<Fp16, kRows>(p, task, scratch);
     case DType::bf16:
       return attend<Bf16, kRows>(p, task, scratch);
+    case DType::int32:  // refused by the registry
+      return;
   }
 }
 
@@ -295,30 +354,40 @@ Attend best_for_this_cpu() {
   return attend_portable;
 }
 
+// Tiles of at most `br` rows of all sequences and heads, each head's longest first.
+std::vector<Task> tasks_of(const AttentionParams& p, int br) {
+  std::vector<Task> tasks;
+  for (int batch = 0; batch < p.batch; ++batch) {
+    const Sequence sequence = sequence_of(p, batch);
+    for (int head = 0; head < p.heads; ++head) {
+      for (int tile = (sequence.q_len + br - 1) / br; tile-- > 0;) {
+        tasks.push_back({.sequence = sequence,
+                         .head = head,
+                         .row0 = tile * br,
+                         .rows = std::min(br, sequence.q_len - tile * br)});
+      }
+    }
+  }
+  return tasks;
+}
+
 }  // namespace
 
 void attention(const AttentionParams& p, Stream) {
   static const Attend attend_task = best_for_this_cpu();
-  const auto tasks_of = [&](int br) {
-    return static_cast<std::int64_t>(p.batch) * p.heads * ((p.q_len + br - 1) / br);
-  };
-  constexpr int kTasksPerThread = 4;
-  const int br =
-      tasks_of(kLargeBr) >= kTasksPerThread * omp_get_max_threads() ? kLargeBr : kSmallBr;
-  const int row_tiles = (p.q_len + br - 1) / br;
+  constexpr std::size_t kTasksPerThread = 4;
+  int br = kLargeBr;
+  std::vector<Task> tasks = tasks_of(p, br);
+  if (tasks.size() < kTasksPerThread * static_cast<std::size_t>(omp_get_max_threads())) {
+    br = kSmallBr;
+    tasks = tasks_of(p, br);
+  }
 
 #pragma omp parallel for schedule(dynamic)
-  for (std::int64_t i = 0; i < tasks_of(br); ++i) {
+  for (const Task& task : tasks) {
     thread_local Scratch scratch;
-    scratch.reserve(br, round_up(p.head_dim, kLanes));
-    const auto head = static_cast<int>(i / row_tiles);
-    const int row0 = (row_tiles - 1 - static_cast<int>(i % row_tiles)) * br;  // longest first
-    attend_task(p,
-                {.batch = head / p.heads,
-                 .head = head % p.heads,
-                 .row0 = row0,
-                 .rows = std::min(br, p.q_len - row0)},
-                scratch);
+    scratch.reserve(br, round_up(p.head_dim, kLanes), round_up(p.value_dim, kLanes));
+    attend_task(p, task, scratch);
   }
 }
 

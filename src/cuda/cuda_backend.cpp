@@ -90,4 +90,13 @@ void run_attention(std::string_view kernel, const AttentionParams& params, int d
   launcher->second(params, stream);
 }
 
+std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream) {
+  const DeviceGuard guard(device);
+  std::vector<int> values(count);
+  check(cudaMemcpyAsync(values.data(), data, count * sizeof(int), cudaMemcpyDeviceToHost, stream),
+        "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return values;
+}
+
 }  // namespace tilewright::cuda

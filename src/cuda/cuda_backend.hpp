@@ -2,7 +2,9 @@
 // answers that there are no devices and no kernels.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "attention_params.hpp"
 #include "tilewright/registry.hpp"
@@ -20,5 +22,8 @@ DeviceInfo device_info(int index);
 // Queues the attention kernel of that name, a CUDA row of kernels(), on a device's stream.
 void run_attention(std::string_view kernel, const AttentionParams& params, int device,
                    Stream stream);
+
+// Copies integers from a device, behind the stream's work, and waits for them.
+std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream);
 
 }  // namespace tilewright::cuda

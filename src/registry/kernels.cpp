@@ -11,14 +11,15 @@ namespace {
 
 constexpr std::array kBf16 = {DType::bf16};
 constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
-constexpr std::array kHeadDims = {64, 128, 256};
-constexpr std::span<const int> kLowerHeadDims = std::span(kHeadDims).first<2>();
-constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks};
+constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{256, 256}};
+constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
+constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks,
+                                     Feature::packed, Feature::unnormalized};
 constexpr int kHopper = 90;
 
 constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary,
                                  std::string_view doc,
-                                 std::span<const int> head_dims = kLowerHeadDims) {
+                                 std::span<const HeadDims> head_dims = kLowerHeadDims) {
   return {.name = name,
           .operation = "attention",
           .summary = summary,
@@ -92,7 +93,98 @@ std::optional<Reason> device_reason(const KernelInfo& kernel, const DeviceInfo& 
   return std::nullopt;
 }
 
+Reason q_reason(const std::string& what, const KernelInfo& kernel, const std::string& takes) {
+  return {ErrorCode::unsupported, "q",
+          "has " + what + ", kernel " + std::string(kernel.name) + " takes " + takes};
+}
+
+std::optional<Reason> dtype_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
+  if (std::ranges::find(kernel.dtypes, problem.dtype) != kernel.dtypes.end()) {
+    return std::nullopt;
+  }
+  return q_reason("dtype " + std::string(name(problem.dtype)), kernel,
+                  join(kernel.dtypes, [](DType dtype) { return name(dtype); }));
+}
+
+std::optional<Reason> head_dim_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
+  const std::int64_t value_dim = problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
+  const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim)};
+  if (kernel.head_dims.empty() ||
+      std::ranges::find(kernel.head_dims, dims) != kernel.head_dims.end()) {
+    return std::nullopt;
+  }
+  return q_reason("head_dim " + name(dims), kernel,
+                  join(kernel.head_dims, [](HeadDims each) { return name(each); }));
+}
+
+// What the caller gave to ask for a feature.
+std::string_view given_for(Feature feature) {
+  switch (feature) {
+    case Feature::packed:
+      return "cu_seqlens_q, cu_seqlens_k or seqused_k is given";
+    case Feature::unnormalized:
+      return "row_max and row_sum are given";
+    default:
+      return "is given";
+  }
+}
+
+std::optional<Reason> feature_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
+  for (const Feature feature : kAllFeatures) {
+    if (problem.asks_for(feature) &&
+        std::ranges::find(kernel.features, feature) == kernel.features.end()) {
+      return Reason{
+          ErrorCode::unsupported, std::string(name(feature)),
+          std::string(given_for(feature)) + ", kernel " + std::string(kernel.name) + " takes none"};
+    }
+  }
+  return std::nullopt;
+}
+
+// Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
+std::optional<Reason> launch_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
+  constexpr double kMaxRows = 1 << 28;
+  const std::int64_t batch = problem.packed_queries ? 1 : problem.batch;
+  const double rows = static_cast<double>(batch) * static_cast<double>(problem.heads) *
+                      static_cast<double>(problem.q_len);
+  if (kernel.device != DeviceKind::cuda || rows <= kMaxRows) {
+    return std::nullopt;
+  }
+  return Reason{ErrorCode::unsupported, "q",
+                "has " + std::to_string(batch) + " x " + std::to_string(problem.q_len) + " x " +
+                    std::to_string(problem.heads) +
+                    " rows (batch, seqlen, heads), a launch takes at most 2^28"};
+}
+
+std::optional<Reason> memory_reason(const KernelInfo& kernel, const AttentionProblem& problem,
+                                    const DeviceInfo& device) {
+  const std::size_t needed = workspace_bytes(kernel, problem, device);
+  if (needed <= device.memory_bytes) {
+    return std::nullopt;
+  }
+  return Reason{ErrorCode::unsupported, "workspace",
+                "kernel " + std::string(kernel.name) + " needs " + std::to_string(needed) +
+                    " bytes for this problem, " + device.name + " has " +
+                    std::to_string(device.memory_bytes)};
+}
+
 }  // namespace
+
+bool AttentionProblem::asks_for(Feature feature) const {
+  switch (feature) {
+    case Feature::window:
+      return window;
+    case Feature::softcap:
+      return softcap;
+    case Feature::sinks:
+      return sinks;
+    case Feature::packed:
+      return packed;
+    case Feature::unnormalized:
+      return unnormalized;
+  }
+  return false;
+}
 
 std::span<const KernelInfo> kernels() { return kKernels; }
 
@@ -106,47 +198,23 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
   if (auto reason = device_reason(kernel, device)) {
     return reason;
   }
-  if (std::ranges::find(kernel.dtypes, problem.dtype) == kernel.dtypes.end()) {
-    return Reason{ErrorCode::unsupported, "q",
-                  "has dtype " + std::string(name(problem.dtype)) + ", kernel " +
-                      std::string(kernel.name) + " takes " +
-                      join(kernel.dtypes, [](DType dtype) { return name(dtype); })};
+  if (auto reason = dtype_reason(kernel, problem)) {
+    return reason;
   }
-  if (!kernel.head_dims.empty() &&
-      std::ranges::find(kernel.head_dims, problem.head_dim) == kernel.head_dims.end()) {
-    return Reason{ErrorCode::unsupported, "q",
-                  "has head_dim " + std::to_string(problem.head_dim) + ", kernel " +
-                      std::string(kernel.name) + " takes " +
-                      join(kernel.head_dims, [](int d) { return std::to_string(d); })};
+  if (auto reason = head_dim_reason(kernel, problem)) {
+    return reason;
   }
-  for (const Feature feature : kAllFeatures) {
-    if (problem.asks_for(feature) &&
-        std::ranges::find(kernel.features, feature) == kernel.features.end()) {
-      return Reason{ErrorCode::unsupported, std::string(name(feature)),
-                    "is given, kernel " + std::string(kernel.name) + " takes none"};
-    }
+  if (auto reason = feature_reason(kernel, problem)) {
+    return reason;
   }
-  // Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
-  constexpr double kMaxRows = 1 << 28;
-  const double rows = static_cast<double>(problem.batch) * static_cast<double>(problem.heads) *
-                      static_cast<double>(problem.q_len);
-  if (kernel.device == DeviceKind::cuda && rows > kMaxRows) {
-    return Reason{ErrorCode::unsupported, "q",
-                  "has " + std::to_string(problem.batch) + " x " + std::to_string(problem.q_len) +
-                      " x " + std::to_string(problem.heads) +
-                      " rows (batch, seqlen, heads), a launch takes at most 2^28"};
+  if (auto reason = launch_reason(kernel, problem)) {
+    return reason;
   }
-  const std::size_t needed = workspace_bytes(kernel, problem);
-  if (needed > device.memory_bytes) {
-    return Reason{ErrorCode::unsupported, "workspace",
-                  "kernel " + std::string(kernel.name) + " needs " + std::to_string(needed) +
-                      " bytes for this problem, " + device.name + " has " +
-                      std::to_string(device.memory_bytes)};
-  }
-  return std::nullopt;
+  return memory_reason(kernel, problem, device);
 }
 
-std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem) {
+std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
+                            const DeviceInfo&) {
   if (kernel.name != "k1") {
     return 0;
   }

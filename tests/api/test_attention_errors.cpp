@@ -1,64 +1,24 @@
 // Every wrong argument: the code, the argument and the message of the exception, and outputs that
 // stay untouched. What only a GPU can refuse is in tests/gpu/test_errors.cpp.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 
-#include "reference/host_tensor.hpp"
-#include "tilewright/attention.hpp"
+#include "bad_call.hpp"
 #include "tilewright/registry.hpp"
 
-namespace tilewright {
+namespace tilewright::test {
 namespace {
 
-using reference::HostTensor;
-using testing::HasSubstr;
-
-constexpr unsigned char kPoison = 0xA5;
-
-// A correct call, which a case then spoils.
-struct Call {
-  Call() {
-    tensors = {.q = q_.view(),
-               .k = k_.view(),
-               .v = v_.view(),
-               .o = o_.view(),
-               .lse = lse_.view(),
-               .sinks = sinks_.view()};
-    std::memset(o_.data(), kPoison, o_.bytes());
-    std::memset(lse_.data(), kPoison, lse_.bytes());
-  }
-
-  bool outputs_untouched() const {
-    const auto untouched = [](const HostTensor& tensor) {
-      return std::all_of(tensor.data(), tensor.data() + tensor.bytes(),
-                         [](std::byte b) { return b == std::byte{kPoison}; });
-    };
-    return untouched(o_) && untouched(lse_);
-  }
-
-  void to_cuda() {
-    for (ConstTensorView* const tensor : {&tensors.q, &tensors.k, &tensors.v}) {
-      tensor->device = {DeviceKind::cuda, 0};
-    }
-    tensors.o.device = tensors.lse->device = tensors.sinks->device = {DeviceKind::cuda, 0};
-  }
-
-  AttentionTensors tensors;
-  AttentionOptions options;
-
- private:
-  HostTensor q_{DType::bf16, {2, 5, 6, 64}};
-  HostTensor k_{DType::bf16, {2, 7, 3, 64}};
-  HostTensor v_{DType::bf16, {2, 7, 3, 64}};
-  HostTensor o_{DType::bf16, {2, 5, 6, 64}};
-  HostTensor lse_{DType::fp32, {2, 6, 5}};
-  HostTensor sinks_{DType::fp32, {6}};
-};
+Call plain_call() {
+  Call call;
+  call.tensors = {.q = call.input(DType::bf16, {2, 5, 6, 64}),
+                  .k = call.input(DType::bf16, {2, 7, 3, 64}),
+                  .v = call.input(DType::bf16, {2, 7, 3, 32}),
+                  .o = call.output(DType::bf16, {2, 5, 6, 32}),
+                  .lse = call.output(DType::fp32, {2, 6, 5}),
+                  .sinks = call.input(DType::fp32, {6})};
+  return call;
+}
 
 template <typename View>
 void misplace(View& view, int bytes) {
@@ -66,48 +26,15 @@ void misplace(View& view, int bytes) {
   view.data = static_cast<Byte*>(view.data) + bytes;
 }
 
-struct BadCall {
-  const char* description;
-  std::function<void(Call&)> spoil;
-  const char* argument;
-  std::vector<const char*> parts;  // of the message
-  ErrorCode code = ErrorCode::invalid_argument;
-};
-
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
-
-void expect_refused(const BadCall& bad) {
-  Call call;
-  bad.spoil(call);
-  const auto expect_throws = [&](const std::function<void()>& run) {
-    try {
-      run();
-      FAIL() << "no exception";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), bad.code) << error.what();
-      EXPECT_EQ(error.argument(), bad.argument) << error.what();
-      EXPECT_THAT(error.what(), testing::StartsWith(std::string(bad.argument) + ": "));
-      for (const char* part : bad.parts) {
-        EXPECT_THAT(error.what(), HasSubstr(part));
-      }
-    }
-  };
-  expect_throws([&] { attention(call.tensors, call.options); });
-  expect_throws([&] { attention_workspace_bytes(call.tensors, call.options); });
-  EXPECT_TRUE(call.outputs_untouched());
-}
-
 class BadArgument : public testing::TestWithParam<BadCall> {};
 
 TEST(AttentionCall, TheCallThatTheCasesSpoilIsRight) {
-  Call call;
+  const Call call = plain_call();
   EXPECT_NO_THROW(attention(call.tensors, call.options));
   EXPECT_FALSE(call.outputs_untouched());
 }
 
-TEST_P(BadArgument, IsRefused) { expect_refused(GetParam()); }
-
-const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
+TEST_P(BadArgument, IsRefused) { expect_refused(GetParam(), plain_call()); }
 
 INSTANTIATE_TEST_SUITE_P(DtypeAndDevice, BadArgument,
                          testing::Values(BadCall{"k_dtype",
@@ -145,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(DtypeAndDevice, BadArgument,
                                                  {"on cpu", "k4", "cuda"}},
                                          BadCall{"gpu_tensors_to_the_cpu_kernel",
                                                  [](Call& c) {
-                                                   c.to_cuda();
+                                                   c.move_to({DeviceKind::cuda, 0});
                                                    c.options.kernel = "cpu";
                                                  },
                                                  "q",
@@ -155,7 +82,10 @@ INSTANTIATE_TEST_SUITE_P(DtypeAndDevice, BadArgument,
 INSTANTIATE_TEST_SUITE_P(
     Shape, BadArgument,
     testing::Values(
-        BadCall{"q_rank", [](Call& c) { c.tensors.q.rank = 3; }, "q", {"rank 3", "rank 4"}},
+        BadCall{"q_rank",
+                [](Call& c) { c.tensors.q.rank = 3; },
+                "q",
+                {"rank 3", "rank 4 (batch, seqlen, heads, head_dim)", "no cu_seqlens_q"}},
         BadCall{"v_rank", [](Call& c) { c.tensors.v.rank = 5; }, "v", {"rank 5", "rank 4"}},
         BadCall{"lse_rank", [](Call& c) { c.tensors.lse->rank = 4; }, "lse", {"rank 4", "rank 3"}},
         BadCall{"no_queries",
@@ -177,10 +107,10 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Call& c) { c.tensors.k.shape[3] = 32; },
                 "k",
                 {"head_dim is 32", "q's 64"}},
-        BadCall{"v_head_dim",
-                [](Call& c) { c.tensors.v.shape[3] = 32; },
-                "v",
-                {"head_dim is 32", "k's 64"}},
+        BadCall{"o_head_dim",
+                [](Call& c) { c.tensors.o.shape[3] = 64; },
+                "o",
+                {"head_dim is 64", "v's 32"}},
         BadCall{
             "v_seqlen", [](Call& c) { c.tensors.v.shape[1] = 6; }, "v", {"seqlen is 6", "k's 7"}},
         BadCall{"v_heads", [](Call& c) { c.tensors.v.shape[2] = 6; }, "v", {"heads is 6", "k's 3"}},
@@ -215,9 +145,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "o",
                 {"stride 5", "contiguous"}},
         BadCall{"o_overlaps_itself",
-                [](Call& c) { c.tensors.o.stride[2] = 32; },
+                [](Call& c) { c.tensors.o.stride[2] = 16; },
                 "o",
-                {"stride of 32", "must not overlap"}},
+                {"stride of 16", "must not overlap"}},
         BadCall{
             "o_broadcast", [](Call& c) { c.tensors.o.stride[0] = 0; }, "o", {"must not overlap"}},
         BadCall{"lse_overlaps_itself",
@@ -304,16 +234,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(BadDevice, AMissingGpuIsNamed) {
   const int missing = cuda_device_count();
   const std::string its_name = "cuda:" + std::to_string(missing);
-  const auto spoil = [&](Call& c) {
-    c.to_cuda();
-    for (ConstTensorView* const tensor : {&c.tensors.q, &c.tensors.k, &c.tensors.v}) {
-      tensor->device.index = missing;
-    }
-    c.tensors.o.device.index = c.tensors.lse->device.index = missing;
-    c.tensors.sinks->device.index = missing;
-  };
-  expect_refused({"", spoil, "device", {its_name.c_str()}, ErrorCode::no_device});
+  const auto spoil = [&](Call& c) { c.move_to({DeviceKind::cuda, missing}); };
+  expect_refused({"", spoil, "device", {its_name.c_str()}, ErrorCode::no_device}, plain_call());
 }
 
 }  // namespace
-}  // namespace tilewright
+}  // namespace tilewright::test

@@ -97,6 +97,33 @@ TEST(CanRun, TheCpuKernelTakesAnyFloatAndHeadDim) {
   }
 }
 
+TEST(CanRun, TheCpuKernelTakesAllFeatures) {
+  const AttentionProblem problem{.head_dim = 192,
+                                 .value_dim = 128,
+                                 .causal = true,
+                                 .window = true,
+                                 .softcap = true,
+                                 .sinks = true,
+                                 .packed = true,
+                                 .packed_queries = true,
+                                 .unnormalized = true,
+                                 .batch_invariant = true};
+  EXPECT_FALSE(can_run(kernel("cpu"), problem, device_info({DeviceKind::cpu, 0})));
+}
+
+TEST(CanRun, TheLadderTakesSquareHeadDimsGivenEitherWay) {
+  if (!cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  EXPECT_FALSE(can_run(kernel("k6"), {.head_dim = 64}, kH200));
+  EXPECT_FALSE(can_run(kernel("k6"), {.head_dim = 64, .value_dim = 64}, kH200));
+}
+
+TEST(HeadDimsName, SaysTheValuesDimWhereItDiffers) {
+  EXPECT_EQ(name(HeadDims{64, 64}), "64");
+  EXPECT_EQ(name(HeadDims{192, 128}), "192 (v 128)");
+}
+
 // A problem, a device, and what the refusal must say.
 struct Refusal {
   const char* description;
@@ -153,6 +180,24 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"window", "k6", {.window = true}, kH200, "window", {"k6", "takes none"}},
         Refusal{"softcap", "k4", {.softcap = true}, kH200, "softcap", {"k4", "takes none"}},
         Refusal{"sinks", "k5", {.sinks = true}, kH200, "sinks", {"k5", "takes none"}},
+        Refusal{"packed",
+                "k6",
+                {.packed = true},
+                kH200,
+                "packed",
+                {"cu_seqlens_q, cu_seqlens_k or seqused_k is given", "k6", "takes none"}},
+        Refusal{"unnormalized",
+                "k6",
+                {.unnormalized = true},
+                kH200,
+                "unnormalized",
+                {"row_max and row_sum are given", "k6", "takes none"}},
+        Refusal{"value_dim",
+                "k6",
+                {.head_dim = 128, .value_dim = 64},
+                kH200,
+                "q",
+                {"128 (v 64)", "64, 128, 256"}},
         // S: 4 * 32 * 65536 * 65536 bytes.
         Refusal{"scores_do_not_fit",
                 "k1",
@@ -165,13 +210,14 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
   const AttentionProblem problem{.batch = 3, .q_len = 100, .kv_len = 200, .heads = 5};
   for (const KernelInfo& k : kernels()) {
-    EXPECT_EQ(workspace_bytes(k, problem), k.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u) << k.name;
+    EXPECT_EQ(workspace_bytes(k, problem, kH200), k.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u)
+        << k.name;
   }
 }
 
 TEST(WorkspaceBytes, Saturates) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 30;
-  EXPECT_EQ(workspace_bytes(kernel("k1"), {.batch = kHuge, .q_len = kHuge, .kv_len = kHuge}),
+  EXPECT_EQ(workspace_bytes(kernel("k1"), {.batch = kHuge, .q_len = kHuge, .kv_len = kHuge}, kH200),
             std::numeric_limits<std::size_t>::max());
 }
 

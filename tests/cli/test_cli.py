@@ -87,7 +87,7 @@ def test_list_as_json(cli):
     cpu, k4 = kernels[0], kernels[KERNELS.index("k4")]
     assert cpu["can_run"] and cpu["reason"] is None and cpu["head_dims"] == []
     assert not k4["can_run"] and "cuda:0" in k4["reason"]
-    assert k4["dtypes"] == ["bf16"] and k4["head_dims"] == [64, 128]
+    assert k4["dtypes"] == ["bf16"] and k4["head_dims"] == [[64, 64], [128, 128]]
     assert k4["compute_capability"] == 90 and (ROOT / k4["doc"]).suffix == ".md"
 
 
