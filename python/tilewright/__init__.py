@@ -3,6 +3,9 @@
     import tilewright
     out = tilewright.attention(q, k, v, causal=True)
 
+Modules beside it: tilewright.flash_attn (FlashAttention-3's functions), tilewright.torch (PyTorch's
+operator), tilewright.transformers (Hugging Face models), tilewright.bench, tilewright.plot.
+
 Names are loaded on first use, so that `tilewright.plot` runs where the compiled module is missing.
 """
 

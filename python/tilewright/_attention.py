@@ -133,10 +133,9 @@ def run(
     inputs |= {name: array for name, array in optional.items() if array is not None}
     tensors = {name: to_native(framework, name, array) for name, array in inputs.items()}
 
-    out_shape, row_shape = output_shapes(q, v)
     if out is None:
-        out = framework.empty(out_shape, fp32="row_max" in statistics)
-    results = [out] + [framework.empty(row_shape, fp32=True) for _ in statistics]
+        out = framework.empty(out_shape(q, v), fp32="row_max" in statistics)
+    results = [out] + [framework.empty(row_shape(q), fp32=True) for _ in statistics]
     for name, array in zip(("out", *statistics), results, strict=True):
         tensors[name] = to_native(framework, name, array, is_output=True)
 
@@ -150,10 +149,14 @@ def run(
     return [framework.deliver(result) for result in results]
 
 
-def output_shapes(q: Any, v: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of out and of the rows' statistics. Of wrong ranks too: the library refuses those by name."""
-    *batch, q_len, heads = q.shape[-4:-1] if len(q.shape) > 2 else (1, 1)
-    return (*q.shape[:-1], *v.shape[-1:]), (*batch, heads, q_len)
+def out_shape(q: Any, v: Any) -> tuple[int, ...]:
+    return (*q.shape[:-1], *v.shape[-1:])
+
+
+def row_shape(q: Any) -> tuple[int, ...]:
+    """Of the rows' statistics. Of a wrong rank too: the library refuses that by name."""
+    *batch, q_len, heads = q.shape[:-1] if len(q.shape) > 2 else (1, 1)
+    return (*batch, heads, q_len)
 
 
 def statistics_of(normalize: bool, return_lse: bool) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ the framework's current stream, where whatever wrote the array was queued before
 """
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 from tilewright import _native
@@ -57,21 +58,23 @@ class Torch:
     def __init__(self, like: Any, stream: int | None):
         self.torch = sys.modules["torch"]
         self.like = like
-        self.on_stream = None
+        self.on_stream = nullcontext()
         self.stream = 0
-        if like.is_cuda:
-            self.on_stream = self.torch.cuda.current_stream(like.device)
-            if stream is not None:
-                self.on_stream = self.torch.cuda.ExternalStream(stream, device=like.device)
-            self.stream = self.on_stream.cuda_stream
+        if like.is_cuda and stream is None:
+            self.stream = self.torch.cuda.current_stream(like.device).cuda_stream
+        elif like.is_cuda:
+            external = self.torch.cuda.ExternalStream(stream, device=like.device)
+            self.on_stream = self.torch.cuda.stream(external)
+            self.stream = stream
 
     def export(self, array: Any) -> Any:
-        array = array.detach()  # a parameter may be read where no gradients are recorded
+        if array.requires_grad:  # a parameter, where no gradients are recorded
+            array = array.detach()
         return array.__dlpack__(stream=-1) if array.is_cuda else array.__dlpack__()
 
     def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
         dtype = self.torch.float32 if fp32 else self.like.dtype
-        with self.torch.cuda.stream(self.on_stream):  # the memory is reused in this stream's order
+        with self.on_stream:  # the memory is reused in this stream's order
             return self.torch.empty(shape, dtype=dtype, device=self.like.device)
 
     def deliver(self, array: Any) -> Any:
@@ -179,14 +182,19 @@ def needs_torch_operator(inputs: tuple[Any, ...], out: Any, stream: Any) -> bool
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(inputs[0], torch.Tensor):
         return False
-    tensors = [array for array in inputs if isinstance(array, torch.Tensor)]
-    plain = (torch.Tensor, torch.nn.Parameter)
-    is_traced = torch.compiler.is_compiling() or any(type(x) not in plain for x in tensors)
-    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if not (is_traced or is_recorded):
+    if not (
+        torch.compiler.is_compiling()
+        or any(_is_special(torch, array) for array in inputs if isinstance(array, torch.Tensor))
+    ):
         return False
     for argument, value in (("out", out), ("stream", stream)):
         if value is not None:
             message = "is given, must be None where PyTorch traces the call or records gradients"
             raise invalid(argument, message)
     return True
+
+
+def _is_special(torch: Any, tensor: Any) -> bool:
+    """Fake or of another class that acts in PyTorch's place, or with a gradient to record."""
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return not is_plain or (tensor.requires_grad and torch.is_grad_enabled())

@@ -8,7 +8,7 @@ operator by name, or before an exported program that contains it is loaded.
 import torch
 from torch import Tensor
 
-from tilewright._attention import output_shapes, run, statistics_of
+from tilewright._attention import out_shape, row_shape, run, statistics_of
 from tilewright._errors import UnsupportedError
 
 
@@ -59,10 +59,9 @@ def attention(
 @attention.register_fake
 def _empty_results(q, k, v, *optional, normalize=True, return_lse=False, **options):
     """What the operator returns, without the values."""
-    out_shape, row_shape = output_shapes(q, v)
-    out = q.new_empty(out_shape, dtype=q.dtype if normalize else torch.float32)
+    out = q.new_empty(out_shape(q, v), dtype=q.dtype if normalize else torch.float32)
     statistics = statistics_of(normalize, return_lse)
-    return [out] + [q.new_empty(row_shape, dtype=torch.float32) for _ in statistics]
+    return [out] + [q.new_empty(row_shape(q), dtype=torch.float32) for _ in statistics]
 
 
 def _refuse_backward(ctx, *gradients):
