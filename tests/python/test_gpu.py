@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import tilewright
-from reference import assert_close
+from reference import ERROR_LIMITS, assert_close, packed_attention, relative_error
 from tilewright import InvalidArgumentError, UnsupportedError
 
 # JAX would take most of the GPU's memory, which it shares with PyTorch here.
@@ -65,7 +65,49 @@ def test_matches_float64(kernel, q_len, kv_len, head_dim, causal):
 
 def test_no_kernel_named():
     q, k, v = make_qkv()
-    assert_right(tilewright.attention(q, k, v, scale=0.2), None, q, k, v, scale=0.2)
+    out = tilewright.attention(q, k, v, softmax_scale=0.2)
+    assert_right(out, None, q, k, v, softmax_scale=0.2)
+
+
+def needs(kernel, feature):
+    if feature not in next(row.features for row in KERNELS if row.name == kernel):
+        pytest.skip(f"{kernel} has not the feature {feature}")
+
+
+def test_packed_sequences(kernel):
+    needs(kernel, "packed")
+    (q,), (k,), (v,) = make_qkv(batch=1, q_len=300, kv_len=400)
+    cu_seqlens_q = torch.tensor([0, 1, 1, 131, 300], dtype=torch.int32, device="cuda")
+    cu_seqlens_k = torch.tensor([0, 90, 100, 100, 400], dtype=torch.int32, device="cuda")
+    lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    results = tilewright.attention(
+        q, k, v, causal=True, kernel=kernel, return_lse=True, check_lengths=True, **lengths
+    )
+    expected = packed_attention(
+        *(x.double().cpu().numpy() for x in (q, k, v)),
+        *(x.cpu().numpy() for x in (cu_seqlens_q, cu_seqlens_k)),
+        causal=True,
+    )
+    assert relative_error(results[0].double().cpu(), expected[0]) <= ERROR_LIMITS["bfloat16"]
+    numpy.testing.assert_allclose(results[1].cpu(), expected[1], rtol=0, atol=1e-3)
+
+
+def test_unnormalized_result(kernel):
+    needs(kernel, "unnormalized")
+    q, k, v = make_qkv()
+    out, row_max, row_sum = tilewright.attention(q, k, v, kernel=kernel, normalize=False)
+    assert out.dtype == row_max.dtype == row_sum.dtype == torch.float32
+    out /= row_sum.transpose(1, 2).unsqueeze(3)
+    assert_right(out, row_max + row_sum.log(), q, k, v)
+
+
+def test_wrong_lengths_are_found_where_asked(kernel):
+    needs(kernel, "packed")
+    (q,), (k,), (v,) = make_qkv(batch=1)
+    falling = torch.tensor([0, 90, 80], dtype=torch.int32, device="cuda")
+    lengths = {"cu_seqlens_q": falling, "cu_seqlens_k": falling}
+    with pytest.raises(InvalidArgumentError, match="cu_seqlens_q: falls from 90 to 80"):
+        tilewright.attention(q, k, v, kernel=kernel, check_lengths=True, **lengths)
 
 
 def test_strided_tensors(kernel):
