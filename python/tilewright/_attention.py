@@ -106,7 +106,7 @@ def attention(
     _check_max_seqlen("max_seqlen_q", max_seqlen_q)
     _check_max_seqlen("max_seqlen_k", max_seqlen_k)
 
-    if needs_torch_operator((q, k, v, *optional.values()), out, stream):
+    if needs_torch_operator({"q": q, "k": k, "v": v} | optional, out, stream):
         import tilewright.torch as torch_operator
 
         results = torch_operator.attention(q, k, v, **optional, **options, **returns)

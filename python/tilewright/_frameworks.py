@@ -158,13 +158,16 @@ def framework_of(argument: str, array: Any) -> type:
     )
 
 
+def check_framework(adapter: type, argument: str, array: Any) -> None:
+    theirs = framework_of(argument, array)
+    if theirs is not adapter:
+        message = f"is an array of {theirs.module}, must be one of {adapter.module} like q"
+        raise wrong_type(argument, message)
+
+
 def to_native(framework: Any, argument: str, array: Any, is_output: bool = False) -> _native.Tensor:
     """A caller's array as the compiled module takes it. Neither copies nor waits."""
-    if not isinstance(framework, framework_of(argument, array)):
-        raise wrong_type(
-            argument, f"is an array of {framework_of(argument, array).module}, must be one of "
-            f"{framework.module} like q",
-        )  # fmt: skip
+    check_framework(type(framework), argument, array)
     is_bf16_without_dlpack = (
         framework.module in ("numpy", "cupy") and array.dtype.name == "bfloat16"
     )
@@ -177,16 +180,18 @@ def to_native(framework: Any, argument: str, array: Any, is_output: bool = False
     return _native.Tensor(argument, source, is_bf16_without_dlpack, is_output)
 
 
-def needs_torch_operator(inputs: tuple[Any, ...], out: Any, stream: Any) -> bool:
+def needs_torch_operator(inputs: dict[str, Any], out: Any, stream: Any) -> bool:
     """Whether PyTorch must see the call whole: it traces it, or records gradients."""
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(inputs[0], torch.Tensor):
+    if torch is None or not isinstance(inputs["q"], torch.Tensor):
         return False
-    if not (
-        torch.compiler.is_compiling()
-        or any(_is_special(torch, array) for array in inputs if isinstance(array, torch.Tensor))
-    ):
+    tensors = {name: array for name, array in inputs.items() if isinstance(array, torch.Tensor)}
+    is_compiling = torch.compiler.is_compiling()
+    if not is_compiling and not any(_is_special(torch, tensor) for tensor in tensors.values()):
         return False
+    for argument, array in inputs.items():
+        if array is not None and argument not in tensors:
+            check_framework(Torch, argument, array)
     for argument, value in (("out", out), ("stream", stream)):
         if value is not None:
             message = "is given, must be None where PyTorch traces the call or records gradients"

@@ -5,10 +5,11 @@ On the CPU, and on a GPU where there is one.
 
 import io
 
+import numpy
 import pytest
 
 import tilewright
-from tilewright import InvalidArgumentError, UnsupportedError
+from tilewright import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 
 torch = pytest.importorskip("torch")
 
@@ -162,6 +163,12 @@ def test_what_a_traced_call_cannot_take(qkv, argument):
     value = {"out": torch.empty_like(q), "stream": 0}[argument]
     with pytest.raises(InvalidArgumentError, match=f"{argument}: is given, must be None where"):
         tilewright.attention(q, k, v.requires_grad_(), **{argument: value})
+
+
+def test_an_array_of_another_framework(qkv):
+    q, k, v = qkv
+    with pytest.raises(ArgumentTypeError, match="k: is an array of numpy, must be one of torch"):
+        tilewright.attention(q.requires_grad_(), numpy.zeros(k.shape), v)
 
 
 def test_wrong_arguments_of_the_operator_are_named(qkv):
