@@ -21,7 +21,14 @@ from tilewright._errors import UnsupportedError, invalid
 NAME = "tilewright"
 
 # Arguments of attention functions that change the result and that the library has not.
-REFUSED = ("position_bias", "output_attentions", "cache", "cu_seq_lens_q", "cu_seq_lens_k")
+REFUSED = (
+    "dropout",
+    "position_bias",
+    "output_attentions",
+    "cache",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+)
 
 
 def register() -> None:
@@ -55,8 +62,9 @@ def attention_forward(
     Returns ((batch, q_len, heads, head_dim), None).
     """
     others["dropout"] = dropout
-    for argument in ("dropout", *REFUSED):
-        if others.get(argument):
+    for argument in REFUSED:
+        given = others.get(argument)
+        if isinstance(given, Tensor) or given:
             raise _unsupported(argument, "is given, must be left out")
     options = {
         "softmax_scale": scaling,

@@ -4,6 +4,7 @@ On the CPU, and on a GPU where there is one.
 """
 
 import io
+import shutil
 
 import numpy
 import pytest
@@ -75,8 +76,8 @@ def assert_equal(actual, expected):
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiles_to_one_graph(qkv, backend):
     torch.compiler.reset()
-    if backend == "inductor" and qkv[0].is_cuda:
-        pytest.importorskip("triton")
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("inductor needs a C++ compiler")
     compiled = torch.compile(step, fullgraph=True, backend=backend)
     torch.testing.assert_close(compiled(*qkv), step(*qkv))
 

@@ -25,6 +25,13 @@ SIZES = {
     "head_dim": 64,
     "pad_token_id": 0,
 }
+ENCODER_SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+}
 # name: (model, what its configuration adds, the implementation to compare with)
 MODELS = {
     "llama": ("Llama", {}, "sdpa"),
@@ -149,19 +156,27 @@ def test_compiles_to_one_graph(is_padded):
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
-def test_bidirectional_attention_with_padding():
-    config = transformers.BertConfig(
-        vocab_size=100,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-    )
-    model, tokens, mask = transformers.BertModel(config).eval(), make_tokens(), make_mask("right")
+ENCODERS = {
+    "Bert": {"num_attention_heads": 4},
+    "ModernBert": {"num_attention_heads": 4, "local_attention": 8, "global_attn_every_n_layers": 2},
+    "Bart": {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2},
+}
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_bidirectional_and_cross_attention(kind, side):
+    config = getattr(transformers, f"{kind}Config")(**(ENCODER_SIZES | ENCODERS[kind]))
+    model, tokens = getattr(transformers, f"{kind}Model")(config).eval(), make_tokens()
+    arguments = {"attention_mask": side and make_mask(side)}
+    there = slice(None) if side is None else arguments["attention_mask"].bool()
+    if kind == "Bart":
+        arguments["decoder_input_ids"] = tokens[:, :9]
+        there = slice(None)
     states = []
     for implementation in ("sdpa", "tilewright"):
         model.set_attn_implementation(implementation)
-        states.append(model(tokens, attention_mask=mask).last_hidden_state[mask.bool()])
+        states.append(model(tokens, **arguments).last_hidden_state[there])
     torch.testing.assert_close(*states, rtol=0, atol=1e-5)
 
 
@@ -210,3 +225,11 @@ def test_dropout_is_refused():
     model.set_attn_implementation("tilewright")
     with pytest.raises(UnsupportedError, match="dropout: is given, must be left out"):
         model(make_tokens())
+
+
+def test_position_biases_are_refused():
+    config = transformers.T5Config(vocab_size=100, d_model=64, d_kv=16, num_layers=1, num_heads=4)
+    model, tokens = transformers.T5Model(config).eval(), make_tokens()
+    model.set_attn_implementation("tilewright")
+    with pytest.raises(UnsupportedError, match="position_bias: is given, must be left out"):
+        model(tokens, decoder_input_ids=tokens)
