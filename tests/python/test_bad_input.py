@@ -81,9 +81,9 @@ WRONG_CALLS = {
         lambda t: {"k": t["k"][..., :32]},
         *(InvalidArgumentError, "k", "head_dim is 32, must equal q's 64"),
     ),
-    "head dims of k and v": (
+    "head dims of v and out": (
         lambda t: {"v": t["v"][..., :32]},
-        *(InvalidArgumentError, "v", "head_dim is 32, must equal k's 64"),
+        *(InvalidArgumentError, "out", "head_dim is 64, must equal v's 32"),
     ),
     "batches": (
         lambda t: {"k": t["k"][:1]},
