@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
@@ -23,8 +23,8 @@ class DeviceBuffer {
     cuda_ok(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)));
   }
   ~DeviceBuffer() { cudaFree(data_); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  DeviceBuffer& operator=(DeviceBuffer&&) = delete;
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
 

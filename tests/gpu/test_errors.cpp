@@ -5,15 +5,14 @@
 
 #include <functional>
 
-#include "device_tensor.hpp"
-#include "problems.hpp"
+#include "device_problem.hpp"
+#include "kernel_test.hpp"
+#include "problems/expectation.hpp"
 #include "tilewright/attention.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright::test {
 namespace {
-
-using reference::HostTensor;
 
 struct BadCall {
   const char* description;
@@ -39,10 +38,9 @@ TEST_P(BadGpuArgument, IsRefusedAndNothingIsWritten) {
     GTEST_SKIP() << reason->message;
   }
   const Problem problem{.batch = 2, .q_len = 20, .kv_len = 30, .heads = 2, .head_dim = 64};
-  ProblemTensors host(problem);
-  const DeviceTensor q(host.q), k(host.k), v(host.v), o(host.o), lse(host.lse);
-  AttentionTensors tensors{
-      .q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view()};
+  DeviceProblem device(problem);
+  HostTensors before = device.results();
+  AttentionTensors tensors = device.views();
   bad.spoil(tensors);
   try {
     attention(tensors, options_of(problem, bad.kernel), bad.workspace);
@@ -55,9 +53,8 @@ TEST_P(BadGpuArgument, IsRefusedAndNothingIsWritten) {
     }
   }
   cuda_ok(cudaDeviceSynchronize());
-  HostTensor after = host.o;
-  o.download(after);
-  EXPECT_EQ(std::memcmp(after.data(), host.o.data(), after.bytes()), 0);
+  HostTensors after = device.results();
+  expect_same_bits(before, after);
 }
 
 void nothing(AttentionTensors&) {}
@@ -133,6 +130,37 @@ INSTANTIATE_TEST_SUITE_P(
                             "workspace",
                             {"256 bytes"}}),
     [](const auto& parameter) { return parameter.param.description; });
+
+class BadLengthsGpu : public KernelTest {};
+
+TEST_P(BadLengthsGpu, AreFoundWhereCheckingIsAskedFor) {
+  Problem problem{.batch = 2, .q_len = 50, .kv_len = 50, .head_dim = 128};
+  problem.q_lens = {20, 30};
+  problem.kv_lens = {25, 25};
+  if (!takes(problem)) {
+    GTEST_SKIP() << "takes no packed sequences";
+  }
+  AttentionOptions options = options_of(problem, GetParam());
+  options.check_lengths = true;
+  DeviceProblem right(problem);
+  EXPECT_NO_THROW(run(right.views(), options));
+
+  HostTensors spoilt = make_tensors(problem);
+  reference::store(spoilt.cu_seqlens_k->view(), 2, 51);
+  DeviceProblem wrong(spoilt);
+  try {
+    run(wrong.views(), options);
+    ADD_FAILURE() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.argument(), "cu_seqlens_k");
+    EXPECT_THAT(error.what(), testing::HasSubstr("ends with 51, must be at most 50"));
+  }
+  HostTensors after = wrong.results();
+  expect_same_bits(spoilt, after);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, BadLengthsGpu, testing::ValuesIn(cuda_attention_kernels()),
+                         kKernelName);
 
 }  // namespace
 }  // namespace tilewright::test

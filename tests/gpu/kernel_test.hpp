@@ -1,0 +1,47 @@
+// The fixture of tests that run for every CUDA attention kernel of the table.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "problems/problem.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::test {
+
+class KernelTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) {
+      GTEST_SKIP() << "no CUDA device";
+    }
+    if (const auto reason = can_run(kernel(), {}, device_info(kDevice))) {
+      GTEST_SKIP() << reason->message;
+    }
+  }
+
+  const KernelInfo& kernel() const { return *find_kernel(GetParam()); }
+
+  bool takes(const Problem& problem) const {
+    return !can_run(kernel(), constraints_of(problem), device_info(kDevice));
+  }
+
+ private:
+  static constexpr Device kDevice{DeviceKind::cuda, 0};
+};
+
+inline std::vector<std::string> cuda_attention_kernels() {
+  std::vector<std::string> names;
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.device == DeviceKind::cuda && kernel.operation == "attention") {
+      names.emplace_back(kernel.name);
+    }
+  }
+  return names;
+}
+
+inline const auto kKernelName = [](const auto& parameter) { return parameter.param; };
+
+}  // namespace tilewright::test

@@ -1,0 +1,21 @@
+// What a problem must give, and how near a result must come to it.
+#pragma once
+
+#include "problems/problem.hpp"
+#include "reference/attention.hpp"
+
+namespace tilewright::test {
+
+// Expects outputs near the float64 oracle's:
+//   o            relative Frobenius error of at most 3e-3 (BF16) or 5e-4 (FP16); largest error at
+//                most twice that of the reference that rounds what the dtype makes it round, and
+//                the FP32 arithmetic's own
+//   lse, row_max within 1e-3; row_sum within 1e-3 of its size
+// NaN and infinities in the same places, where rows that belong to no sequence, and all bytes
+// between the rows, are as make_tensors() left them.
+void expect_right(const Problem& problem, const HostTensors& result);
+
+// Expects the same bits in all outputs.
+void expect_same_bits(HostTensors& a, HostTensors& b);
+
+}  // namespace tilewright::test
