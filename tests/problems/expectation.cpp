@@ -15,7 +15,22 @@ constexpr double kMaxLseError = 1e-3;
 constexpr double kMaxRowSumError = 1e-3;
 constexpr double kFp32Error = 1e-5;  // of the largest output
 
-double max_rel_fro(DType dtype) { return dtype == DType::bf16 ? 3e-3 : 5e-4; }
+// What rounding to a dtype does to a result.
+struct Precision {
+  reference::Rounding rounding;
+  double max_rel_fro;
+};
+
+Precision precision_of(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return {reference::Rounding::bf16, 3e-3};
+    case DType::fp16:
+      return {reference::Rounding::fp16, 5e-4};
+    default:
+      return {reference::Rounding::exact, kFp32Error};
+  }
+}
 
 struct Expected {
   reference::AttentionResult exact;
@@ -25,10 +40,9 @@ struct Expected {
 Expected expect(const Problem& problem) {
   HostTensors tensors = make_tensors(problem);
   const AttentionOptions options = options_of(problem, "auto");
-  const auto rounding =
-      problem.dtype == DType::bf16 ? reference::Rounding::bf16 : reference::Rounding::fp16;
   Expected expected{.exact = reference::attention(tensors.views(), options)};
-  const auto rounded = reference::attention(tensors.views(), options, rounding);
+  const auto rounded =
+      reference::attention(tensors.views(), options, precision_of(problem.dtype).rounding);
   double largest = 0;
   double largest_error = 0;
   for (std::size_t i = 0; i < rounded.o.size(); ++i) {
@@ -65,7 +79,7 @@ reference::ErrorNorms norms_of(const char* name, const reference::HostTensor& ac
 void expect_right(const Problem& problem, const HostTensors& result) {
   const Expected& expected = expected_of(problem);
   const auto o = norms_of("o", result.o, expected.exact.o);
-  EXPECT_LE(o.rel_fro, max_rel_fro(problem.dtype));
+  EXPECT_LE(o.rel_fro, precision_of(problem.dtype).max_rel_fro);
   EXPECT_LE(o.max_abs, expected.max_abs_limit);
   EXPECT_LE(norms_of("lse", result.lse, expected.exact.lse).max_abs, kMaxLseError);
   if (problem.unnormalized) {
