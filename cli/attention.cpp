@@ -19,11 +19,31 @@ struct AttentionArguments {
   std::int64_t heads = 32;
   std::int64_t kv_heads = 0;  // 0: heads
   std::int64_t headdim = 128;
+  std::int64_t v_headdim = 0;  // 0: headdim
   bool causal = false;
+  std::int64_t window_left = kNoWindow;
+  std::int64_t window_right = kNoWindow;
+  float softcap = 0;
+  bool sinks = false;
   std::optional<float> scale;
 };
 
+std::optional<std::int64_t> window_side(const std::string& option, std::int64_t value) {
+  if (value < kNoWindow) {
+    throw UsageError(option, fmt::format("is {}, must be at least 0, or -1: no limit", value));
+  }
+  return value == kNoWindow ? std::nullopt : std::optional(value);
+}
+
+void check_at_least_0(const std::string& option, float value) {
+  if (!(value >= 0 && std::isfinite(value))) {
+    throw UsageError(option, fmt::format("is {}, must be finite and at least 0", value));
+  }
+}
+
 AttentionCase checked_case(const AttentionArguments& a, const CLI::App& command) {
+  const Window window{.left = window_side("--window-left", a.window_left),
+                      .right = window_side("--window-right", a.window_right)};
   const AttentionProblem problem{
       .dtype = parse_dtype(a.run.dtype),
       .batch = a.batch,
@@ -32,7 +52,11 @@ AttentionCase checked_case(const AttentionArguments& a, const CLI::App& command)
       .heads = a.heads,
       .kv_heads = command.count("--kv-heads") > 0 ? a.kv_heads : a.heads,
       .head_dim = a.headdim,
+      .value_dim = command.count("--v-headdim") > 0 ? a.v_headdim : a.headdim,
       .causal = a.causal,
+      .window = window.left || window.right,
+      .softcap = a.softcap > 0,
+      .sinks = a.sinks,
   };
   check_size("--batch", problem.batch);
   check_size("--seqlen", problem.q_len);
@@ -40,14 +64,18 @@ AttentionCase checked_case(const AttentionArguments& a, const CLI::App& command)
   check_size("--heads", problem.heads);
   check_size("--kv-heads", problem.kv_heads);
   check_size("--headdim", problem.head_dim);
+  check_size("--v-headdim", problem.value_dim);
   if (problem.heads % problem.kv_heads != 0) {
     throw UsageError("--kv-heads", fmt::format("is {}, must divide --heads, which is {}",
                                                problem.kv_heads, problem.heads));
   }
-  if (a.scale && !(*a.scale >= 0 && std::isfinite(*a.scale))) {
-    throw UsageError("--scale", fmt::format("is {}, must be finite and at least 0", *a.scale));
-  }
-  return {.problem = problem, .scale = a.scale, .seed = a.run.seed};
+  check_at_least_0("--scale", a.scale.value_or(0));
+  check_at_least_0("--softcap", a.softcap);
+  return {.problem = problem,
+          .scale = a.scale,
+          .window = window,
+          .softcap = a.softcap,
+          .seed = a.run.seed};
 }
 
 int run(const AttentionArguments& arguments, const CLI::App& command) {
@@ -81,10 +109,24 @@ Command add_attention_command(CLI::App& app) {
   add_size(*command, "--kv-heads", "KV_HEADS", arguments->kv_heads,
            "Key and value heads, a divisor of --heads (default: --heads)");
   add_size(*command, "--headdim", "HEADDIM", arguments->headdim, "Head dim (default: 128)");
+  add_size(*command, "--v-headdim", "V_HEADDIM", arguments->v_headdim,
+           "Head dim of the values (default: --headdim)");
   command
       ->add_flag("--causal,!--no-causal", arguments->causal,
                  "Query i sees keys up to i + kv-seqlen - seqlen (default: all)")
       ->envname("CAUSAL");
+  add_size(*command, "--window-left", "WINDOW_LEFT", arguments->window_left,
+           "Keys that a query sees to its left (default: -1, all)");
+  add_size(*command, "--window-right", "WINDOW_RIGHT", arguments->window_right,
+           "Keys that a query sees to its right (default: -1, all)");
+  command->add_option("--softcap", arguments->softcap, "Bends scores s to C tanh(s / C); 0: not")
+      ->envname("SOFTCAP")
+      ->type_name("C")
+      ->capture_default_str();
+  command
+      ->add_flag("--sinks,!--no-sinks", arguments->sinks,
+                 "A random sink logit for each head (default: none)")
+      ->envname("SINKS");
   command->add_option("--scale", arguments->scale, "Of Q K^T (default: 1 / sqrt(headdim))")
       ->envname("SCALE")
       ->type_name("FLOAT");

@@ -18,6 +18,14 @@ Shape query_shape(const AttentionProblem& p) { return {p.batch, p.q_len, p.heads
 
 Shape key_shape(const AttentionProblem& p) { return {p.batch, p.kv_len, p.kv_heads, p.head_dim}; }
 
+Shape value_shape(const AttentionProblem& p) {
+  return {p.batch, p.kv_len, p.kv_heads, p.value_dim};
+}
+
+Shape output_shape(const AttentionProblem& p) { return {p.batch, p.q_len, p.heads, p.value_dim}; }
+
+std::array<std::int64_t, 1> sinks_shape(const AttentionProblem& p) { return {p.heads}; }
+
 std::array<std::int64_t, 3> lse_shape(const AttentionProblem& p) {
   return {p.batch, p.heads, p.q_len};
 }
@@ -27,7 +35,9 @@ HostTensor host_tensor(DType dtype, const std::array<std::int64_t, Rank>& shape)
   return {dtype, std::vector<std::int64_t>(shape.begin(), shape.end())};
 }
 
-HostTensor random_tensor(DType dtype, const Shape& shape, std::uint64_t seed) {
+template <std::size_t Rank>
+HostTensor random_tensor(DType dtype, const std::array<std::int64_t, Rank>& shape,
+                         std::uint64_t seed) {
   HostTensor tensor = host_tensor(dtype, shape);
   reference::fill_normal(tensor.view(), seed);
   return tensor;
@@ -51,13 +61,18 @@ HostInputs::HostInputs(const AttentionCase& c)
     : case_(c),
       q_(random_tensor(c.problem.dtype, query_shape(check_memory(c.problem)), 3 * c.seed)),
       k_(random_tensor(c.problem.dtype, key_shape(c.problem), 3 * c.seed + 1)),
-      v_(random_tensor(c.problem.dtype, key_shape(c.problem), 3 * c.seed + 2)) {}
+      v_(random_tensor(c.problem.dtype, value_shape(c.problem), 3 * c.seed + 2)) {
+  if (c.problem.sinks) {
+    sinks_ = random_tensor(DType::fp32, sinks_shape(c.problem), 3 * c.seed + 3);
+  }
+}
 
 const Expected& HostInputs::expected() {
   if (!expected_) {
-    TensorView o = q_.view();  // read for its shape only
-    const AttentionTensors tensors{
-        .q = q_.view(), .k = k_.view(), .v = v_.view(), .o = o, .lse = std::nullopt};
+    AttentionTensors tensors{.q = q_.view(), .k = k_.view(), .v = v_.view(), .o = {}};
+    if (sinks_) {
+      tensors.sinks = sinks_->view();
+    }
     expected_ = expect(tensors, case_.options("auto"));
   }
   return *expected_;
@@ -73,7 +88,10 @@ MachineTensors::MachineTensors(Machine& machine, const AttentionCase& c, const H
   q_ = upload(inputs.q());
   k_ = upload(inputs.k());
   v_ = upload(inputs.v());
-  o_ = machine_.allocate(inputs.q().bytes());
+  if (inputs.sinks()) {
+    sinks_ = upload(*inputs.sinks());
+  }
+  o_ = machine_.allocate(host_tensor(c.problem.dtype, output_shape(c.problem)).bytes());
   lse_ = machine_.allocate(host_tensor(DType::fp32, lse_shape(c.problem)).bytes());
 }
 
@@ -84,8 +102,11 @@ AttentionTensors MachineTensors::views(bool with_lse) const {
   };
   AttentionTensors tensors{.q = view(q_, query_shape(p)),
                            .k = view(k_, key_shape(p)),
-                           .v = view(v_, key_shape(p)),
-                           .o = view(o_, query_shape(p))};
+                           .v = view(v_, value_shape(p)),
+                           .o = view(o_, output_shape(p))};
+  if (p.sinks) {
+    tensors.sinks = contiguous(sinks_.get(), DType::fp32, sinks_shape(p), machine_.device());
+  }
   if (with_lse) {
     tensors.lse = contiguous(lse_.get(), DType::fp32, lse_shape(p), machine_.device());
   }
@@ -102,7 +123,7 @@ Workspace MachineTensors::make_workspace(std::string_view kernel, const Attentio
 }
 
 CheckResult MachineTensors::check(std::string_view kernel, const Expected& expected) {
-  HostTensor o = host_tensor(case_.problem.dtype, query_shape(case_.problem));
+  HostTensor o = host_tensor(case_.problem.dtype, output_shape(case_.problem));
   HostTensor lse = host_tensor(DType::fp32, lse_shape(case_.problem));
   std::memset(o.data(), kPoison, o.bytes());
   std::memset(lse.data(), kPoison, lse.bytes());

@@ -20,6 +20,7 @@ class HostInputs {
   const reference::HostTensor& q() const { return q_; }
   const reference::HostTensor& k() const { return k_; }
   const reference::HostTensor& v() const { return v_; }
+  const std::optional<reference::HostTensor>& sinks() const { return sinks_; }
 
   // Computed at the first call, which takes its time.
   const Expected& expected();
@@ -27,6 +28,7 @@ class HostInputs {
  private:
   AttentionCase case_;
   reference::HostTensor q_, k_, v_;
+  std::optional<reference::HostTensor> sinks_;
   std::optional<Expected> expected_;
 };
 
@@ -47,7 +49,7 @@ class MachineTensors {
 
   Machine& machine_;
   AttentionCase case_;
-  Memory q_, k_, v_, o_, lse_, workspace_;
+  Memory q_, k_, v_, o_, lse_, sinks_, workspace_;
 };
 
 }  // namespace tilewright::cli

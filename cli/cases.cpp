@@ -2,34 +2,75 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 namespace tilewright::cli {
 
-double flops(const AttentionProblem& p) {
-  const double full = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
-                      static_cast<double>(p.q_len) * static_cast<double>(p.kv_len) *
-                      static_cast<double>(p.head_dim);
-  return p.causal ? full / 2 : full;
+namespace {
+
+double counted_pairs(const AttentionCase& c) {
+  const AttentionProblem& p = c.problem;
+  const std::int64_t left = c.window.left.value_or(p.q_len + p.kv_len);
+  const std::int64_t right = p.causal ? 0 : c.window.right.value_or(p.q_len + p.kv_len);
+  double pairs = 0;
+  for (std::int64_t i = 0; i < p.q_len; ++i) {
+    const std::int64_t here = i + p.kv_len - p.q_len;
+    const std::int64_t first = std::max<std::int64_t>(here - left, 0);
+    const std::int64_t end = std::min(here + right + 1, p.kv_len);
+    pairs += static_cast<double>(std::max<std::int64_t>(end - first, 0));
+  }
+  return pairs;
+}
+
+double nominal_pairs(const AttentionCase& c) {
+  if (c.problem.window) {
+    return counted_pairs(c);
+  }
+  const double all = static_cast<double>(c.problem.q_len) * static_cast<double>(c.problem.kv_len);
+  return c.problem.causal ? all / 2 : all;
+}
+
+std::string head_dims_text(const AttentionProblem& p) {
+  return p.head_dim == p.value_dim ? fmt::format("d{}", p.head_dim)
+                                   : fmt::format("d{}/{}", p.head_dim, p.value_dim);
+}
+
+}  // namespace
+
+double flops(const AttentionCase& c) {
+  const AttentionProblem& p = c.problem;
+  return 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) * nominal_pairs(c) *
+         static_cast<double>(p.head_dim + p.value_dim);
 }
 
 double compulsory_bytes(const AttentionProblem& p) {
   const double query_rows = static_cast<double>(p.q_len) * static_cast<double>(p.heads);
   const double key_rows = static_cast<double>(p.kv_len) * static_cast<double>(p.kv_heads);
-  return 2 * (query_rows + key_rows) * static_cast<double>(p.batch) *
-         static_cast<double>(p.head_dim) * static_cast<double>(size_bytes(p.dtype));
+  return (query_rows + key_rows) * static_cast<double>(p.batch) *
+         static_cast<double>(p.head_dim + p.value_dim) * static_cast<double>(size_bytes(p.dtype));
 }
 
 std::string label(const AttentionProblem& p) {
-  return fmt::format("{} b{} q{} kv{} h{}/{} d{} {}", name(p.dtype), p.batch, p.q_len, p.kv_len,
-                     p.heads, p.kv_heads, p.head_dim, p.causal ? "causal" : "full");
+  std::string text =
+      fmt::format("{} b{} q{} kv{} h{}/{} {} {}", name(p.dtype), p.batch, p.q_len, p.kv_len,
+                  p.heads, p.kv_heads, head_dims_text(p), p.causal ? "causal" : "full");
+  for (const Feature feature : {Feature::window, Feature::softcap, Feature::sinks}) {
+    if (p.asks_for(feature)) {
+      text += fmt::format(" {}", name(feature));
+    }
+  }
+  return text;
 }
 
 std::string arguments(const AttentionCase& c) {
   const AttentionProblem& p = c.problem;
   std::string text = fmt::format(
       "--dtype {} --batch {} --seqlen {} --kv-seqlen {} --heads {} --kv-heads {} --headdim {} "
-      "--{}causal --seed {}",
-      name(p.dtype), p.batch, p.q_len, p.kv_len, p.heads, p.kv_heads, p.head_dim,
-      p.causal ? "" : "no-", c.seed);
+      "--v-headdim {} --{}causal --window-left {} --window-right {} --softcap {} --{}sinks "
+      "--seed {}",
+      name(p.dtype), p.batch, p.q_len, p.kv_len, p.heads, p.kv_heads, p.head_dim, p.value_dim,
+      p.causal ? "" : "no-", c.window.left.value_or(kNoWindow), c.window.right.value_or(kNoWindow),
+      c.softcap, p.sinks ? "" : "no-", c.seed);
   if (c.scale) {
     text += fmt::format(" --scale {}", *c.scale);
   }
@@ -48,6 +89,7 @@ std::vector<AttentionProblem> problems(const Sweep& sweep) {
                        .heads = sweep.hidden / head_dim,
                        .kv_heads = sweep.hidden / head_dim,
                        .head_dim = head_dim,
+                       .value_dim = head_dim,
                        .causal = causal});
       }
     }

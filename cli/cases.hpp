@@ -11,23 +11,33 @@
 
 namespace tilewright::cli {
 
+// What the command line's options say of a side of the window that has no limit.
+inline constexpr std::int64_t kNoWindow = -1;
+
 struct AttentionCase {
-  AttentionProblem problem;
+  AttentionProblem problem;    // value_dim is given
   std::optional<float> scale;  // 1 / sqrt(head_dim) when absent
-  std::uint64_t seed = 0;      // of the random inputs
+  Window window{};
+  float softcap = 0;
+  std::uint64_t seed = 0;  // of the random inputs
 
   AttentionOptions options(std::string_view kernel) const {
-    return {.causal = problem.causal, .scale = scale, .kernel = kernel};
+    return {.causal = problem.causal,
+            .window = window,
+            .scale = scale,
+            .softcap = softcap,
+            .kernel = kernel};
   }
 };
 
-// Nominal floating-point operations of one call: 4 B H Nq Nk D, halved for causal.
-double flops(const AttentionProblem& problem);
+// Nominal floating-point operations of one call: 2 B H (D + Dv) for each pair of a query and a key.
+// Of all Nq Nk pairs causal leaves half; with a window those that are seen count.
+double flops(const AttentionCase& c);
 
 // Bytes that must cross the memory bus at least once: q, k, v and o.
 double compulsory_bytes(const AttentionProblem& problem);
 
-// "bf16 b4 q4096 kv4096 h16/16 d128 causal"
+// "bf16 b4 q4096 kv4096 h16/16 d128 causal", "... d192/128 full window softcap sinks"
 std::string label(const AttentionProblem& problem);
 
 // The arguments of `tilewright attention` that give this case and nothing else, whatever the

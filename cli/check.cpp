@@ -52,18 +52,18 @@ std::string find_failure(const reference::ErrorNorms& o, const reference::ErrorN
 }  // namespace
 
 Expected expect(const AttentionTensors& tensors, const AttentionOptions& options) {
-  constexpr double kFp16Rounding = 0x1p-11;
   Expected expected{.exact = reference::attention(tensors, options)};
+  const auto allow_rounding = [&](reference::Rounding rounding, double rel_fro_limit) {
+    const auto rounded = reference::attention(tensors, options, rounding);
+    expected.rel_fro_limit = rel_fro_limit;
+    expected.max_abs_limit = 2 * largest_difference(rounded.o, expected.exact.o);
+  };
   switch (tensors.q.dtype) {
-    case DType::bf16: {
-      const auto rounded = reference::attention(tensors, options, reference::Rounding::bf16);
-      expected.rel_fro_limit = 3e-3;
-      expected.max_abs_limit = 2 * largest_difference(rounded.o, expected.exact.o);
+    case DType::bf16:
+      allow_rounding(reference::Rounding::bf16, 3e-3);
       break;
-    }
     case DType::fp16:
-      expected.rel_fro_limit = 1e-3;
-      expected.max_abs_limit = 2 * kFp16Rounding * largest(expected.exact.o);
+      allow_rounding(reference::Rounding::fp16, 5e-4);
       break;
     case DType::fp32:
       expected.rel_fro_limit = 1e-5;

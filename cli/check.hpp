@@ -23,7 +23,7 @@ struct CheckResult {
 
 // Computes a problem on host tensors. The limits are
 //   bf16  3e-3 in relative Frobenius norm; twice the largest error of the BF16-rounded reference
-//   fp16  1e-3; twice FP16's rounding error at the largest output
+//   fp16  5e-4; twice the largest error of the FP16-rounded reference
 //   fp32  1e-5; 1e-4 of the largest output
 Expected expect(const AttentionTensors& tensors, const AttentionOptions& options);
 

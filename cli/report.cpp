@@ -25,19 +25,19 @@ void print_table_header() {
              "GB/s", "errors");
 }
 
-void print_outcome(std::string_view kernel, const AttentionProblem& problem,
-                   const Outcome& outcome) {
+void print_outcome(std::string_view kernel, const AttentionCase& c, const Outcome& outcome) {
   if (outcome.timing) {
     const Timing& timing = *outcome.timing;
     const auto number = [](double value, int decimals) {
       return fmt::format("{:.{}f}", value, decimals);
     };
-    fmt::print(fmt::runtime(kRow), kernel, label(problem), number(timing.median_us, 1),
+    fmt::print(fmt::runtime(kRow), kernel, label(c.problem), number(timing.median_us, 1),
                number(timing.p10_us, 1), number(timing.p90_us, 1),
-               number(flops(problem) / timing.median_us * 1e-6, 3),
-               number(compulsory_bytes(problem) / timing.median_us * 1e-3, 1), check_text(outcome));
+               number(flops(c) / timing.median_us * 1e-6, 3),
+               number(compulsory_bytes(c.problem) / timing.median_us * 1e-3, 1),
+               check_text(outcome));
   } else {
-    fmt::print("{:<8} {:<44} {}: {}\n", kernel, label(problem),
+    fmt::print("{:<8} {:<44} {}: {}\n", kernel, label(c.problem),
                outcome.is_wrong() ? "FAILED" : "cannot run", outcome.reason.value_or(""));
   }
   std::fflush(stdout);

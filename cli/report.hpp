@@ -9,8 +9,7 @@ namespace tilewright::cli {
 
 void print_table_header();
 
-void print_outcome(std::string_view kernel, const AttentionProblem& problem,
-                   const Outcome& outcome);
+void print_outcome(std::string_view kernel, const AttentionCase& c, const Outcome& outcome);
 
 // A bar on standard error, below the table. Draws nothing where that is no terminal.
 class ProgressBar {

@@ -19,15 +19,26 @@ double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
 Json or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
 
+Json or_null(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(); }
+
 Json or_null(const std::optional<double>& value) { return value ? Json(rounded(*value)) : Json(); }
 
 Json case_object(const AttentionCase& c) {
   const AttentionProblem& p = c.problem;
-  Json object = {{"dtype", name(p.dtype)}, {"batch", p.batch},    {"q_len", p.q_len},
-                 {"kv_len", p.kv_len},     {"heads", p.heads},    {"kv_heads", p.kv_heads},
-                 {"head_dim", p.head_dim}, {"v_dim", p.head_dim}, {"causal", p.causal}};
+  Json object = {{"dtype", name(p.dtype)}, {"batch", p.batch},     {"q_len", p.q_len},
+                 {"kv_len", p.kv_len},     {"heads", p.heads},     {"kv_heads", p.kv_heads},
+                 {"head_dim", p.head_dim}, {"v_dim", p.value_dim}, {"causal", p.causal}};
   if (c.scale) {
     object["scale"] = *c.scale;
+  }
+  if (p.window) {
+    object["window"] = {or_null(c.window.left), or_null(c.window.right)};
+  }
+  if (p.softcap) {
+    object["softcap"] = c.softcap;
+  }
+  if (p.sinks) {
+    object["sinks"] = true;
   }
   return object;
 }
@@ -52,7 +63,7 @@ void add_timing(Json& line, const AttentionCase& c, const Timing& timing) {
   line["p10_us"] = rounded(timing.p10_us);
   line["p90_us"] = rounded(timing.p90_us);
   line["samples"] = timing.samples;
-  line["tflops"] = rounded(flops(c.problem) / timing.median_us * 1e-6);
+  line["tflops"] = rounded(flops(c) / timing.median_us * 1e-6);
   line["gbps"] = rounded(compulsory_bytes(c.problem) / timing.median_us * 1e-3);
   line["cold_l2"] = timing.cold_l2;
   line["graph"] = false;

@@ -99,14 +99,13 @@ void Runner::run_kernel(const KernelInfo& kernel, OpenCase& open_case) {
 
 Outcome Runner::outcome_of(const KernelInfo& kernel, Device device, OpenCase& open_case) {
   Outcome outcome;
-  const AttentionProblem& problem = open_case.c.problem;
-  outcome.reason = why_not(kernel, problem, device);
+  outcome.reason = why_not(kernel, open_case.c.problem, device);
   if (outcome.reason) {
     return outcome;
   }
   try {
     MachineTensors& tensors = open_case.on(machine(device));
-    if (options_.check && flops(problem) <= options_.check_limit_gflop * kGiga) {
+    if (options_.check && flops(open_case.c) <= options_.check_limit_gflop * kGiga) {
       outcome.check = tensors.check(kernel.name, open_case.host_inputs().expected());
     }
     if (outcome.is_wrong()) {  // the time of a wrong result is worth nothing
@@ -125,7 +124,7 @@ Outcome Runner::outcome_of(const KernelInfo& kernel, Device device, OpenCase& op
 
 void Runner::report(const KernelInfo& kernel, const AttentionCase& c, const Outcome& outcome) {
   progress_.clear();
-  print_outcome(kernel.name, c.problem, outcome);
+  print_outcome(kernel.name, c, outcome);
   if (outcome.reason) {
     fmt::print("  reproduce: {}\n", reproducing_command(kernel, c));
   }

@@ -178,30 +178,36 @@ AttentionResult result_of(const Call& call) {
   return result;
 }
 
-void attend_sequence(const Call& call, std::int64_t b, AttentionResult& result) {
+// Query i of a sequence on head h: its row of the result.
+void attend_row(const Call& call, const Rows& queries, const Rows& keys, std::int64_t h,
+                std::int64_t i, AttentionResult& result) {
   const auto& [tensors, options, rounding, q, k, v] = call;
-  const Rows queries = rows_of(b, q, tensors.cu_seqlens_q);
-  const Rows keys = rows_of(b, k, tensors.cu_seqlens_k);
-  const auto used_keys =
-      tensors.seqused_k ? static_cast<std::int64_t>(load(*tensors.seqused_k, b)) : keys.length;
+  const std::int64_t n = queries.first + i;
+  const std::int64_t kv_head = h / (q.heads / k.heads);
+  double* const o = result.o.data() + ((queries.batch * q.length + n) * q.heads + h) * v.dim;
+  const RowSums sums =
+      attend(q.row(queries.batch, h, n), k.row(keys.batch, kv_head, keys.first), k.dim,
+             v.row(keys.batch, kv_head, keys.first), v.dim,
+             visible_keys(i, queries.length, keys.length, options), call.scoring(h), o);
+  if (!tensors.row_max) {
+    normalize(o, v.dim, sums.sum, rounding);
+  }
+  const auto row = static_cast<std::size_t>((queries.batch * q.heads + h) * q.length + n);
+  result.row_max[row] = sums.max;
+  result.row_sum[row] = sums.sum;
+  result.lse[row] = sums.max + std::log(sums.sum);
+}
 
+void attend_sequence(const Call& call, std::int64_t b, AttentionResult& result) {
+  const Rows queries = rows_of(b, call.q, call.tensors.cu_seqlens_q);
+  Rows keys = rows_of(b, call.k, call.tensors.cu_seqlens_k);
+  if (call.tensors.seqused_k) {
+    keys.length = static_cast<std::int64_t>(load(*call.tensors.seqused_k, b));
+  }
 #pragma omp parallel for collapse(2) schedule(dynamic, 16)
-  for (std::int64_t h = 0; h < q.heads; ++h) {
+  for (std::int64_t h = 0; h < call.q.heads; ++h) {
     for (std::int64_t i = 0; i < queries.length; ++i) {
-      const std::int64_t n = queries.first + i;
-      const std::int64_t kv_head = h / (q.heads / k.heads);
-      double* const o = result.o.data() + ((queries.batch * q.length + n) * q.heads + h) * v.dim;
-      const RowSums sums = attend(
-          q.row(queries.batch, h, n),  //
-          k.row(keys.batch, kv_head, keys.first), k.dim, v.row(keys.batch, kv_head, keys.first),
-          v.dim, visible_keys(i, queries.length, used_keys, options), call.scoring(h), o);
-      if (!tensors.row_max) {
-        normalize(o, v.dim, sums.sum, rounding);
-      }
-      const auto row = static_cast<std::size_t>((queries.batch * q.heads + h) * q.length + n);
-      result.row_max[row] = sums.max;
-      result.row_sum[row] = sums.sum;
-      result.lse[row] = sums.max + std::log(sums.sum);
+      attend_row(call, queries, keys, h, i, result);
     }
   }
 }

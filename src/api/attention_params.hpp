@@ -50,8 +50,9 @@ struct AttentionParams {
   const float* sinks = nullptr;  // may be null
   std::int64_t sinks_stride = 0;
 
-  // Packed sequences: the batch is `batch` sequences; q_len (kv_len) is the length of them all, and
-  // the batch strides are 0. Null where each sequence is a batch entry of that length.
+  // Packed sequences: `batch` is their number, q_len (kv_len) the rows of the whole tensor, which
+  // may be more than the last sequence's end, and the batch strides are 0. Null where each sequence
+  // is a batch entry of that length.
   const int* cu_seqlens_q = nullptr;
   const int* cu_seqlens_k = nullptr;
   const int* seqused_k = nullptr;  // null: all keys count

@@ -113,6 +113,8 @@ def test_info_says_what_was_not_measured(cli):
         ["--causal"],
         ["--causal", "--kv-seqlen", "17", "--kv-heads", "1"],  # rows that see no key
         ["--batch", "2", "--scale", "0.5", "--kv-seqlen", "131"],
+        ["--window-left", "9", "--window-right", "2", "--softcap", "3", "--sinks"],
+        ["--v-headdim", "24", "--causal", "--window-left", "0", "--sinks"],
     ],
 )
 def test_check_passes_on_the_cpu(cli, dtype, case):
@@ -156,7 +158,21 @@ def test_results_line(cli, tmp_path):
     bytes_moved = 2 * 2 * 16 * 2 * (40 + 80)
     assert line["gbps"] == pytest.approx(bytes_moved / line["median_us"] * 1e-3, rel=1e-4)
     assert line["cold_l2"] is False and line["driver"] is None and line["power_w"] is None
-    assert "scale" not in line["case"]
+    assert not {"scale", "window", "softcap", "sinks"} & line["case"].keys()
+
+
+def test_results_line_of_a_case_with_features(cli, tmp_path):
+    features = ["--v-headdim", "24", "--window-left", "3", "--softcap", "2.5", "--sinks"]
+    result = cli("attention", "--json", "out.jsonl", *SMALL, *features)
+    assert result.returncode == PASS
+    assert " d16/24 full window softcap sinks " in result.stdout
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    case = line["case"]
+    assert case["head_dim"] == 16 and case["v_dim"] == 24
+    assert case["window"] == [3, None] and case["softcap"] == 2.5 and case["sinks"] is True
+    seen = sum(40 - max(i - 3, 0) for i in range(40))
+    flops = 2 * 2 * seen * (16 + 24)
+    assert line["tflops"] == pytest.approx(flops / line["median_us"] * 1e-6, rel=1e-4)
 
 
 def test_max_seconds_bounds_the_samples(cli, tmp_path):
@@ -189,6 +205,7 @@ def test_unsupported_kernel_is_recorded_and_reproduced(cli, binary, tmp_path):
 
 def test_reproducing_command_overrides_the_environment(cli):
     environment = {"CAUSAL": "1", "SEQLEN": "99", "KERNEL": "cpu", "DTYPE": "fp32"}
+    environment |= {"WINDOW_LEFT": "5", "SOFTCAP": "2", "SINKS": "1", "V_HEADDIM": "32"}
     (command,) = reproducing_commands(cli("attention", "--kernel", "k2", *SMALL).stdout)
     assert reproducing_commands(cli(*command[1:], **environment).stdout) == [command]
 
@@ -309,6 +326,10 @@ def test_sweep_records_cases_that_cannot_run(cli, tmp_path):
         ["attention", "--dtype", "int8"],
         ["attention", "--scale", "-1"],
         ["attention", "--scale", "nan"],
+        ["attention", "--v-headdim", "0"],
+        ["attention", "--window-left", "-2"],
+        ["attention", "--window-right", "-2"],
+        ["attention", "--softcap", "-1"],
         ["attention", "--device", "tpu"],
         ["attention", "--device", "cuda:x"],
         ["attention", "--samples", "0"],

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 namespace tilewright::test {
@@ -15,7 +16,22 @@ constexpr double kMaxLseError = 1e-3;
 constexpr double kMaxRowSumError = 1e-3;
 constexpr double kFp32Error = 1e-5;  // of the largest output
 
-double max_rel_fro(DType dtype) { return dtype == DType::bf16 ? 3e-3 : 5e-4; }
+// What rounding to a dtype does to a result.
+struct Precision {
+  reference::Rounding rounding;
+  double max_rel_fro;
+};
+
+Precision precision_of(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return {reference::Rounding::bf16, 3e-3};
+    case DType::fp16:
+      return {reference::Rounding::fp16, 5e-4};
+    default:
+      return {reference::Rounding::exact, kFp32Error};
+  }
+}
 
 struct Expected {
   reference::AttentionResult exact;
@@ -25,10 +41,9 @@ struct Expected {
 Expected expect(const Problem& problem) {
   HostTensors tensors = make_tensors(problem);
   const AttentionOptions options = options_of(problem, "auto");
-  const auto rounding =
-      problem.dtype == DType::bf16 ? reference::Rounding::bf16 : reference::Rounding::fp16;
   Expected expected{.exact = reference::attention(tensors.views(), options)};
-  const auto rounded = reference::attention(tensors.views(), options, rounding);
+  const auto rounded =
+      reference::attention(tensors.views(), options, precision_of(problem.dtype).rounding);
   double largest = 0;
   double largest_error = 0;
   for (std::size_t i = 0; i < rounded.o.size(); ++i) {
@@ -51,12 +66,33 @@ const Expected& expected_of(const Problem& problem) {
                               : cache.emplace(text.str(), expect(problem)).first->second;
 }
 
-// The norms of a result that has NaN and infinities where it must.
-reference::ErrorNorms norms_of(const char* name, const reference::HostTensor& actual,
+// Are the rows behind the last sequence, of a packed (T, H, D) or (H, T) tensor, as they were?
+bool rest_is_unwritten(const ConstTensorView& t, const std::vector<int>& lengths) {
+  const int tokens = t.rank == 3 ? 0 : 1;
+  const int outer = 1 - tokens;
+  const std::int64_t end = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const std::int64_t row_size = t.rank == 3 ? t.shape[2] : 1;
+  const auto element_bytes = static_cast<std::int64_t>(size_bytes(t.dtype));
+  for (std::int64_t n = end; n < t.shape[tokens]; ++n) {
+    for (std::int64_t h = 0; h < t.shape[outer]; ++h) {
+      const auto* const row = static_cast<const std::byte*>(t.data) +
+                              (n * t.stride[tokens] + h * t.stride[outer]) * element_bytes;
+      if (std::count(row, row + row_size * element_bytes, kUnwritten) != row_size * element_bytes) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// The norms of an output, which has NaN and infinities, and is unwritten, where it must.
+reference::ErrorNorms norms_of(const char* name, const Problem& problem,
+                               const reference::HostTensor& actual,
                                const std::vector<double>& expected) {
   const reference::ErrorNorms norms = reference::compare(actual.view(), expected);
   EXPECT_TRUE(norms.same_specials) << name;
   EXPECT_TRUE(reference::gaps_hold(actual, kUnwritten)) << name;
+  EXPECT_TRUE(problem.q_lens.empty() || rest_is_unwritten(actual.view(), problem.q_lens)) << name;
   return norms;
 }
 
@@ -64,13 +100,14 @@ reference::ErrorNorms norms_of(const char* name, const reference::HostTensor& ac
 
 void expect_right(const Problem& problem, const HostTensors& result) {
   const Expected& expected = expected_of(problem);
-  const auto o = norms_of("o", result.o, expected.exact.o);
-  EXPECT_LE(o.rel_fro, max_rel_fro(problem.dtype));
+  const auto o = norms_of("o", problem, result.o, expected.exact.o);
+  EXPECT_LE(o.rel_fro, precision_of(problem.dtype).max_rel_fro);
   EXPECT_LE(o.max_abs, expected.max_abs_limit);
-  EXPECT_LE(norms_of("lse", result.lse, expected.exact.lse).max_abs, kMaxLseError);
+  EXPECT_LE(norms_of("lse", problem, result.lse, expected.exact.lse).max_abs, kMaxLseError);
   if (problem.unnormalized) {
-    EXPECT_LE(norms_of("row_max", *result.row_max, expected.exact.row_max).max_abs, kMaxLseError);
-    EXPECT_LE(norms_of("row_sum", *result.row_sum, expected.exact.row_sum).rel_fro,
+    EXPECT_LE(norms_of("row_max", problem, *result.row_max, expected.exact.row_max).max_abs,
+              kMaxLseError);
+    EXPECT_LE(norms_of("row_sum", problem, *result.row_sum, expected.exact.row_sum).rel_fro,
               kMaxRowSumError);
   }
 }

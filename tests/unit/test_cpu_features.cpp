@@ -27,6 +27,15 @@ TEST(CpuFeatures, EveryTenthOfTheFeatureProblems) {
   }
 }
 
+TEST(CpuFeatures, EveryHundredthOfThemInFp32) {
+  const std::vector<Problem> problems = feature_problems();
+  for (std::size_t i = 5; i < problems.size(); i += 100) {
+    Problem p = problems[i];
+    p.dtype = DType::fp32;
+    check_problem(p);
+  }
+}
+
 TEST(CpuFeatures, SmallProblems) {
   for (const Problem& problem : small_problems()) {
     check_problem(problem);
