@@ -14,6 +14,11 @@
 namespace tilewright {
 namespace {
 
+// A window's side as kernels take it.
+int limit_of(std::optional<std::int64_t> side) {
+  return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
+}
+
 AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& options) {
   return {.dtype = t.q.dtype,
           .batch = batch_size(t),
@@ -24,7 +29,8 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .head_dim = head_dim_of(t.q),
           .value_dim = head_dim_of(t.v),
           .causal = options.causal,
-          .window = options.window.left || options.window.right,
+          .window = limit_of(options.window.left) < kNoLimit ||
+                    limit_of(options.window.right) < kNoLimit,
           .softcap = options.softcap > 0,
           .sinks = t.sinks.has_value(),
           .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,
@@ -138,11 +144,8 @@ void set_options(const AttentionOptions& options, AttentionParams& params) {
   params.scale = options.scale.value_or(
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.head_dim))));
   params.causal = options.causal;
-  const auto limit = [](std::optional<std::int64_t> side) {
-    return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
-  };
-  params.window_left = limit(options.window.left);
-  params.window_right = limit(options.window.right);
+  params.window_left = limit_of(options.window.left);
+  params.window_right = limit_of(options.window.right);
   params.softcap = options.softcap;
   params.batch_invariant = options.batch_invariant;
 }

@@ -11,7 +11,7 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 11> kAttentionLaunchers = {{
+constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 12> kAttentionLaunchers = {{
     {"k1", launch_k1},
     {"k2", launch_k2},
     {"k3_1", launch_k3_1},
@@ -23,6 +23,7 @@ constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 11> kAttentio
     {"k6_pingpong", launch_k6_pingpong},
     {"k6_overlap", launch_k6_overlap},
     {"k6", launch_k6},
+    {"flash", launch_flash},
 }};
 
 int attribute(cudaDeviceAttr attribute, int device) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 
+#include "cuda/attention/flash/plan.hpp"
 #include "cuda/cuda_backend.hpp"
 #include "tilewright/registry.hpp"
 
@@ -10,9 +11,12 @@ namespace tilewright {
 namespace {
 
 constexpr std::array kBf16 = {DType::bf16};
+constexpr std::array kHalves = {DType::bf16, DType::fp16};
 constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{256, 256}};
 constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
+constexpr std::array kFlashHeadDims = {HeadDims{64, 64},   HeadDims{96, 96},   HeadDims{128, 128},
+                                       HeadDims{192, 192}, HeadDims{192, 128}, HeadDims{256, 256}};
 constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks,
                                      Feature::packed, Feature::unnormalized};
 constexpr int kHopper = 90;
@@ -58,6 +62,16 @@ constexpr std::array kKernels = {
     ladder_rung("k6_overlap", "K5 with the softmax of a tile under the product of the last",
                 "docs/worklog/k6.md", kHeadDims),
     ladder_rung("k6", "both: ping-pong and overlap", "docs/worklog/k6.md", kHeadDims),
+    KernelInfo{.name = "flash",
+               .operation = "attention",
+               .summary = "production: K6 with persistent blocks, and every feature",
+               .device = DeviceKind::cuda,
+               .compute_capability = kHopper,
+               .dtypes = kHalves,
+               .head_dims = kFlashHeadDims,
+               .features = kAllFeatures,
+               .alignment_bytes = 16,
+               .doc = "docs/worklog/flash.md"},
 };
 
 template <typename Range, typename Format>
@@ -214,7 +228,11 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
 }
 
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
-                            const DeviceInfo&) {
+                            const DeviceInfo& device) {
+  if (kernel.name == "flash") {
+    const cuda::FlashPlan plan = cuda::plan_flash(problem, device.multiprocessors);
+    return cuda::flash_workspace(problem, plan).bytes;
+  }
   if (kernel.name != "k1") {
     return 0;
   }

@@ -49,7 +49,7 @@ TEST(Registry, TheLadderIsInOrder) {
     names.push_back(k.name);
   }
   EXPECT_THAT(names, testing::ElementsAre("cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4",
-                                          "k5", "k6_pingpong", "k6_overlap", "k6"));
+                                          "k5", "k6_pingpong", "k6_overlap", "k6", "flash"));
 }
 
 TEST(Registry, EveryRowIsComplete) {

@@ -16,5 +16,6 @@ void launch_k5(const AttentionParams& params, Stream stream);
 void launch_k6_pingpong(const AttentionParams& params, Stream stream);
 void launch_k6_overlap(const AttentionParams& params, Stream stream);
 void launch_k6(const AttentionParams& params, Stream stream);
+void launch_flash(const AttentionParams& params, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -18,7 +18,7 @@ __device__ void store_output(const CUtensorMap& map, const TileWalk& walk, int r
   constexpr int kHeadDim = decltype(size<1>(sO))::value;
   constexpr int kBoxColumns = 64;
   Tensor rO = make_tensor_like<Element>(tOrO);
-  round_to_bf16(tOrO, rO);
+  round_to_16_bits(tOrO, rO);
   const auto copier = make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, Element>{}, TiledMma{});
   const auto thread_copy = copier.get_slice(thread);
   cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, barrier);  // sO is nobody's operand any more

@@ -16,15 +16,14 @@ constexpr int block_threads(int consumers) { return (1 + consumers) * kWarpgroup
 constexpr int producer_registers(int consumers) { return consumers == 3 ? 32 : 40; }
 constexpr int consumer_registers(int consumers) { return consumers == 3 ? 160 : 232; }
 
-// Warpgroup 0 runs `produce`, on one thread; the others run `consume` with their index from 0 on.
+// The warps of warpgroup 0 run `produce` with their index; the other warpgroups run `consume` with
+// theirs, from 0 on.
 template <int kConsumers, typename Produce, typename Consume>
 __device__ __forceinline__ void run_roles(Produce&& produce, Consume&& consume) {
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<producer_registers(kConsumers)>();
-    if (threadIdx.x == 0) {
-      produce();
-    }
+    produce(cutlass::canonical_warp_idx_sync());
   } else {
     cutlass::arch::warpgroup_reg_alloc<consumer_registers(kConsumers)>();
     consume(warpgroup - 1);

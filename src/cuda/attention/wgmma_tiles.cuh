@@ -13,25 +13,30 @@ namespace tilewright::cuda {
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
 
-// S (64, Bc) = Q K^T with both from SMEM, O (64, D) += P V with P from registers. V lies in SMEM as
-// it does in GMEM, D contiguous; as the B operand (D, Bc) that is MN-major.
-template <typename Element, int kHeadDim, int kBc, int kStages>
+// S (64, Bc) = Q K^T with both from SMEM, O (64, Dv) += P V with P from registers. V lies in SMEM as
+// it does in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Head dims that are no
+// multiple of 64 take a swizzle of half the width.
+template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim>
 struct WgmmaTiles {
   using Rows = cute::Int<kWarpgroupRows>;
   using Bc = cute::Int<kBc>;
   using D = cute::Int<kHeadDim>;
+  using Dv = cute::Int<kValueDim>;
   using Stages = cute::Int<kStages>;
-  using AtomK = cute::GMMA::Layout_K_SW128_Atom<Element>;    // 8 rows x 64 columns
-  using AtomMn = cute::GMMA::Layout_MN_SW128_Atom<Element>;  // the same bytes, transposed
+  static constexpr bool kIsWide = kHeadDim % 64 == 0 && kValueDim % 64 == 0;
+  static constexpr int kBoxColumns = kIsWide ? 64 : 32;  // of a TMA copy: the swizzle's width
+  using AtomK = cute::conditional_t<kIsWide, cute::GMMA::Layout_K_SW128_Atom<Element>,
+                                    cute::GMMA::Layout_K_SW64_Atom<Element>>;  // 8 x kBoxColumns
+  using AtomMn = cute::conditional_t<kIsWide, cute::GMMA::Layout_MN_SW128_Atom<Element>,
+                                     cute::GMMA::Layout_MN_SW64_Atom<Element>>;  // transposed
   using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, D>{}));
   using LayoutK = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Bc, D, Stages>{}));
-  using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<D, Bc, Stages>{},
+  using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<Dv, Bc, Stages>{},
                                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
   using TiledMmaQk = decltype(cute::make_tiled_mma(wgmma_qk<Element, kBc, kHeadDim>()));
   using TiledMmaPv = decltype(cute::make_tiled_mma(
-      cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, D, Bc>,
+      cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, Dv, Bc>,
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
-  static constexpr int kBoxColumns = 64;  // of a TMA copy: 128 bytes, the width of the swizzle
 
   // Operands in SMEM, as the MMA's descriptors: (MMA, MMA_M or MMA_N, MMA_K), K and V by stage.
   __device__ static auto operand_q(Element* sQ) {
@@ -50,7 +55,7 @@ struct WgmmaTiles {
   // Accumulators in registers, (MMA, MMA_M, MMA_N), and the coordinates of a thread's elements, of
   // the signedness of its index.
   using ShapeS = cute::Shape<Rows, Bc>;
-  using ShapeO = cute::Shape<Rows, D>;
+  using ShapeO = cute::Shape<Rows, Dv>;
   __device__ static auto scores() { return cute::partition_fragment_C(TiledMmaQk{}, ShapeS{}); }
   __device__ static auto output() { return cute::partition_fragment_C(TiledMmaPv{}, ShapeO{}); }
   __device__ static auto score_coordinates(auto thread) {
@@ -99,12 +104,13 @@ struct RowState {
   }
 };
 
-// Scores of keys beyond the row's limit become -infinity. `cS` gives each register's (row, key).
-template <typename TensorS, typename TensorC>
-__device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
+// Scores of keys from end(row) on become -infinity; rows and keys count within the tile. `cS` gives
+// each register's (row, key).
+template <typename TensorS, typename TensorC, typename End>
+__device__ void mask_from(TensorS& rS, const TensorC& cS, const End& end) {
 #pragma unroll
   for (int i = 0; i < cute::size<0>(rS); ++i) {
-    const int limit = keys.limit(row0 + cute::get<0>(cS(i, 0))) - key0;
+    const int limit = end(cute::get<0>(cS(i, 0)));
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
       const int key = cute::get<1>(cS(i, j));  // signed: the limit may be negative
@@ -113,15 +119,53 @@ __device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int r
   }
 }
 
+// Those beyond the ladder's limit do, in global rows and keys.
+template <typename TensorS, typename TensorC>
+__device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
+  mask_from(rS, cS, [&](int row) { return keys.limit(row0 + row) - key0; });
+}
+
+// Those before first(row) do.
+template <typename TensorS, typename TensorC, typename First>
+__device__ void mask_before(TensorS& rS, const TensorC& cS, const First& first) {
+#pragma unroll
+  for (int i = 0; i < cute::size<0>(rS); ++i) {
+    const int limit = first(cute::get<0>(cS(i, 0)));
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rS); ++j) {
+      const int key = cute::get<1>(cS(i, j));
+      rS(i, j) = key >= limit ? rS(i, j) : kMinusInf;
+    }
+  }
+}
+
+// Scores s become softcap * tanh(scale * s / softcap), through 1 - 2 / (1 + e^2x): as exact as FP32.
+template <typename TensorS>
+__device__ void cap(TensorS& rS, float scale, float softcap) {
+  const float factor = 2.0f * kLog2e * scale / softcap;
+#pragma unroll
+  for (int i = 0; i < cute::size(rS); ++i) {
+    rS(i) = softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(rS(i) * factor)));
+  }
+}
+
+// `value`, but not before `earlier` is known: an order that the compiler cannot see through.
+__device__ __forceinline__ float after(float value, float earlier) {
+  asm("{.reg .f32 t; min.f32 t, %1, 0fFF800000; max.f32 %0, %0, t;}" : "+f"(value) : "f"(earlier));
+  return value;
+}
+
 // One step of the online softmax: S (rows, keys) becomes P = exp2((S - m) * scale_log2) under the
 // new maxima, and l is brought to them. `correction` is what O has still to be multiplied by. A row
-// without a visible key yet keeps m = -infinity and P = 0.
+// without a visible key yet keeps m = -infinity and P = 0. A row's maximum is looked for under the
+// exponentials of the row before: left alone, ptxas puts all maxima first, and the exponentials'
+// unit idles meanwhile.
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_log2,
                              float (&correction)[kRows]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    float m_new = state.m[i];
+    float m_new = i == 0 ? state.m[i] : after(state.m[i], state.m[i - 1]);
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
       m_new = fmaxf(m_new, rS(i, j));
@@ -151,13 +195,20 @@ __device__ void scale_rows(TensorO& rO, const float (&factor)[kRows]) {
   }
 }
 
-// Rounds an accumulator's registers to BF16, in order and in pairs.
+// Two values as CuTe's bfloat16_t or half_t in one word.
+template <typename Element>
+__device__ std::uint32_t pack_x2(float low, float high) {
+  return cute::is_same_v<Element, cute::bfloat16_t> ? pack_bf16x2(low, high)
+                                                    : pack_fp16x2(low, high);
+}
+
+// Rounds an accumulator's registers to 16 bits, in order and in pairs.
 template <typename TensorFrom, typename TensorTo>
-__device__ void round_to_bf16(const TensorFrom& from, TensorTo& to) {
+__device__ void round_to_16_bits(const TensorFrom& from, TensorTo& to) {
   auto pairs = cute::recast<std::uint32_t>(to);
 #pragma unroll
   for (int i = 0; i < cute::size(pairs); ++i) {
-    pairs(i) = pack_bf16x2(from(2 * i), from(2 * i + 1));
+    pairs(i) = pack_x2<typename TensorTo::value_type>(from(2 * i), from(2 * i + 1));
   }
 }
 

@@ -37,6 +37,24 @@ void launch(dim3 grid, int threads, std::size_t smem_bytes, Stream stream, const
   check(cudaGetLastError(), "kernel launch");
 }
 
+// The same in clusters of `cluster` blocks.
+template <auto kKernel, typename... Args>
+void launch_clusters(int cluster, dim3 grid, int threads, std::size_t smem_bytes, Stream stream,
+                     const Args&... args) {
+  allow_smem<kKernel>(smem_bytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
+}
+
 // Calls f.template operator()<D>() for the D of the list that equals head_dim.
 template <int... kHeadDims, typename F>
 void dispatch_head_dim(int head_dim, F&& f) {

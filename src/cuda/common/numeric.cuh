@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cfloat>
 #include <cstdint>
@@ -47,8 +48,14 @@ __device__ __forceinline__ Float8 load_bf16x8(const __nv_bfloat16* source) {
   return result;
 }
 
+// Two values rounded to BF16, or FP16, in one word.
 __device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+__device__ __forceinline__ std::uint32_t pack_fp16x2(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 

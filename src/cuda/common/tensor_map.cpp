@@ -22,6 +22,18 @@ Encoder find_encoder() {
   return reinterpret_cast<Encoder>(entry);
 }
 
+CUtensorMapSwizzle code_of(TmaSwizzle swizzle) {
+  switch (swizzle) {
+    case TmaSwizzle::none:
+      return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case TmaSwizzle::b64:
+      return CU_TENSOR_MAP_SWIZZLE_64B;
+    case TmaSwizzle::b128:
+      return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+  return CU_TENSOR_MAP_SWIZZLE_NONE;
+}
+
 }  // namespace
 
 CUtensorMap encode_tensor_map(const void* base, const TensorMapSpec& spec) {
@@ -31,8 +43,7 @@ CUtensorMap encode_tensor_map(const void* base, const TensorMapSpec& spec) {
   const CUresult result = encode(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), spec.size.data(),
       spec.stride_bytes.data(), spec.box.data(), kElementStrides.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE,
-      spec.swizzle == TmaSwizzle::b128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw Error(ErrorCode::cuda, "cuTensorMapEncodeTiled",

@@ -10,7 +10,7 @@ struct CUtensorMap_st;
 
 namespace tilewright::cuda {
 
-enum class TmaSwizzle : std::uint8_t { none, b128 };
+enum class TmaSwizzle : std::uint8_t { none, b64, b128 };
 
 // What cuTensorMapEncodeTiled is asked for. Dimensions run from the contiguous one outwards:
 // (head_dim, seqlen, heads, batch).
@@ -21,29 +21,29 @@ struct TensorMapSpec {
   TmaSwizzle swizzle = TmaSwizzle::none;
 };
 
-// One copy brings `rows` rows of one head. Unswizzled, the box spans the whole head dim. With the
-// 128-byte swizzle a row of the box may be 128 bytes long, so that a tile of wider head dim takes
-// several copies of 64 columns. Reads outside the tensor give zeros.
+// One copy brings `rows` rows of one head. Unswizzled, the box spans the whole head dim. Swizzled, a
+// row of the box is as long as the swizzle is wide, 64 or 128 bytes, so that a tile of wider head
+// dim takes several copies. Reads outside the tensor give zeros.
 constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head_dim,
                                       const OuterStrides& stride, int rows, TmaSwizzle swizzle) {
   constexpr std::uint64_t kElement_bytes = 2;
-  constexpr std::uint32_t kSwizzleColumns = 64;
   // A dimension of size 1 carries stride 0, for which TMA has no use: any legal value will do.
   const auto bytes = [&](std::int64_t elements, int size) {
     return size > 1 ? static_cast<std::uint64_t>(elements) * kElement_bytes
                     : static_cast<std::uint64_t>(head_dim) * kElement_bytes;
   };
-  const auto columns = static_cast<std::uint32_t>(head_dim);
+  const std::uint32_t columns = swizzle == TmaSwizzle::b128  ? 64
+                                : swizzle == TmaSwizzle::b64 ? 32
+                                                             : static_cast<std::uint32_t>(head_dim);
   return {.size = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(seqlen),
                    static_cast<std::uint64_t>(heads), static_cast<std::uint64_t>(batch)},
           .stride_bytes = {bytes(stride.seq, seqlen), bytes(stride.head, heads),
                            bytes(stride.batch, batch)},
-          .box = {swizzle == TmaSwizzle::b128 ? kSwizzleColumns : columns,
-                  static_cast<std::uint32_t>(rows), 1, 1},
+          .box = {columns, static_cast<std::uint32_t>(rows), 1, 1},
           .swizzle = swizzle};
 }
 
-// Encodes the map of a BF16 tensor. The driver's encoder is looked up at run time: nothing links
+// Encodes the map of a tensor of 16-bit elements. The driver's encoder is looked up at run time: nothing links
 // libcuda. Throws ErrorCode::cuda.
 CUtensorMap_st encode_tensor_map(const void* base, const TensorMapSpec& spec);
 

@@ -27,6 +27,30 @@ __device__ __forceinline__ void tma_load_tile(const CUtensorMap& map, TmaBarrier
   }
 }
 
+// Like tma_load_tile, into the same place of every block of a cluster of kCluster; each of them calls
+// it and brings its own share of the rows. `barrier` counts the bytes in each block. The tensor
+// map's box has kRows / kCluster rows.
+template <int kCluster, int kRows, int kHeadDim, int kBoxColumns, typename T>
+__device__ __forceinline__ void tma_load_shared_tile(const CUtensorMap& map, TmaBarrier& barrier,
+                                                     T* tile, int row, int head, int batch) {
+  constexpr auto kNoHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  constexpr int kShare = kRows / kCluster;
+  static_assert(kShare % 8 == 0, "a share begins where the swizzle's pattern does");
+  const int first = kCluster == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster()) * kShare;
+#pragma unroll
+  for (int column = 0; column < kHeadDim; column += kBoxColumns) {
+    T* const share = tile + column * kRows + first * kBoxColumns;
+    auto* const full = reinterpret_cast<std::uint64_t*>(&barrier);
+    if constexpr (kCluster == 1) {
+      cute::SM90_TMA_LOAD_4D::copy(&map, full, kNoHint, share, column, row, head, batch);
+    } else {
+      constexpr std::uint16_t kAllBlocks = (1u << kCluster) - 1;
+      cute::SM90_TMA_LOAD_MULTICAST_4D::copy(&map, full, kAllBlocks, kNoHint, share, column,
+                                             row + first, head, batch);
+    }
+  }
+}
+
 // The other way: rows [row, row + kRows) of one head from SMEM; rows outside the tensor stay
 // behind. Called by one thread, after fence_view_async_shared() by those who wrote the tile.
 // Returns when the tile has been read.
@@ -61,8 +85,10 @@ struct RingPosition {
 //   loader      acquire: wait until the stage is empty, expect its bytes | TMA ...
 //   consumers   wait: until the bytes are there | read | release: each warp says that it is done
 //
-// Both walk the ring from RingPosition{} on.
-template <int kStages>
+// Both walk the ring from RingPosition{} on. In a cluster whose blocks load into each other's rings,
+// a stage is empty when the consumers of all kCluster blocks have released it: `consumer_warps`
+// counts those of one block.
+template <int kStages, int kCluster = 1>
 struct TmaRing {
   TmaBarrier full[kStages];
   cutlass::arch::ClusterBarrier empty[kStages];
@@ -71,21 +97,32 @@ struct TmaRing {
   __device__ void init(int consumer_warps) {
     for (int stage = 0; stage < kStages; ++stage) {
       full[stage].init(1);
-      empty[stage].init(consumer_warps);
+      empty[stage].init(consumer_warps * kCluster);
     }
   }
 
   __device__ TmaBarrier& acquire(const RingPosition<kStages>& at, std::uint32_t bytes) {
-    empty[at.stage].wait(at.phase ^ 1);  // the first time round, nobody has to leave
-    full[at.stage].arrive_and_expect_tx(bytes);
+    acquire(at, full[at.stage], bytes);
     return full[at.stage];
+  }
+
+  // The same where the bytes are to be counted by another barrier than the stage's own.
+  __device__ void acquire(const RingPosition<kStages>& at, TmaBarrier& barrier,
+                          std::uint32_t bytes) {
+    empty[at.stage].wait(at.phase ^ 1);  // the first time round, nobody has to leave
+    barrier.arrive_and_expect_tx(bytes);
   }
 
   __device__ void wait(const RingPosition<kStages>& at) { full[at.stage].wait(at.phase); }
 
   __device__ void release(const RingPosition<kStages>& at) {
-    if (threadIdx.x % 32 == 0) {
-      empty[at.stage].arrive();
+    const int lane = threadIdx.x % 32;
+    if constexpr (kCluster == 1) {
+      if (lane == 0) {
+        empty[at.stage].arrive();
+      }
+    } else if (lane < kCluster) {
+      empty[at.stage].arrive(lane);  // in the block of that rank
     }
   }
 };

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction);
     scale_rows(rO, correction);
-    round_to_bf16(tSrS, rP);
+    round_to_16_bits(tSrS, rP);
     wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, ring.stage), tOrO);
 
     __syncthreads();  // nobody reads this stage any more

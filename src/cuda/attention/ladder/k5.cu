@@ -130,7 +130,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction);
     scale_rows(rO, correction);
-    round_to_bf16(tSrS, rP);
+    round_to_16_bits(tSrS, rP);
 
     shared.v.wait(at);
     wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
@@ -158,8 +158,13 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
   }
   __syncthreads();  // the barriers are ready
 
-  run_roles<kConsumers>([&] { produce<C>(shared, maps, walk); },
-                        [&](int consumer) { consume<C>(shared, p, maps, walk, consumer); });
+  run_roles<kConsumers>(
+      [&](int) {
+        if (threadIdx.x == 0) {
+          produce<C>(shared, maps, walk);
+        }
+      },
+      [&](int consumer) { consume<C>(shared, p, maps, walk, consumer); });
 }
 
 }  // namespace k5

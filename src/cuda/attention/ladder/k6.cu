@@ -189,7 +189,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
   shared.k.release(at);
   mask(rS, cS, keys, row0, tile * C.bc);
   softmax_step<MmaQk>(rS, state, scale_log2, correction);
-  round_to_bf16(tSrS, rP);
+  round_to_16_bits(tSrS, rP);
 
   // P V of the latest tile, and P of the one before it.
   const auto step = [&](auto is_masked) {
@@ -227,7 +227,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
       shared.v.release(at_v);
     }
     scale_rows(rO, correction);
-    round_to_bf16(tSrS, rP);
+    round_to_16_bits(tSrS, rP);
   };
   turns.begin(tile > 0);
   while (tile > walk.full_tiles) {
@@ -262,8 +262,8 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
   __syncthreads();  // the barriers are ready
 
   run_roles<consumers(C)>(
-      [&] {
-        if (walk.kv_tiles > 0) {
+      [&](int) {
+        if (threadIdx.x == 0 && walk.kv_tiles > 0) {
           produce<C>(shared, maps, walk);
         }
       },

@@ -1,0 +1,420 @@
+// Flash: the production forward attention (kernel flash).
+//
+// New here, over K6: blocks are persistent. Each takes tile after tile of queries; its loads run
+// ahead into the next tile while the consumers finish this one. Everything that an inference engine
+// asks of attention is decided tile by tile at run time: masks, soft cap, sinks, packed sequences,
+// parts of the keys, normalised or not. Most tiles of keys are plain, and their step has none of it.
+//
+// Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
+// Tiles     choices.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
+// SMEM      sQ Br x D, sK 2 x Bc x D, sV 2 x Bc x Dv, 16-bit; at most 227 KB.
+// Registers 40 and 232 a thread of producer and consumers (32 and 160 with three of them): Bc / 2 for
+//           S, Bc / 4 for P, Dv / 2 for O.
+//
+//   warp 0, a thread  load: K, Q, then K and V by turns, whenever a stage is free   -> TMA
+//   warp 1            schedule: the next tile, from the block's index or a ticket
+//   warp 2            clear_unseen: zeros over values that no query sees; idle mostly
+//   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j | scale O
+//
+// Clusters of two blocks with the same keys load half of each K and V tile, for both.
+//
+// Layouts   tiles swizzled by 128 bytes, 64 columns a copy; by 64 and 32 where D is 96.
+// Worklog   docs/worklog/flash.md
+#pragma once
+
+#include "cuda/attention/flash/choices.hpp"
+#include "cuda/attention/flash/store_rows.cuh"
+#include "cuda/attention/flash/work.cuh"
+#include "cuda/attention/warp_roles.cuh"
+#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/common/tma.cuh"
+
+namespace tilewright::cuda {
+namespace flash {
+
+using namespace cute;
+
+constexpr int kStages = 2;
+constexpr int kTilesAhead = 2;  // key tiles that are still to be loaded when the next tile is wanted
+using Position = RingPosition<kStages>;
+
+// The compile-time side of choice kIndex.
+template <int kIndex, typename Element>
+struct Shape {
+  static constexpr FlashChoice C = kFlashChoices[kIndex];
+  static constexpr int kConsumers = C.consumers;
+  static constexpr int kThreads = block_threads(kConsumers);
+  static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
+  static constexpr TileShape kTile = {.br = C.br(), .bc = C.bc, .cluster = C.cluster};
+  using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
+};
+
+template <int kIndex, typename Element>
+struct SharedStorage {
+  using S = Shape<kIndex, Element>;
+  static constexpr FlashChoice C = S::C;
+  alignas(1024) Element sQ[S::kConsumers][kWarpgroupRows * C.head_dim];  // (64, D)
+  alignas(1024) Element sK[kStages][C.bc * C.head_dim];                  // (Bc, D, stages)
+  alignas(1024) Element sV[kStages][C.bc * C.value_dim];                 // (Bc, Dv, stages)
+  TmaRing<1> q[S::kConsumers];
+  TmaRing<kStages, C.cluster> k;
+  TmaRing<kStages, C.cluster> v;
+  TmaBarrier uncleared[kStages];  // in place of v.full, where rows of the tile must be cleared first
+  TileRing tiles;
+};
+
+struct TensorMaps {
+  CUtensorMap q, k, v;
+};
+
+// Are there values in key tile j that no query of the sequence sees?
+template <FlashChoice C>
+__device__ bool has_unseen(const FlashTile& tile, int j) {
+  return C.cluster == 1 && (tile.seen_first > j * C.bc || tile.seen_end < (j + 1) * C.bc);
+}
+
+// One thread asks for everything that the consumers will read, in the order in which they will: V a
+// tile later than K.
+template <int kIndex, typename Element>
+__device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& maps) {
+  using S = Shape<kIndex, Element>;
+  constexpr FlashChoice C = S::C;
+  constexpr int kBox = S::Tiles::kBoxColumns;
+  Position at, at_v;
+  RingPosition<1> at_q;
+  TileRing::Position at_tile;
+
+  const auto load_k = [&](const FlashTile& tile, int j) {
+    TmaBarrier& full = shared.k.acquire(at, sizeof(shared.sK[0]));
+    tma_load_shared_tile<C.cluster, C.bc, C.head_dim, kBox>(maps.k, full, shared.sK[at.stage],
+                                                            tile.kv_start + j * C.bc, tile.kv_head,
+                                                            tile.kv_batch);
+  };
+  const auto load_v = [&](const FlashTile& tile, int j) {
+    TmaBarrier& full =
+        has_unseen<C>(tile, j) ? shared.uncleared[at_v.stage] : shared.v.full[at_v.stage];
+    shared.v.acquire(at_v, full, sizeof(shared.sV[0]));
+    tma_load_shared_tile<C.cluster, C.bc, C.value_dim, kBox>(maps.v, full, shared.sV[at_v.stage],
+                                                             tile.kv_start + j * C.bc, tile.kv_head,
+                                                             tile.kv_batch);
+  };
+
+  while (true) {
+    const FlashTile& tile = shared.tiles.wait(at_tile);
+    if (tile.is_end) {
+      break;
+    }
+    const int last = tile.kv_end - 1;
+    const int announced = max(min(last, tile.kv_first + kTilesAhead), tile.kv_first - 1);
+    at_v = at;
+#pragma unroll 1  // each copy once in the code: few registers are enough
+    for (int j = last; j >= tile.kv_first - 1; --j) {
+      if (j == announced) {
+        shared.tiles.want_next(at_tile);
+      }
+      if (last < tile.kv_first) {
+        break;  // no key is seen: there is nothing to load
+      }
+      if (j >= tile.kv_first) {
+        load_k(tile, j);
+      }
+      if (j == last) {
+#pragma unroll 1
+        for (int consumer = 0; consumer < S::kConsumers; ++consumer) {
+          TmaBarrier& full = shared.q[consumer].acquire(at_q, sizeof(shared.sQ[0]));
+          tma_load_tile<kWarpgroupRows, C.head_dim, kBox>(
+              maps.q, full, shared.sQ[consumer],
+              tile.q_start + tile.row0 + consumer * kWarpgroupRows, tile.head, tile.batch);
+        }
+        at_q.advance();
+      } else {
+        load_v(tile, j + 1);
+        at_v = at;
+      }
+      if (j >= tile.kv_first) {
+        at.advance();
+      }
+    }
+    shared.tiles.release(at_tile);
+    at_tile.advance();
+  }
+}
+
+// A warp decides which tiles this block works off. A ticket is taken when few loads of the tile
+// before are left, no earlier: a block in the middle of a long tile takes none.
+template <int kIndex, typename Element>
+__device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
+                               const FlashSchedule& schedule) {
+  constexpr TileShape kTile = Shape<kIndex, Element>::kTile;
+  constexpr int kCluster = kTile.cluster;
+  const bool is_packed = kCluster == 1 && p.cu_seqlens_q != nullptr;
+  const int rank = kCluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+  const bool is_leader = threadIdx.x % 32 == 0;
+  PackedTiles packed(p, kTile.br);
+  TileRing::Position at;
+  int index = static_cast<int>(blockIdx.x) / kCluster;
+
+  while (true) {
+    FlashTile& tile = shared.tiles.acquire(at);
+    const bool exists = is_packed ? packed.find(p, kTile.br, index) : index < schedule.tiles;
+    if (exists && is_packed) {
+      packed.write(tile, p, schedule, kTile, index);
+    } else if (exists && is_leader) {
+      write_tile(tile, p, schedule, kTile, index, rank);
+    }
+    if (is_leader) {
+      tile.is_end = !exists;
+      shared.tiles.put(at);
+    }
+    __syncwarp();
+    if (!exists) {
+      break;
+    }
+    if (schedule.ticket != nullptr) {
+      shared.tiles.wait_until_wanted(at);
+      index = is_leader ? take_ticket(schedule) : 0;
+      index = __shfl_sync(0xffffffffu, index, 0);
+    } else {
+      index += static_cast<int>(gridDim.x) / kCluster;
+    }
+    at.advance();
+  }
+  if (schedule.ticket != nullptr) {
+    hand_in_ticket(schedule, index, is_packed ? packed.total() : schedule.tiles);
+  }
+}
+
+// A warp clears rows of V tiles, between their arrival and the consumers' hearing of it.
+template <int kIndex, typename Element>
+__device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
+  using S = Shape<kIndex, Element>;
+  constexpr FlashChoice C = S::C;
+  constexpr int kVectors = C.value_dim / 8;                   // of 16 bytes, a row
+  constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;      // a row of a box; boxes follow each other
+  Position at;
+  TileRing::Position at_tile;
+  std::uint32_t phases = 0;  // of uncleared, a bit a stage
+  while (true) {
+    const FlashTile& tile = shared.tiles.wait(at_tile);
+    if (tile.is_end) {
+      break;
+    }
+    for (int j = tile.kv_end - 1; j >= tile.kv_first; --j) {
+      if (has_unseen<C>(tile, j)) {
+        shared.uncleared[at.stage].wait(phases >> at.stage & 1);
+        phases ^= 1u << at.stage;
+        const int first = tile.seen_first - j * C.bc;
+        const int end = tile.seen_end - j * C.bc;
+        auto* const vectors = reinterpret_cast<uint4*>(shared.sV[at.stage]);
+        for (int i = threadIdx.x % 32; i < C.bc * kVectors; i += 32) {
+          const int row = i / kBoxVectors % C.bc;
+          if (row < first || row >= end) {
+            vectors[i] = uint4{};
+          }
+        }
+        cutlass::arch::fence_view_async_shared();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+          shared.v.full[at.stage].arrive();
+        }
+      }
+      at.advance();
+    }
+    __syncwarp();
+    shared.tiles.release(at_tile);
+    at_tile.advance();
+  }
+}
+
+// Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
+// one before it arrives. A consumer alone needs none.
+template <int kConsumers>
+struct Turns {
+  static constexpr std::uint32_t kFirstBarrier = 1;
+  static constexpr int kThreads = 2 * kWarpgroupThreads;
+  int consumer;
+
+  __device__ void wait() const {
+    if constexpr (kConsumers > 1) {
+      cutlass::arch::NamedBarrier::sync(kThreads, kFirstBarrier + consumer);
+    }
+  }
+  __device__ void pass() const {
+    if constexpr (kConsumers > 1) {
+      cutlass::arch::NamedBarrier::arrive(kThreads, kFirstBarrier + (consumer + 1) % kConsumers);
+    }
+  }
+
+  // Before the first tile and after the last.
+  __device__ void begin() const {
+    if (consumer == kConsumers - 1) {
+      pass();
+    }
+  }
+  __device__ void end() const {
+    if (consumer == 0) {
+      wait();
+    }
+  }
+};
+
+// One warpgroup's 64 rows of tile after tile.
+template <int kIndex, typename Element>
+__device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
+                        int consumer) {
+  using S = Shape<kIndex, Element>;
+  using T = typename S::Tiles;
+  using MmaQk = typename T::TiledMmaQk;
+  using MmaPv = typename T::TiledMmaPv;
+  constexpr int kBc = S::C.bc;
+  const int thread = threadIdx.x % kWarpgroupThreads;
+
+  const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
+  const Tensor tSrK = T::operand_k(shared.sK[0]);
+  const Tensor tOrV = T::operand_v(shared.sV[0]);
+  Tensor tSrS = T::scores();
+  Tensor tOrO = T::output();
+  Tensor rS = by_rows<MmaQk>(tSrS);  // (rows, keys)
+  Tensor rO = by_rows<MmaPv>(tOrO);  // (rows, columns)
+  const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread));
+  const Tensor cO = by_rows<MmaPv>(T::output_coordinates(thread));
+  Tensor rP = make_tensor_like<Element>(tSrS);
+  const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());
+
+  constexpr int kRows = size<0>(rS);
+  const float scale_log2 = p.softcap > 0.0f ? kLog2e : scale_to_log2(p.scale);
+  const Turns<S::kConsumers> turns{consumer};
+  Position at;
+  RingPosition<1> at_q;
+  TileRing::Position at_tile;
+  turns.begin();
+
+  while (true) {
+    const FlashTile& tile = shared.tiles.wait(at_tile);
+    if (tile.is_end) {
+      break;
+    }
+    const int row0 = tile.row0 + consumer * kWarpgroupRows;
+    const int first = tile.kv_first;
+    const int full_first = tile.full_first;
+    const int full_end = tile.full_end;
+    int j = tile.kv_end - 1;
+    RowState<kRows> state;
+    float correction[kRows];
+    clear(tOrO);
+
+    const auto is_plain = [&](int key_tile) {
+      return key_tile >= full_first && key_tile < full_end && p.softcap == 0.0f;
+    };
+    const auto cap_and_mask = [&] {
+      if (p.softcap > 0.0f) {
+        cap(rS, p.scale, p.softcap);
+      }
+      if (j >= full_end) {
+        const Visible keys(p, tile.q_len, tile.kv_len);
+        mask_from(rS, cS, [&](int row) { return keys.end(row0 + row) - j * kBc; });
+      }
+      if (j < full_first) {
+        const Visible keys(p, tile.q_len, tile.kv_len);
+        mask_before(rS, cS, [&](int row) { return keys.first(row0 + row) - j * kBc; });
+      }
+    };
+
+    if (j >= first) {
+      // P of the last tile.
+      shared.q[consumer].wait(at_q);
+      shared.k.wait(at);
+      wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      shared.k.release(at);
+      cap_and_mask();
+      softmax_step<MmaQk>(rS, state, scale_log2, correction);
+      round_to_16_bits(tSrS, rP);
+
+      // P V of the latest tile, and P of the one before it.
+      const auto step = [&](auto plain) {
+        --j;
+        const Position at_v = at;
+        at.advance();
+        turns.wait();
+        shared.k.wait(at);
+        wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+        shared.v.wait(at_v);
+        wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
+        turns.pass();
+        wgmma_wait<1>(tSrS);
+        shared.k.release(at);
+        if constexpr (!decltype(plain)::value) {
+          cap_and_mask();
+        }
+        softmax_step<MmaQk>(rS, state, scale_log2, correction);
+        wgmma_wait<0>(tOrO);
+        shared.v.release(at_v);
+        scale_rows(rO, correction);
+        round_to_16_bits(tSrS, rP);
+      };
+      while (j > first) {
+        while (j > first && !is_plain(j - 1)) {
+          step(false_type{});
+        }
+        while (j > first && is_plain(j - 1)) {
+          step(true_type{});
+        }
+      }
+      shared.q[consumer].release(at_q);
+      at_q.advance();
+      shared.v.wait(at);
+      wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
+      shared.v.release(at);
+      at.advance();
+    }
+    store_rows<Element, MmaPv>(p, tile, row0, rO, cO, state, scale_log2);
+    __syncwarp();
+    shared.tiles.release(at_tile);
+    at_tile.advance();
+  }
+  turns.end();
+}
+
+template <int kIndex, typename Element>
+__global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
+    flash(const __grid_constant__ AttentionParams p, const __grid_constant__ TensorMaps maps,
+          const __grid_constant__ FlashSchedule schedule) {
+  using S = Shape<kIndex, Element>;
+  constexpr bool kIsCluster = S::C.cluster > 1;
+  extern __shared__ __align__(1024) char smem[];
+  auto& shared = *reinterpret_cast<SharedStorage<kIndex, Element>*>(smem);
+  const bool may_clear = p.cu_seqlens_k || p.seqused_k || p.window_left < p.kv_len;
+
+  if (threadIdx.x == 0) {
+    for (TmaRing<1>& ring : shared.q) {
+      ring.init(kWarpgroupThreads / 32);
+    }
+    shared.k.init(S::kConsumerWarps);
+    shared.v.init(S::kConsumerWarps);
+    for (TmaBarrier& barrier : shared.uncleared) {
+      barrier.init(1);
+    }
+    shared.tiles.init(S::kConsumerWarps + 1 + may_clear);
+    cutlass::arch::fence_barrier_init();
+  }
+  // The barriers are ready, also for the other blocks of the cluster.
+  kIsCluster ? cluster_sync() : __syncthreads();
+
+  run_roles<S::kConsumers>(
+      [&](int warp) {
+        if (warp == 0 && threadIdx.x == 0) {
+          load<kIndex, Element>(shared, maps);
+        } else if (warp == 1) {
+          schedule_tiles<kIndex, Element>(shared, p, schedule);
+        } else if (warp == 2 && may_clear) {
+          clear_unseen<kIndex, Element>(shared);
+        }
+      },
+      [&](int consumer) { consume<kIndex, Element>(shared, p, consumer); });
+  if constexpr (kIsCluster) {
+    cluster_sync();  // nobody leaves while others still write to its SMEM
+  }
+}
+
+}  // namespace flash
+}  // namespace tilewright::cuda

@@ -1,0 +1,82 @@
+// One shape of the flash kernel, compiled and launched.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "cuda/attention/flash/flash.cuh"
+#include "cuda/attention/flash/launch.hpp"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.hpp"
+
+namespace tilewright::cuda {
+namespace flash {
+
+// A number that no other launch bears, in this process or in one that left its memory behind: 40
+// bits from a random start.
+inline std::uint64_t next_epoch() {
+  constexpr std::uint64_t kMask = (std::uint64_t{1} << 40) - 1;
+  static std::atomic<std::uint64_t> epoch{
+      (static_cast<std::uint64_t>(std::random_device{}()) << 32) ^ std::random_device{}()};
+  std::uint64_t value = 0;
+  while (value == 0) {  // 0 is a cleared word
+    value = epoch.fetch_add(1, std::memory_order_relaxed) & kMask;
+  }
+  return value;
+}
+
+template <int kIndex, typename Element>
+void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
+                  Stream stream) {
+  using S = Shape<kIndex, Element>;
+  constexpr FlashChoice C = S::C;
+  const auto map = [&](const void* base, bool is_packed, int seqlen, int heads, int head_dim,
+                       const OuterStrides& stride, int rows) {
+    return encode_tensor_map(
+        base, tile_map_spec(is_packed ? 1 : p.batch, seqlen, heads, head_dim, stride, rows,
+                            S::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64));
+  };
+  const bool packs_q = p.cu_seqlens_q != nullptr;
+  const bool packs_k = p.cu_seqlens_k != nullptr;
+  const TensorMaps maps{
+      .q = map(p.q, packs_q, p.q_len, p.heads, C.head_dim, p.q_stride, kWarpgroupRows),
+      .k = map(p.k, packs_k, p.kv_len, p.kv_heads, C.head_dim, p.k_stride, C.bc / C.cluster),
+      .v = map(p.v, packs_k, p.kv_len, p.kv_heads, C.value_dim, p.v_stride, C.bc / C.cluster)};
+
+  FlashSchedule schedule{};
+  schedule.row_tiles = ceil_div(p.q_len, C.br() * C.cluster);
+  schedule.heads = p.batch * p.heads;
+  schedule.section = plan.section;
+  schedule.group = p.heads / p.kv_heads;
+  schedule.splits = plan.splits;
+  schedule.split_tiles = plan.split_len / C.bc;
+  schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
+  schedule.ticket = static_cast<std::uint64_t*>(ticket);
+  schedule.epoch = ticket ? next_epoch() : 0;
+
+  const int most = packs_q ? (schedule.row_tiles + p.batch) * p.heads : schedule.tiles;
+  const int grid = std::min(most, sms / C.cluster) * C.cluster;
+  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
+  if constexpr (C.cluster == 1) {
+    launch<flash<kIndex, Element>>(grid, S::kThreads, kSmem_bytes, stream, p, maps, schedule);
+  } else {
+    launch_clusters<flash<kIndex, Element>>(C.cluster, grid, S::kThreads, kSmem_bytes, stream, p,
+                                            maps, schedule);
+  }
+}
+
+}  // namespace flash
+
+template <int kIndex>
+void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
+                         Stream stream) {
+  if constexpr (kFlashChoices[kIndex].takes_fp16) {
+    if (p.dtype == DType::fp16) {
+      return flash::launch_shape<kIndex, cute::half_t>(p, plan, ticket, sms, stream);
+    }
+  }
+  flash::launch_shape<kIndex, cute::bfloat16_t>(p, plan, ticket, sms, stream);
+}
+
+}  // namespace tilewright::cuda

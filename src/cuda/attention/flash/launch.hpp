@@ -1,0 +1,23 @@
+// The flash kernel's host side, one function for each of its shapes.
+#pragma once
+
+#include "attention_params.hpp"
+#include "cuda/attention/flash/plan.hpp"
+
+namespace tilewright::cuda {
+
+// Queues choice kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
+// instance.cu.in.
+template <int kIndex>
+void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
+                         Stream stream);
+
+// Queues the merge of parts: `parts` has their un-normalised O, maxima and sums, `p` the result.
+void launch_flash_merge(const AttentionParams& p, const AttentionParams& parts, int splits,
+                        Stream stream);
+
+// Queues attention by the given plan, or the one for the problem.
+void launch_flash_plan(const AttentionParams& p, const AttentionProblem& problem,
+                       const FlashPlan& plan, int sms, Stream stream);
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,109 @@
+#include "cuda/attention/flash/plan.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tilewright::cuda {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+bool has_mask(const AttentionProblem& p) { return p.causal || p.window; }
+
+std::int64_t value_dim(const AttentionProblem& p) {
+  return p.value_dim == 0 ? p.head_dim : p.value_dim;
+}
+
+// Tiles of queries; of packed ones, as many as there can be.
+std::int64_t row_tiles(const AttentionProblem& p, int br) {
+  return p.packed_queries ? ceil_div(p.q_len, br) + p.batch : p.batch * ceil_div(p.q_len, br);
+}
+
+bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
+  if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype)) {
+    return false;
+  }
+  switch (choice.use) {
+    case FlashUse::any:
+      return true;
+    case FlashUse::few_tiles:
+      return !p.packed && !p.batch_invariant && 2 * row_tiles(p, 128) * p.heads <= sms;
+    case FlashUse::shared_kv:
+      return !has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % 2 == 0;
+  }
+  return false;
+}
+
+// The table's choice: the last row that fits.
+int best_choice(const AttentionProblem& p, int sms) {
+  int best = -1;
+  for (int i = 0; i < kFlashChoiceCount; ++i) {
+    if (fits(kFlashChoices[i], p, sms)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+// Heads of a section share the L2 cache: their K and V take about this much of it. Sections are of
+// equal size, lest a small last one leave the GPU waiting for its longest tiles.
+std::int64_t heads_of_section(const AttentionProblem& p) {
+  constexpr double kShortKv_bytes = 8e6;
+  constexpr double kLongKv_bytes = 32e6;
+  constexpr int kLongFrom = 2048;
+  const double budget_bytes = p.kv_len < kLongFrom ? kShortKv_bytes : kLongKv_bytes;
+  const double kv_head_bytes =
+      2.0 * static_cast<double>(p.kv_len) * static_cast<double>(p.head_dim + value_dim(p));
+  const double kv_heads = static_cast<double>(p.batch * p.kv_heads);
+  const double sections = std::max(1.0, kv_heads * kv_head_bytes / budget_bytes);
+  return p.heads / p.kv_heads *
+         ceil_div(p.batch * p.kv_heads, static_cast<std::int64_t>(sections));
+}
+
+}  // namespace
+
+FlashPlan plan_flash(const AttentionProblem& p, int sms, int choice) {
+  FlashPlan plan{};
+  plan.choice = choice >= 0 ? choice : best_choice(p, sms);
+  plan.is_dynamic = has_mask(p) || p.packed;
+  plan.section = plan.is_dynamic ? static_cast<int>(heads_of_section(p)) : 1;
+
+  // Keys are split while that fills SMs that would stand idle. A batch-invariant call counts the
+  // tiles of one sequence.
+  constexpr std::int64_t kMinSplit_len = 1024;
+  constexpr std::int64_t kMaxSplits = 32;
+  const FlashChoice& shape = kFlashChoices[plan.choice];
+  const std::int64_t tiles =
+      row_tiles(p, shape.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
+  plan.splits = 1;
+  plan.split_len = static_cast<int>(p.kv_len);
+  if (!p.packed && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&
+      p.kv_len >= 2 * kMinSplit_len) {
+    const std::int64_t wanted = std::min(sms / tiles, kMaxSplits);
+    const std::int64_t length = std::max(ceil_div(p.kv_len, wanted), kMinSplit_len);
+    plan.split_len = static_cast<int>(ceil_div(length, shape.bc) * shape.bc);
+    plan.splits = static_cast<int>(ceil_div(p.kv_len, plan.split_len));
+  }
+  return plan;
+}
+
+FlashWorkspace flash_workspace(const AttentionProblem& p, const FlashPlan& plan) {
+  constexpr std::size_t kAlignment = 256;
+  FlashWorkspace workspace{};
+  const auto place = [&](std::size_t bytes) {
+    const std::size_t at = workspace.bytes;
+    workspace.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  };
+  workspace.ticket = place(plan.is_dynamic ? sizeof(std::uint64_t) : 0);
+  const bool is_split = plan.splits > 1;
+  const std::size_t rows = is_split ? static_cast<std::size_t>(plan.splits) *
+                                          static_cast<std::size_t>(p.batch * p.heads * p.q_len)
+                                    : 0;
+  workspace.row_max = place(sizeof(float) * rows);
+  workspace.row_sum = place(sizeof(float) * rows);
+  workspace.o = place(sizeof(float) * rows * static_cast<std::size_t>(value_dim(p)));
+  return workspace;
+}
+
+}  // namespace tilewright::cuda

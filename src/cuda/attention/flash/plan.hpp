@@ -1,0 +1,32 @@
+// How the flash kernel runs a problem: decided on the host, from shapes alone.
+#pragma once
+
+#include <cstddef>
+
+#include "cuda/attention/flash/choices.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cuda {
+
+struct FlashPlan {
+  int choice;       // of kFlashChoices
+  int splits;       // parts into which the keys are cut, each for blocks of its own
+  int split_len;    // keys of a part; a multiple of Bc where there are several
+  int section;      // heads whose tiles are mixed, in the order of the tiles
+  bool is_dynamic;  // tiles differ in length: a block takes the next when it is free
+};
+
+// The plan for `problem` on a GPU of `sms` SMs; `choice` is the one to take, or -1 for the table's.
+FlashPlan plan_flash(const AttentionProblem& problem, int sms, int choice = -1);
+
+// Where the workspace's parts lie, in bytes from its start.
+struct FlashWorkspace {
+  std::size_t ticket;   // 8 bytes
+  std::size_t row_max;  // (splits * B, H, Nq) FP32
+  std::size_t row_sum;  // likewise
+  std::size_t o;        // (splits * B, Nq, H, Dv) FP32
+  std::size_t bytes;
+};
+FlashWorkspace flash_workspace(const AttentionProblem& problem, const FlashPlan& plan);
+
+}  // namespace tilewright::cuda
