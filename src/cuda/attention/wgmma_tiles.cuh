@@ -159,13 +159,14 @@ __device__ __forceinline__ float after(float value, float earlier) {
 // new maxima, and l is brought to them. `correction` is what O has still to be multiplied by. A row
 // without a visible key yet keeps m = -infinity and P = 0. A row's maximum is looked for under the
 // exponentials of the row before: left alone, ptxas puts all maxima first, and the exponentials'
-// unit idles meanwhile.
+// unit idles meanwhile. Short rows are left alone.
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_log2,
                              float (&correction)[kRows]) {
+  constexpr bool kInOrder = decltype(cute::size<1>(rS))::value >= 32;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    float m_new = i == 0 ? state.m[i] : after(state.m[i], state.m[i - 1]);
+    float m_new = kInOrder && i > 0 ? after(state.m[i], state.m[i - 1]) : state.m[i];
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
       m_new = fmaxf(m_new, rS(i, j));

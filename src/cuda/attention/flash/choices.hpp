@@ -1,7 +1,6 @@
 // The shapes in which the flash kernel exists, and which of them runs a problem.
 //
-// Measured by `tools/gpu choose`, which times every shape on every case of the sweep; the figures
-// are in results/flash-choices.jsonl, the account of them in docs/worklog/flash.md.
+// docs/worklog/flash.md has the account of them.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,7 @@ namespace tilewright::cuda {
 enum class FlashUse : std::uint8_t {
   any,
   few_tiles,  // too few tiles of 128 rows to occupy half the GPU
+  masked,     // causal or a window, not packed: a small tile has less of it beyond the mask
   shared_kv,  // neither mask nor packing, and an even number of row tiles: neighbours walk alike
 };
 
@@ -25,24 +25,29 @@ struct FlashChoice {
   int bc;         // keys of a tile
   int cluster;    // blocks that load K and V together, each its share, for all of them
   FlashUse use;
+  int min_len;  // of keys
+  int max_len;
 
   constexpr int br() const { return 64 * consumers; }
   constexpr bool takes(DType dtype) const { return dtype == DType::bf16 || takes_fp16; }
 };
 
+inline constexpr int kAnyLen = 1 << 30;
+
 inline constexpr FlashChoice kFlashChoices[] = {
-    // D   Dv  FP16 consumers Bc cluster
-    {64, 64, true, 3, 128, 1, FlashUse::any},           //
-    {64, 64, true, 1, 128, 1, FlashUse::few_tiles},     //
-    {96, 96, true, 2, 128, 1, FlashUse::any},           //
-    {128, 128, true, 2, 128, 1, FlashUse::any},         //
-    {128, 128, true, 2, 128, 2, FlashUse::shared_kv},   //
-    {128, 128, false, 2, 176, 2, FlashUse::shared_kv},  // P's and S's registers are the limit
-    {128, 128, true, 1, 128, 1, FlashUse::few_tiles},   //
-    {192, 192, true, 2, 96, 1, FlashUse::any},          //
-    {192, 128, true, 2, 128, 1, FlashUse::any},         //
-    {256, 256, true, 2, 64, 1, FlashUse::any},          //
-    {256, 256, false, 2, 80, 1, FlashUse::any},         // SMEM is the limit
+    // D  Dv  FP16 consumers Bc cluster
+    {64, 64, true, 3, 128, 1, FlashUse::any, 0, kAnyLen},              //
+    {64, 64, true, 2, 128, 1, FlashUse::masked, 0, 1024},              //
+    {64, 64, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},        //
+    {96, 96, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},              //
+    {128, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},            //
+    {128, 128, true, 2, 128, 2, FlashUse::shared_kv, 1024, kAnyLen},   //
+    {128, 128, false, 2, 176, 2, FlashUse::shared_kv, 2048, kAnyLen},  // registers are its limit
+    {128, 128, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},      //
+    {192, 192, true, 2, 96, 1, FlashUse::any, 0, kAnyLen},             //
+    {192, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},            //
+    {256, 256, true, 2, 64, 1, FlashUse::any, 0, kAnyLen},             //
+    {256, 256, false, 2, 80, 1, FlashUse::any, 0, kAnyLen},            // SMEM is its limit
 };
 inline constexpr int kFlashChoiceCount = sizeof(kFlashChoices) / sizeof(kFlashChoices[0]);
 

@@ -320,12 +320,19 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       }
     };
 
+    const auto release_q_after = [&](int key_tile) {
+      if (key_tile == first) {  // the last product with Q
+        shared.q[consumer].release(at_q);
+      }
+    };
+
     if (j >= first) {
       // P of the last tile.
       shared.q[consumer].wait(at_q);
       shared.k.wait(at);
       wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
       shared.k.release(at);
+      release_q_after(j);
       cap_and_mask();
       softmax_step<MmaQk>(rS, state, scale_log2, correction);
       round_to_16_bits(tSrS, rP);
@@ -343,6 +350,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         turns.pass();
         wgmma_wait<1>(tSrS);
         shared.k.release(at);
+        release_q_after(j);
         if constexpr (!decltype(plain)::value) {
           cap_and_mask();
         }
@@ -360,12 +368,11 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
           step(true_type{});
         }
       }
-      shared.q[consumer].release(at_q);
-      at_q.advance();
       shared.v.wait(at);
       wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
       shared.v.release(at);
       at.advance();
+      at_q.advance();
     }
     store_rows<Element, MmaPv>(p, tile, row0, rO, cO, state, scale_log2);
     __syncwarp();

@@ -20,7 +20,8 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
 }
 
 bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
-  if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype)) {
+  if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) ||
+      !choice.takes(p.dtype) || p.kv_len < choice.min_len || p.kv_len > choice.max_len) {
     return false;
   }
   switch (choice.use) {
@@ -28,6 +29,8 @@ bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
       return true;
     case FlashUse::few_tiles:
       return !p.packed && !p.batch_invariant && 2 * row_tiles(p, 128) * p.heads <= sms;
+    case FlashUse::masked:
+      return has_mask(p) && !p.packed;
     case FlashUse::shared_kv:
       return !has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % 2 == 0;
   }
