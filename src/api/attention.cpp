@@ -29,8 +29,8 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .head_dim = head_dim_of(t.q),
           .value_dim = head_dim_of(t.v),
           .causal = options.causal,
-          .window = limit_of(options.window.left) < kNoLimit ||
-                    limit_of(options.window.right) < kNoLimit,
+          .window =
+              limit_of(options.window.left) < kNoLimit || limit_of(options.window.right) < kNoLimit,
           .softcap = options.softcap > 0,
           .sinks = t.sinks.has_value(),
           .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,

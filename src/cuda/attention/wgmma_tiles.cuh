@@ -13,9 +13,9 @@ namespace tilewright::cuda {
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
 
-// S (64, Bc) = Q K^T with both from SMEM, O (64, Dv) += P V with P from registers. V lies in SMEM as
-// it does in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Head dims that are no
-// multiple of 64 take a swizzle of half the width.
+// S (64, Bc) = Q K^T with both from SMEM, O (64, Dv) += P V with P from registers. V lies in SMEM
+// as it does in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Head dims that are
+// no multiple of 64 take a swizzle of half the width.
 template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim>
 struct WgmmaTiles {
   using Rows = cute::Int<kWarpgroupRows>;
@@ -139,7 +139,8 @@ __device__ void mask_before(TensorS& rS, const TensorC& cS, const First& first) 
   }
 }
 
-// Scores s become softcap * tanh(scale * s / softcap), through 1 - 2 / (1 + e^2x): as exact as FP32.
+// Scores s become softcap * tanh(scale * s / softcap), through 1 - 2 / (1 + e^2x): as exact as
+// FP32.
 template <typename TensorS>
 __device__ void cap(TensorS& rS, float scale, float softcap) {
   const float factor = 2.0f * kLog2e * scale / softcap;

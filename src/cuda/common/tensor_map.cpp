@@ -40,11 +40,11 @@ CUtensorMap encode_tensor_map(const void* base, const TensorMapSpec& spec) {
   static const Encoder encode = find_encoder();
   constexpr std::array<std::uint32_t, 4> kElementStrides = {1, 1, 1, 1};
   CUtensorMap map{};
-  const CUresult result = encode(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), spec.size.data(),
-      spec.stride_bytes.data(), spec.box.data(), kElementStrides.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), spec.size.data(),
+             spec.stride_bytes.data(), spec.box.data(), kElementStrides.data(),
+             CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw Error(ErrorCode::cuda, "cuTensorMapEncodeTiled",
                 "refused a tensor map with code " + std::to_string(result));

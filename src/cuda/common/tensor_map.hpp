@@ -21,8 +21,8 @@ struct TensorMapSpec {
   TmaSwizzle swizzle = TmaSwizzle::none;
 };
 
-// One copy brings `rows` rows of one head. Unswizzled, the box spans the whole head dim. Swizzled, a
-// row of the box is as long as the swizzle is wide, 64 or 128 bytes, so that a tile of wider head
+// One copy brings `rows` rows of one head. Unswizzled, the box spans the whole head dim. Swizzled,
+// a row of the box is as long as the swizzle is wide, 64 or 128 bytes, so that a tile of wider head
 // dim takes several copies. Reads outside the tensor give zeros.
 constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head_dim,
                                       const OuterStrides& stride, int rows, TmaSwizzle swizzle) {
@@ -43,8 +43,8 @@ constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head
           .swizzle = swizzle};
 }
 
-// Encodes the map of a tensor of 16-bit elements. The driver's encoder is looked up at run time: nothing links
-// libcuda. Throws ErrorCode::cuda.
+// Encodes the map of a tensor of 16-bit elements. The driver's encoder is looked up at run time:
+// nothing links libcuda. Throws ErrorCode::cuda.
 CUtensorMap_st encode_tensor_map(const void* base, const TensorMapSpec& spec);
 
 }  // namespace tilewright::cuda

@@ -27,9 +27,9 @@ __device__ __forceinline__ void tma_load_tile(const CUtensorMap& map, TmaBarrier
   }
 }
 
-// Like tma_load_tile, into the same place of every block of a cluster of kCluster; each of them calls
-// it and brings its own share of the rows. `barrier` counts the bytes in each block. The tensor
-// map's box has kRows / kCluster rows.
+// Like tma_load_tile, into the same place of every block of a cluster of kCluster; each of them
+// calls it and brings its own share of the rows. `barrier` counts the bytes in each block. The
+// tensor map's box has kRows / kCluster rows.
 template <int kCluster, int kRows, int kHeadDim, int kBoxColumns, typename T>
 __device__ __forceinline__ void tma_load_shared_tile(const CUtensorMap& map, TmaBarrier& barrier,
                                                      T* tile, int row, int head, int batch) {
@@ -85,9 +85,9 @@ struct RingPosition {
 //   loader      acquire: wait until the stage is empty, expect its bytes | TMA ...
 //   consumers   wait: until the bytes are there | read | release: each warp says that it is done
 //
-// Both walk the ring from RingPosition{} on. In a cluster whose blocks load into each other's rings,
-// a stage is empty when the consumers of all kCluster blocks have released it: `consumer_warps`
-// counts those of one block.
+// Both walk the ring from RingPosition{} on. In a cluster whose blocks load into each other's
+// rings, a stage is empty when the consumers of all kCluster blocks have released it:
+// `consumer_warps` counts those of one block.
 template <int kStages, int kCluster = 1>
 struct TmaRing {
   TmaBarrier full[kStages];

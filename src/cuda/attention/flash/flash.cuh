@@ -3,13 +3,13 @@
 // New here, over K6: blocks are persistent. Each takes tile after tile of queries; its loads run
 // ahead into the next tile while the consumers finish this one. Everything that an inference engine
 // asks of attention is decided tile by tile at run time: masks, soft cap, sinks, packed sequences,
-// parts of the keys, normalised or not. Most tiles of keys are plain, and their step has none of it.
+// parts of the keys, normalised or not. Most tiles of keys are plain; their step has none of it.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     choices.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
 // SMEM      sQ Br x D, sK 2 x Bc x D, sV 2 x Bc x Dv, 16-bit; at most 227 KB.
-// Registers 40 and 232 a thread of producer and consumers (32 and 160 with three of them): Bc / 2 for
-//           S, Bc / 4 for P, Dv / 2 for O.
+// Registers 40 and 232 a thread of producer and consumers, 32 and 160 with three of these:
+//           Bc / 2 for S, Bc / 4 for P, Dv / 2 for O.
 //
 //   warp 0, a thread  load: K, Q, then K and V by turns, whenever a stage is free   -> TMA
 //   warp 1            schedule: the next tile, from the block's index or a ticket
@@ -35,7 +35,8 @@ namespace flash {
 using namespace cute;
 
 constexpr int kStages = 2;
-constexpr int kTilesAhead = 2;  // key tiles that are still to be loaded when the next tile is wanted
+constexpr int kTilesAhead =
+    2;  // key tiles that are still to be loaded when the next tile is wanted
 using Position = RingPosition<kStages>;
 
 // The compile-time side of choice kIndex.
@@ -59,7 +60,8 @@ struct SharedStorage {
   TmaRing<1> q[S::kConsumers];
   TmaRing<kStages, C.cluster> k;
   TmaRing<kStages, C.cluster> v;
-  TmaBarrier uncleared[kStages];  // in place of v.full, where rows of the tile must be cleared first
+  TmaBarrier
+      uncleared[kStages];  // in place of v.full, where rows of the tile must be cleared first
   TileRing tiles;
 };
 
@@ -86,17 +88,15 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
 
   const auto load_k = [&](const FlashTile& tile, int j) {
     TmaBarrier& full = shared.k.acquire(at, sizeof(shared.sK[0]));
-    tma_load_shared_tile<C.cluster, C.bc, C.head_dim, kBox>(maps.k, full, shared.sK[at.stage],
-                                                            tile.kv_start + j * C.bc, tile.kv_head,
-                                                            tile.kv_batch);
+    tma_load_shared_tile<C.cluster, C.bc, C.head_dim, kBox>(
+        maps.k, full, shared.sK[at.stage], tile.kv_start + j * C.bc, tile.kv_head, tile.kv_batch);
   };
   const auto load_v = [&](const FlashTile& tile, int j) {
     TmaBarrier& full =
         has_unseen<C>(tile, j) ? shared.uncleared[at_v.stage] : shared.v.full[at_v.stage];
     shared.v.acquire(at_v, full, sizeof(shared.sV[0]));
-    tma_load_shared_tile<C.cluster, C.bc, C.value_dim, kBox>(maps.v, full, shared.sV[at_v.stage],
-                                                             tile.kv_start + j * C.bc, tile.kv_head,
-                                                             tile.kv_batch);
+    tma_load_shared_tile<C.cluster, C.bc, C.value_dim, kBox>(
+        maps.v, full, shared.sV[at_v.stage], tile.kv_start + j * C.bc, tile.kv_head, tile.kv_batch);
   };
 
   while (true) {
@@ -189,8 +189,8 @@ template <int kIndex, typename Element>
 __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
   using S = Shape<kIndex, Element>;
   constexpr FlashChoice C = S::C;
-  constexpr int kVectors = C.value_dim / 8;                   // of 16 bytes, a row
-  constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;      // a row of a box; boxes follow each other
+  constexpr int kVectors = C.value_dim / 8;               // of 16 bytes, a row
+  constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;  // a row of a box; boxes follow each other
   Position at;
   TileRing::Position at_tile;
   std::uint32_t phases = 0;  // of uncleared, a bit a stage

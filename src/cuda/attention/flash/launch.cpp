@@ -46,9 +46,8 @@ AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
   parts.sinks = nullptr;  // it counts once, in the merge
   parts.lse = nullptr;
   parts.o = workspace + at.o;
-  parts.o_stride = {.batch = p.q_len * p.heads * row_size,
-                    .seq = p.heads * row_size,
-                    .head = row_size};
+  parts.o_stride = {
+      .batch = p.q_len * p.heads * row_size, .seq = p.heads * row_size, .head = row_size};
   parts.row_max = reinterpret_cast<float*>(workspace + at.row_max);
   parts.row_sum = reinterpret_cast<float*>(workspace + at.row_sum);
   const std::int64_t q_len = p.q_len;

@@ -13,10 +13,10 @@
 namespace tilewright::cuda {
 namespace flash {
 
-// A number that no other launch bears, in this process or in one that left its memory behind: 40
-// bits from a random start.
+// A number that no other launch bears, in this process or in one that left its memory behind: as
+// many bits as a ticket's word has beside the count, from a random start.
 inline std::uint64_t next_epoch() {
-  constexpr std::uint64_t kMask = (std::uint64_t{1} << 40) - 1;
+  constexpr std::uint64_t kMask = ~std::uint64_t{0} >> kTicketCountBits;
   static std::atomic<std::uint64_t> epoch{
       (static_cast<std::uint64_t>(std::random_device{}()) << 32) ^ std::random_device{}()};
   std::uint64_t value = 0;

@@ -20,8 +20,8 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
 }
 
 bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
-  if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) ||
-      !choice.takes(p.dtype) || p.kv_len < choice.min_len || p.kv_len > choice.max_len) {
+  if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype) ||
+      p.kv_len < choice.min_len || p.kv_len > choice.max_len) {
     return false;
   }
   switch (choice.use) {
@@ -29,8 +29,6 @@ bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
       return true;
     case FlashUse::few_tiles:
       return !p.packed && !p.batch_invariant && 2 * row_tiles(p, 128) * p.heads <= sms;
-    case FlashUse::masked:
-      return has_mask(p) && !p.packed;
     case FlashUse::shared_kv:
       return !has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % 2 == 0;
   }
@@ -59,8 +57,7 @@ std::int64_t heads_of_section(const AttentionProblem& p) {
       2.0 * static_cast<double>(p.kv_len) * static_cast<double>(p.head_dim + value_dim(p));
   const double kv_heads = static_cast<double>(p.batch * p.kv_heads);
   const double sections = std::max(1.0, kv_heads * kv_head_bytes / budget_bytes);
-  return p.heads / p.kv_heads *
-         ceil_div(p.batch * p.kv_heads, static_cast<std::int64_t>(sections));
+  return p.heads / p.kv_heads * ceil_div(p.batch * p.kv_heads, static_cast<std::int64_t>(sections));
 }
 
 }  // namespace
@@ -76,8 +73,7 @@ FlashPlan plan_flash(const AttentionProblem& p, int sms, int choice) {
   constexpr std::int64_t kMinSplit_len = 1024;
   constexpr std::int64_t kMaxSplits = 32;
   const FlashChoice& shape = kFlashChoices[plan.choice];
-  const std::int64_t tiles =
-      row_tiles(p, shape.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
+  const std::int64_t tiles = row_tiles(p, shape.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;
   plan.split_len = static_cast<int>(p.kv_len);
   if (!p.packed && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&

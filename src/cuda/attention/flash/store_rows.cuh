@@ -6,8 +6,8 @@
 
 namespace tilewright::cuda {
 
-// The four lanes of a quad hold word w[i] of piece i each; afterwards lane i holds the four words of
-// piece i, in the lanes' order: a 4 x 4 transpose.
+// The four lanes of a quad hold word w[i] of piece i each; afterwards lane i holds the four words
+// of piece i, in the lanes' order: a 4 x 4 transpose.
 __device__ __forceinline__ uint4 transpose_in_quad(const std::uint32_t (&w)[4]) {
   constexpr std::uint32_t kAll = 0xffffffffu;
   const bool is_odd = threadIdx.x & 1;

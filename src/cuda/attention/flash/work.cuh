@@ -24,13 +24,11 @@ struct Visible {
         right(p.causal ? 0 : p.window_right) {}
 
   __device__ int first(int row) const { return max(row + diagonal - left, 0); }
-  __device__ int end(int row) const {
-    return min(max(row + diagonal + right + 1, 0), kv_len);
-  }
+  __device__ int end(int row) const { return min(max(row + diagonal + right + 1, 0), kv_len); }
 };
 
-// A tile of query rows of one head, against its key tiles [kv_first, kv_end), taken from the last to
-// the first. Those in [full_first, full_end) are seen whole by every row.
+// A tile of query rows of one head, against its key tiles [kv_first, kv_end), taken from the last
+// to the first. Those in [full_first, full_end) are seen whole by every row.
 struct FlashTile {
   int batch;      // of q
   int out_batch;  // of o and the row statistics: they count parts of the keys as batches, too
@@ -46,20 +44,21 @@ struct FlashTile {
   int kv_end;
   int full_first;
   int full_end;
-  int seen_first;  // keys outside [seen_first, seen_end) are seen by no query of the sequence: their
+  int seen_first;  // keys outside [seen_first, seen_end) are seen by no query of the sequence:
+                   // their
   int seen_end;    // values may be NaN
   bool is_end;     // there are no more tiles
 };
 
-// The order in which tiles are taken: by heads of all sequences, `section` of them at a time; within
-// a section the last rows of every head first: where causal, the longest tiles. The parts of a split
-// tile follow each other.
+// The order in which tiles are taken: by heads of all sequences, `section` of them at a time;
+// within a section the last rows of every head first: where causal, the longest tiles. The parts of
+// a split tile follow each other.
 struct FlashSchedule {
   int tiles;      // in all: in tiles of a cluster, like the next; not known for a packed q
   int row_tiles;  // of each sequence
   int heads;      // of all sequences
   int section;
-  int group;        // query heads of a key/value head
+  int group;  // query heads of a key/value head
   int splits;
   int split_tiles;        // key tiles of a part
   std::uint64_t* ticket;  // null: block i takes the tiles i, i + grid, ...
@@ -74,9 +73,8 @@ struct TileShape {
 };
 
 // Writes which keys the rows of `tile` from row0 on see, of part `split`.
-__device__ inline void write_keys(FlashTile& tile, const AttentionParams& p,
-                                  const FlashSchedule& s, TileShape shape, int sequence, int row0,
-                                  int q_len, int split) {
+__device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
+                                  TileShape shape, int sequence, int row0, int q_len, int split) {
   const int* const starts = p.cu_seqlens_k;
   int kv_len = starts ? starts[sequence + 1] - starts[sequence] : p.kv_len;
   kv_len = p.seqused_k ? p.seqused_k[sequence] : kv_len;
@@ -105,8 +103,8 @@ __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int h
 
 // Writes tile number `index` of sequences of equal length; `rank` is the block's place in its
 // cluster.
-__device__ inline void write_tile(FlashTile& tile, const AttentionParams& p,
-                                  const FlashSchedule& s, TileShape shape, int index, int rank) {
+__device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
+                                  TileShape shape, int index, int rank) {
   int split = 0;
   if (s.splits > 1) {
     split = index % s.splits;
@@ -193,10 +191,13 @@ class PackedTiles {
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
 };
 
-// Tickets: numbers from gridDim.x on that no two blocks of a launch get. The word holds the launch's
-// epoch above the count; whatever else it holds is from another time and is replaced.
+// A launch has at most 2^28 rows, and no more tiles than rows.
+inline constexpr int kTicketCountBits = 28;
+
+// Tickets: numbers from gridDim.x on that no two blocks of a launch get. The word holds the
+// launch's epoch above the count; whatever else it holds is from another time and is replaced.
 __device__ inline int take_ticket(const FlashSchedule& s) {
-  constexpr int kCountBits = 24;
+  constexpr int kCountBits = kTicketCountBits;
   auto* const word = reinterpret_cast<unsigned long long*>(s.ticket);
   unsigned long long seen = *const_cast<volatile unsigned long long*>(word);
   while (seen >> kCountBits != s.epoch) {

@@ -10,8 +10,7 @@
 // Tiles     Br = 128 = 2 x 64; Bc = 192 (D = 64), 176 (D = 128), 80 (D = 256); 384 threads.
 // SMEM      sQ 128 x D, sK and sV 2 x Bc x D BF16: 112, 208, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.
-// Registers 40 for the producer's threads, 232 for the consumers': Bc / 2 for S, Bc / 4 for P, D /
-// 2
+// Registers 40 a thread of the producer, 232 of the consumers: Bc / 2 for S, Bc / 4 for P, D / 2
 //           for O.
 //
 //   consumer 0   QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2          | QK3 PV2
@@ -22,8 +21,7 @@
 //
 // Layouts   all tiles with the 128-byte swizzle, 64 columns a copy.
 // Limits    D = 64, 128 or 256, BF16. One tile of queries a block: nothing runs under a block's
-// first
-//           loads and its last store.
+//           first loads and its last store.
 // Worklog   docs/worklog/k6.md
 #include "cuda/attention/launchers.hpp"
 #include "cuda/attention/output_tile.cuh"
@@ -220,7 +218,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction);
     if constexpr (kOptions.overlap) {
-      if constexpr (!kOptions.pingpong) {  // with turns it gains nothing, and costs registers
+      if constexpr (!kOptions.pingpong) {  // with turns, the other's products fill the wait
         wait_no_earlier_than(state.l[0] + state.l[1]);
       }
       wgmma_wait<0>(tOrO);

@@ -1,0 +1,119 @@
+// How the flash kernel runs a problem, decided on the host.
+#include <gtest/gtest.h>
+
+#include "cuda/attention/flash/plan.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+constexpr int kSms = 132;
+
+AttentionProblem square(std::int64_t batch, std::int64_t length, std::int64_t heads,
+                        std::int64_t head_dim, bool causal = false) {
+  return {.batch = batch,
+          .q_len = length,
+          .kv_len = length,
+          .heads = heads,
+          .kv_heads = heads,
+          .head_dim = head_dim,
+          .causal = causal};
+}
+
+const FlashChoice& choice_of(const AttentionProblem& problem) {
+  return kFlashChoices[plan_flash(problem, kSms).choice];
+}
+
+TEST(FlashPlan, HasAChoiceForAllThatTheTableOfKernelsPromises) {
+  const KernelInfo& flash = *find_kernel("flash");
+  for (const HeadDims dims : flash.head_dims) {
+    for (const DType dtype : flash.dtypes) {
+      for (const std::int64_t length : {1, 64, 128, 1000, 1024, 2048, 8192, 16384}) {
+        for (const bool causal : {false, true}) {
+          AttentionProblem problem = square(2, length, 16, dims.qk, causal);
+          problem.dtype = dtype;
+          problem.value_dim = dims.v;
+          const FlashChoice& choice = choice_of(problem);
+          EXPECT_EQ(choice.head_dim, dims.qk);
+          EXPECT_EQ(choice.value_dim, dims.v);
+          EXPECT_TRUE(choice.takes(dtype));
+        }
+      }
+    }
+  }
+}
+
+TEST(FlashPlan, SharesKvOnlyWhereNeighboursWalkAlike) {
+  EXPECT_EQ(choice_of(square(1, 16384, 16, 128)).cluster, 2);
+  EXPECT_EQ(choice_of(square(1, 16384, 16, 128, /*causal=*/true)).cluster, 1);
+  EXPECT_EQ(choice_of(square(1, 16384 + 1, 16, 128)).cluster, 1) << "an odd number of row tiles";
+  AttentionProblem packed = square(4, 16384, 16, 128);
+  packed.packed = packed.packed_queries = true;
+  EXPECT_EQ(choice_of(packed).cluster, 1);
+}
+
+TEST(FlashPlan, TicketsAreForTilesOfDifferentLength) {
+  EXPECT_FALSE(plan_flash(square(1, 4096, 16, 128), kSms).is_dynamic);
+  EXPECT_TRUE(plan_flash(square(1, 4096, 16, 128, true), kSms).is_dynamic);
+  AttentionProblem windowed = square(1, 4096, 16, 128);
+  windowed.window = true;
+  EXPECT_TRUE(plan_flash(windowed, kSms).is_dynamic);
+}
+
+TEST(FlashPlan, SectionsAreOfEqualSizeAndHoldWholeGroups) {
+  for (const std::int64_t length : {512, 4096, 16384}) {
+    AttentionProblem problem = square(16384 / length, length, 16, 128, true);
+    problem.kv_heads = 4;
+    const int section = plan_flash(problem, kSms).section;
+    EXPECT_EQ(section % 4, 0);
+    EXPECT_EQ(problem.batch * problem.heads % section, 0) << length;
+  }
+}
+
+TEST(FlashPlan, KeysAreCutWhereSmsWouldIdle) {
+  EXPECT_EQ(plan_flash(square(8, 4096, 16, 128), kSms).splits, 1);
+  AttentionProblem decode = square(1, 8192, 8, 128);
+  decode.q_len = 1;
+  const FlashPlan plan = plan_flash(decode, kSms);
+  EXPECT_GT(plan.splits, 1);
+  EXPECT_EQ(plan.split_len % kFlashChoices[plan.choice].bc, 0);
+  EXPECT_GE(static_cast<std::int64_t>(plan.splits) * plan.split_len, decode.kv_len);
+  EXPECT_LT(static_cast<std::int64_t>(plan.splits - 1) * plan.split_len, decode.kv_len);
+}
+
+TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {
+  for (const std::int64_t q_len : {1, 64, 500, 4096}) {
+    AttentionProblem problem = square(1, 8192, 8, 128);
+    problem.q_len = q_len;
+    problem.batch_invariant = true;
+    const FlashPlan alone = plan_flash(problem, kSms);
+    for (const std::int64_t batch : {2, 7, 64, 1000}) {
+      problem.batch = batch;
+      const FlashPlan plan = plan_flash(problem, kSms);
+      EXPECT_EQ(plan.choice, alone.choice);
+      EXPECT_EQ(plan.splits, alone.splits);
+      EXPECT_EQ(plan.split_len, alone.split_len);
+    }
+  }
+}
+
+TEST(FlashWorkspace, HoldsATicketAndTheParts) {
+  EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), {.splits = 1}).bytes, 0u);
+  EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), {.splits = 1, .is_dynamic = true}).bytes,
+            256u);
+  AttentionProblem problem = square(2, 8192, 3, 192);
+  problem.q_len = 5;
+  problem.value_dim = 128;
+  const FlashWorkspace at = flash_workspace(problem, {.splits = 4, .is_dynamic = true});
+  const std::size_t rows = std::size_t{4} * 2 * 3 * 5;
+  EXPECT_EQ(at.ticket, 0u);
+  EXPECT_GE(at.row_sum, at.row_max + 4 * rows);
+  EXPECT_GE(at.o, at.row_sum + 4 * rows);
+  EXPECT_GE(at.bytes, at.o + 4 * rows * 128);
+  for (const std::size_t offset : {at.row_max, at.row_sum, at.o, at.bytes}) {
+    EXPECT_EQ(offset % 256, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace tilewright::cuda
