@@ -20,6 +20,10 @@ AttentionProblem square(std::int64_t batch, std::int64_t length, std::int64_t he
           .causal = causal};
 }
 
+FlashPlan plan_of(int splits, bool is_dynamic) {
+  return {.choice = 0, .splits = splits, .split_len = 0, .section = 1, .is_dynamic = is_dynamic};
+}
+
 const FlashChoice& choice_of(const AttentionProblem& problem) {
   return kFlashChoices[plan_flash(problem, kSms).choice];
 }
@@ -98,13 +102,12 @@ TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {
 }
 
 TEST(FlashWorkspace, HoldsATicketAndTheParts) {
-  EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), {.splits = 1}).bytes, 0u);
-  EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), {.splits = 1, .is_dynamic = true}).bytes,
-            256u);
+  EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), plan_of(1, false)).bytes, 0u);
+  EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), plan_of(1, true)).bytes, 256u);
   AttentionProblem problem = square(2, 8192, 3, 192);
   problem.q_len = 5;
   problem.value_dim = 128;
-  const FlashWorkspace at = flash_workspace(problem, {.splits = 4, .is_dynamic = true});
+  const FlashWorkspace at = flash_workspace(problem, plan_of(4, true));
   const std::size_t rows = std::size_t{4} * 2 * 3 * 5;
   EXPECT_EQ(at.ticket, 0u);
   EXPECT_GE(at.row_sum, at.row_max + 4 * rows);
