@@ -245,7 +245,7 @@ def test_wrong_tensor(kernel, argument, name):
     ("change", "message"),
     [
         (lambda x: x.float(), "q: has dtype fp32, kernel"),
-        (lambda x: x[..., :96].contiguous(), "q: has head_dim 96, kernel"),
+        (lambda x: x[..., :80].contiguous(), "q: has head_dim 80, kernel"),
     ],
 )
 def test_unsupported_problem(kernel, change, message):

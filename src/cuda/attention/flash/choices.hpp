@@ -13,6 +13,7 @@ namespace tilewright::cuda {
 enum class FlashUse : std::uint8_t {
   any,
   few_tiles,  // too few tiles of 128 rows to occupy half the GPU
+  masked,     // causal or a window, not packed: a small tile has less of it beyond the mask
   shared_kv,  // neither mask nor packing, and an even number of row tiles: neighbours walk alike
 };
 
@@ -36,7 +37,7 @@ inline constexpr int kAnyLen = 1 << 30;
 inline constexpr FlashChoice kFlashChoices[] = {
     // D  Dv  FP16 consumers Bc cluster
     {64, 64, true, 3, 128, 1, FlashUse::any, 0, kAnyLen},              //
-    {64, 64, true, 2, 128, 1, FlashUse::any, 0, 1024},                 // less beyond the end
+    {64, 64, true, 2, 128, 1, FlashUse::masked, 0, 1024},              //
     {64, 64, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},        //
     {96, 96, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},              //
     {128, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},            //

@@ -29,6 +29,8 @@ bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
       return true;
     case FlashUse::few_tiles:
       return !p.packed && !p.batch_invariant && 2 * row_tiles(p, 128) * p.heads <= sms;
+    case FlashUse::masked:
+      return has_mask(p) && !p.packed;
     case FlashUse::shared_kv:
       return !has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % 2 == 0;
   }
