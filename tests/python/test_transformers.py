@@ -228,6 +228,10 @@ def test_dropout_is_refused():
 
 
 def test_position_biases_are_refused():
+    from transformers.models.t5 import modeling_t5
+
+    if not hasattr(modeling_t5, "ALL_ATTENTION_FUNCTIONS"):
+        pytest.skip(f"Transformers {transformers.__version__} has T5's attention to itself")
     config = transformers.T5Config(vocab_size=100, d_model=64, d_kv=16, num_layers=1, num_heads=4)
     model, tokens = transformers.T5Model(config).eval(), make_tokens()
     model.set_attn_implementation("tilewright")
