@@ -67,8 +67,10 @@ int current_sms() {
 
 }  // namespace
 
-void launch_flash_plan(const AttentionParams& p, const AttentionProblem& problem,
-                       const FlashPlan& plan, int sms, Stream stream) {
+void launch_flash(const AttentionParams& p, Stream stream) {
+  const AttentionProblem problem = problem_of(p);
+  const int sms = current_sms();
+  const FlashPlan plan = plan_flash(problem, sms);
   const FlashWorkspace at = flash_workspace(problem, plan);
   void* const ticket = plan.is_dynamic ? static_cast<char*>(p.workspace) + at.ticket : nullptr;
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
@@ -78,12 +80,6 @@ void launch_flash_plan(const AttentionParams& p, const AttentionProblem& problem
   const AttentionParams parts = parts_of(p, at);
   launch(parts, plan, ticket, sms, stream);
   launch_flash_merge(p, parts, plan.splits, stream);
-}
-
-void launch_flash(const AttentionParams& p, Stream stream) {
-  const AttentionProblem problem = problem_of(p);
-  const int sms = current_sms();
-  launch_flash_plan(p, problem, plan_flash(problem, sms), sms, stream);
 }
 
 }  // namespace tilewright::cuda

@@ -16,8 +16,4 @@ void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* 
 void launch_flash_merge(const AttentionParams& p, const AttentionParams& parts, int splits,
                         Stream stream);
 
-// Queues attention by the given plan, or the one for the problem.
-void launch_flash_plan(const AttentionParams& p, const AttentionProblem& problem,
-                       const FlashPlan& plan, int sms, Stream stream);
-
 }  // namespace tilewright::cuda

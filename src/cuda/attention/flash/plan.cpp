@@ -64,9 +64,9 @@ std::int64_t heads_of_section(const AttentionProblem& p) {
 
 }  // namespace
 
-FlashPlan plan_flash(const AttentionProblem& p, int sms, int choice) {
+FlashPlan plan_flash(const AttentionProblem& p, int sms) {
   FlashPlan plan{};
-  plan.choice = choice >= 0 ? choice : best_choice(p, sms);
+  plan.choice = best_choice(p, sms);
   plan.is_dynamic = has_mask(p) || p.packed;
   plan.section = plan.is_dynamic ? static_cast<int>(heads_of_section(p)) : 1;
 

@@ -16,8 +16,8 @@ struct FlashPlan {
   bool is_dynamic;  // tiles differ in length: a block takes the next when it is free
 };
 
-// The plan for `problem` on a GPU of `sms` SMs; `choice` is the one to take, or -1 for the table's.
-FlashPlan plan_flash(const AttentionProblem& problem, int sms, int choice = -1);
+// The plan for `problem` on a GPU of `sms` SMs.
+FlashPlan plan_flash(const AttentionProblem& problem, int sms);
 
 // Where the workspace's parts lie, in bytes from its start.
 struct FlashWorkspace {
