@@ -30,6 +30,7 @@ struct WgmmaTiles {
   using AtomMn = cute::conditional_t<kIsWide, cute::GMMA::Layout_MN_SW128_Atom<Element>,
                                      cute::GMMA::Layout_MN_SW64_Atom<Element>>;  // transposed
   using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, D>{}));
+  using LayoutO = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, Dv>{}));
   using LayoutK = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Bc, D, Stages>{}));
   using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<Dv, Bc, Stages>{},
                                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));

@@ -78,6 +78,12 @@ struct RingPosition {
       phase ^= 1;
     }
   }
+
+  __device__ void advance(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      advance();
+    }
+  }
 };
 
 // The barriers of a ring of kStages buffers between one loading thread and many computing warps.

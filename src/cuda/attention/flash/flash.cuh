@@ -48,6 +48,15 @@ struct Shape {
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
   static constexpr TileShape kTile = {.br = C.br(), .bc = C.bc, .cluster = C.cluster};
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
+
+  // As many slots for O as there is room for: one for each consumer, or one, or none.
+  static constexpr int kRoom_bytes =
+      226 * 1024 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
+  static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
+  static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers
+                                : kRoom_bytes >= kSlot_bytes            ? 1
+                                                                        : 0;
+  using Output = OutputRing<Element, Tiles, kSlots>;
 };
 
 template <int kIndex, typename Element>
@@ -57,6 +66,7 @@ struct SharedStorage {
   alignas(1024) Element sQ[S::kConsumers][kWarpgroupRows * C.head_dim];  // (64, D)
   alignas(1024) Element sK[kStages][C.bc * C.head_dim];                  // (Bc, D, stages)
   alignas(1024) Element sV[kStages][C.bc * C.value_dim];                 // (Bc, Dv, stages)
+  typename S::Output output;
   TmaRing<1> q[S::kConsumers];
   TmaRing<kStages, C.cluster> k;
   TmaRing<kStages, C.cluster> v;
@@ -66,7 +76,7 @@ struct SharedStorage {
 };
 
 struct TensorMaps {
-  CUtensorMap q, k, v;
+  CUtensorMap q, k, v, o;
 };
 
 // Are there values in key tile j that no query of the sequence sees?
@@ -226,6 +236,34 @@ __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
   }
 }
 
+// One thread hands O to the copy engine, which stores it while the next tile is worked on.
+template <int kIndex, typename Element>
+__device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
+                      const CUtensorMap& map) {
+  using S = Shape<kIndex, Element>;
+  if constexpr (S::kSlots > 0) {
+    TileRing::Position at_tile;
+    typename S::Output::Position at;
+    while (true) {
+      const FlashTile& tile = shared.tiles.wait(at_tile);
+      if (tile.is_end) {
+        break;
+      }
+      for (int consumer = 0; goes_by_tma<S::C.br()>(p, tile) && consumer < S::kConsumers;
+           ++consumer) {
+        shared.output.full[at.stage].wait(at.phase);
+        tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
+            map, shared.output.sO[at.stage], tile.q_start + tile.row0 + consumer * kWarpgroupRows,
+            tile.head, tile.batch);
+        shared.output.empty[at.stage].arrive();
+        at.advance();
+      }
+      shared.tiles.release(at_tile);
+      at_tile.advance();
+    }
+  }
+}
+
 // Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
 // one before it arrives. A consumer alone needs none.
 template <int kConsumers>
@@ -286,7 +324,9 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   const Turns<S::kConsumers> turns{consumer};
   Position at;
   RingPosition<1> at_q;
+  typename S::Output::Position at_o;
   TileRing::Position at_tile;
+  at_o.advance(consumer);
   turns.begin();
 
   while (true) {
@@ -301,7 +341,6 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     int j = tile.kv_end - 1;
     RowState<kRows> state;
     float correction[kRows];
-    clear(tOrO);
 
     const auto is_plain = [&](int key_tile) {
       return key_tile >= full_first && key_tile < full_end && p.softcap == 0.0f;
@@ -330,7 +369,9 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       // P of the last tile.
       shared.q[consumer].wait(at_q);
       shared.k.wait(at);
-      wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      clear(tOrO);
+      wgmma_wait<0>(tSrS);
       shared.k.release(at);
       release_q_after(j);
       cap_and_mask();
@@ -369,12 +410,26 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         }
       }
       shared.v.wait(at);
-      wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
+      wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
+    } else {
+      clear(tOrO);
+    }
+    float factor[kRows];
+    finish_rows<MmaPv>(p, tile, row0, cO, state, scale_log2, factor);
+    wgmma_wait<0>(tOrO);
+    if (j >= first) {
       shared.v.release(at);
       at.advance();
       at_q.advance();
     }
-    store_rows<Element, MmaPv>(p, tile, row0, rO, cO, state, scale_log2);
+    scale_rows(rO, factor);
+    const bool by_tma = S::kSlots > 0 && goes_by_tma<S::C.br()>(p, tile);
+    if (__all_sync(0xffffffffu, by_tma)) {
+      shared.output.put(tOrO, at_o);
+      at_o.advance(S::kConsumers);
+    } else {
+      store_rows<Element, MmaPv>(p, tile, row0, rO, cO);
+    }
     __syncwarp();
     shared.tiles.release(at_tile);
     at_tile.advance();
@@ -401,7 +456,8 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
     for (TmaBarrier& barrier : shared.uncleared) {
       barrier.init(1);
     }
-    shared.tiles.init(S::kConsumerWarps + 1 + may_clear);
+    shared.output.init();
+    shared.tiles.init(S::kConsumerWarps + 1 + may_clear + (S::kSlots > 0));
     cutlass::arch::fence_barrier_init();
   }
   // The barriers are ready, also for the other blocks of the cluster.
@@ -415,6 +471,8 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
           schedule_tiles<kIndex, Element>(shared, p, schedule);
         } else if (warp == 2 && may_clear) {
           clear_unseen<kIndex, Element>(shared);
+        } else if (warp == 3 && threadIdx.x % 32 == 0) {
+          store<kIndex, Element>(shared, p, maps.o);
         }
       },
       [&](int consumer) { consume<kIndex, Element>(shared, p, consumer); });

@@ -39,10 +39,14 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
   };
   const bool packs_q = p.cu_seqlens_q != nullptr;
   const bool packs_k = p.cu_seqlens_k != nullptr;
-  const TensorMaps maps{
+  TensorMaps maps{
       .q = map(p.q, packs_q, p.q_len, p.heads, C.head_dim, p.q_stride, kWarpgroupRows),
       .k = map(p.k, packs_k, p.kv_len, p.kv_heads, C.head_dim, p.k_stride, C.bc / C.cluster),
-      .v = map(p.v, packs_k, p.kv_len, p.kv_heads, C.value_dim, p.v_stride, C.bc / C.cluster)};
+      .v = map(p.v, packs_k, p.kv_len, p.kv_heads, C.value_dim, p.v_stride, C.bc / C.cluster),
+      .o = {}};
+  if (S::kSlots > 0 && p.row_max == nullptr) {
+    maps.o = map(p.o, packs_q, p.q_len, p.heads, C.value_dim, p.o_stride, kWarpgroupRows);
+  }
 
   FlashSchedule schedule{};
   schedule.row_tiles = ceil_div(p.q_len, C.br() * C.cluster);

@@ -59,11 +59,82 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
   }
 }
 
-// At the end of a tile: O / l in 16 bits, or O in FP32 where un-normalised, and the statistics.
-template <typename Element, typename TiledMma, int kRows, typename TensorO, typename TensorC>
+// What a tile's rows come to, while their last product may still run: writes their statistics and
+// gives what O is to be multiplied by, 1 / l where normalised.
+template <typename TiledMma, int kRows, typename TensorC>
+__device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
+                            const TensorC& cO, const RowState<kRows>& state, float scale_log2,
+                            float (&factor)[kRows]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
+    const RowResult result = row_result(p, tile.head, state.m[i] * (scale_log2 / kLog2e), l);
+    const int row = row0 + cute::get<0>(cO(i, 0));
+    if (row < tile.q_len && threadIdx.x % 4 == 0) {
+      store_statistics(p, tile.out_batch, tile.q_start + row, tile.head, result);
+    }
+    const bool is_normalized = p.row_max == nullptr;
+    const float divisor = is_normalized ? result.l : 1.0f;
+    factor[i] = divisor > 0.0f ? result.rescale / divisor : 0.0f;
+  }
+}
+
+// Where consumers leave their O for the thread that hands it to the copy engine: the first
+// consumer's of a tile, then the next one's, around a ring of kSlots.
+template <typename Element, typename Tiles, int kSlots>
+struct OutputRing {
+  using Position = RingPosition<kSlots>;
+  static constexpr int kElements = cute::cosize_v<typename Tiles::LayoutO>;
+  alignas(1024) Element sO[kSlots][kElements];  // (64, Dv), swizzled
+  cutlass::arch::ClusterBarrier full[kSlots];
+  cutlass::arch::ClusterBarrier empty[kSlots];
+
+  __device__ void init() {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      full[slot].init(kWarpgroupThreads / 32);
+      empty[slot].init(1);
+    }
+  }
+
+  // By a consumer: O in 16 bits.
+  template <typename TensorO>
+  __device__ void put(const TensorO& tOrO, const Position& at) {
+    using namespace cute;
+    Tensor rO = make_tensor_like<Element>(tOrO);
+    round_to_16_bits(tOrO, rO);
+    const auto copier =
+        make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, Element>{}, typename Tiles::TiledMmaPv{});
+    const auto thread_copy = copier.get_slice(threadIdx.x % kWarpgroupThreads);
+    empty[at.stage].wait(at.phase ^ 1);
+    copy(copier, thread_copy.retile_S(rO),
+         thread_copy.partition_D(Tiles::tile(sO[at.stage], typename Tiles::LayoutO{})));
+    cutlass::arch::fence_view_async_shared();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      full[at.stage].arrive();
+    }
+  }
+};
+
+// No room: every tile's rows are stored from registers.
+template <typename Element, typename Tiles>
+struct OutputRing<Element, Tiles, 0> {
+  using Position = RingPosition<1>;
+  __device__ void init() {}
+  template <typename TensorO>
+  __device__ void put(const TensorO&, const Position&) {}
+};
+
+// Can a tile's O go by the copy engine? It would store rows beyond a packed sequence's end.
+template <int kBr>
+__device__ bool goes_by_tma(const AttentionParams& p, const FlashTile& tile) {
+  return p.row_max == nullptr && (p.cu_seqlens_q == nullptr || tile.row0 + kBr <= tile.q_len);
+}
+
+// Rows of O from registers: in FP32 where un-normalised, else in 16 bits.
+template <typename Element, typename TiledMma, typename TensorO, typename TensorC>
 __device__ void store_rows(const AttentionParams& p, const FlashTile& tile, int row0,
-                           const TensorO& rO, const TensorC& cO, const RowState<kRows>& state,
-                           float scale_log2) {
+                           const TensorO& rO, const TensorC& cO) {
   using namespace cute;
   constexpr int kColumns = decltype(size<1>(rO))::value;
   constexpr RowLanes kLanes = row_lanes<TiledMma>();
@@ -71,33 +142,26 @@ __device__ void store_rows(const AttentionParams& p, const FlashTile& tile, int 
                 "a quad holds a row, in pieces of eight columns, two a lane");
   const int lane = threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
-    const RowResult result = row_result(p, tile.head, state.m[i] * (scale_log2 / kLog2e), l);
+  for (int i = 0; i < size<0>(rO); ++i) {
     const int in_sequence = row0 + get<0>(cO(i, 0));
     const bool exists = in_sequence < tile.q_len;
     const int row = tile.q_start + in_sequence;
-    if (exists && lane == 0) {
-      store_statistics(p, tile.out_batch, row, tile.head, result);
-    }
     if (p.row_max != nullptr) {
       auto* const out = row_pointer<float>(p.o, p.o_stride, tile.out_batch, row, tile.head);
 #pragma unroll
       for (int j = 0; j < kColumns; j += 2) {
         if (exists) {
-          *reinterpret_cast<float2*>(out + 4 * j + 2 * lane) =
-              float2{rO(i, j) * result.rescale, rO(i, j + 1) * result.rescale};
+          *reinterpret_cast<float2*>(out + 4 * j + 2 * lane) = float2{rO(i, j), rO(i, j + 1)};
         }
       }
     } else {
-      const float factor = result.l > 0.0f ? result.rescale / result.l : 0.0f;
       auto* const out = row_pointer<Element>(p.o, p.o_stride, tile.out_batch, row, tile.head);
 #pragma unroll
       for (int j = 0; j < kColumns; j += 8) {
         std::uint32_t words[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          words[k] = pack_x2<Element>(rO(i, j + 2 * k) * factor, rO(i, j + 2 * k + 1) * factor);
+          words[k] = pack_x2<Element>(rO(i, j + 2 * k), rO(i, j + 2 * k + 1));
         }
         const uint4 piece = transpose_in_quad(words);
         if (exists) {
