@@ -78,13 +78,15 @@ def ratio_table(path: pathlib.Path) -> str:
 
 
 def choices_table(path: pathlib.Path) -> str:
-    """TFLOP/s of the rows of flash's table, a table for each head dim; the plan's in bold."""
+    """TFLOP/s of the rows of flash's table, in the file's order, a table for each head dim. The one
+    that the plan takes is in bold."""
     from tilewright._kernels import flash_row_of  # the compiled plan
 
     results = Results.read(path)
     chosen = {Row.of(line["case"]): flash_row_of(line["case"]) for line in results.lines}
     tables = []
-    for _, group in itertools.groupby(results.rows, key=lambda row: (row.head_dim, row.v_dim)):
+    by_head_dims = sorted(chosen, key=lambda row: (row.head_dim, -row.v_dim))
+    for _, group in itertools.groupby(by_head_dims, key=lambda row: row.head_dims):
         rows = list(group)
         impls = [i for i in results.impls if any((row, i) in results.tflops for row in rows)]
         header = ["head dim", "mask", "heads", "batch", "length", *(f"`{impl}`" for impl in impls)]
