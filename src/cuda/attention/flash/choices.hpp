@@ -23,8 +23,9 @@ struct FlashChoice {
   bool takes_fp16;
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile
-  int cluster;    // blocks that load K and V together, each its share, for all of them: neither
-                // mask nor packing, and an even number of row tiles, so that neighbours walk alike
+  // Blocks that load K and V together, each its share, for all of them. Neighbours walk alike, so
+  // that there is neither mask nor packing, and as many row tiles as fill clusters.
+  int cluster;
   FlashUse use;
   int min_len;  // of keys
   int max_len;
