@@ -1,10 +1,10 @@
 """Profiles kernels with Nsight Compute and writes one JSON line a kernel.
 
-    tools/profile.py --cli build/cuda/cli/tilewright --json results/profiles/attention-ladder.jsonl \
+    tools/profile.py --cli build/cuda/cli/tilewright --json FILE --commit COMMIT \
         --kernels k1,k2,k4 --seqlen 4096 --headdim 128 --heads 16 --batch 4
 
-Each line holds the run, the case, the kernel's launch (one line per launch of a multi-launch kernel)
-and the counters named below, in the units of METRICS. Clocks are left as they are.
+Each line holds the run, the case, the kernel's launch (one line per launch of a multi-launch
+kernel) and the counters named below, in the units of METRICS. Clocks are left as they are.
 """
 
 import argparse
@@ -15,6 +15,9 @@ import pathlib
 import subprocess
 import sys
 import time
+
+STALLED = "smsp__average_warps_issue_stalled"
+LADDER = "k1,k2,k3_1,k3_2,k3_3,k4_qk,k4,k5,k6_pingpong,k6_overlap,k6"
 
 # Our name -> Nsight Compute's metric. Percentages are of the unit's peak while the kernel ran.
 METRICS = {
@@ -30,13 +33,13 @@ METRICS = {
     "dram_bytes": "dram__bytes.sum",
     "warps_per_scheduler": "smsp__warps_active.avg.per_cycle_active",
     "eligible_warps": "smsp__warps_eligible.avg.per_cycle_active",
-    "stall_barrier": "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
-    "stall_long_scoreboard": "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
-    "stall_short_scoreboard": "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
-    "stall_wait": "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
-    "stall_math": "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
-    "stall_lg_throttle": "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
-    "stall_mio_throttle": "smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio",
+    "stall_barrier": f"{STALLED}_barrier_per_issue_active.ratio",
+    "stall_long_scoreboard": f"{STALLED}_long_scoreboard_per_issue_active.ratio",
+    "stall_short_scoreboard": f"{STALLED}_short_scoreboard_per_issue_active.ratio",
+    "stall_wait": f"{STALLED}_wait_per_issue_active.ratio",
+    "stall_math": f"{STALLED}_math_pipe_throttle_per_issue_active.ratio",
+    "stall_lg_throttle": f"{STALLED}_lg_throttle_per_issue_active.ratio",
+    "stall_mio_throttle": f"{STALLED}_mio_throttle_per_issue_active.ratio",
 }
 SCALE_TO_US = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
 SCALE_TO_BYTES = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
@@ -44,8 +47,9 @@ SCALE_TO_BYTES = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 def profile(cli: str, kernel: str, case: argparse.Namespace) -> list[dict]:
     """Counters of every launch of one call of the kernel."""
-    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--launch-skip-before-match",
-               "0", "--kernel-name", "regex:^(k[0-9]|scores|softmax|output)", "--launch-count",
+    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw",
+               "--launch-skip-before-match", "0", "--kernel-name",
+               "regex:^(k[0-9]|scores|softmax|output)", "--launch-count",
                "3" if kernel == "k1" else "1", "--metrics", ",".join(METRICS.values()),
                cli, "attention", "--kernel", kernel, "--batch", str(case.batch), "--seqlen",
                str(case.seqlen), "--heads", str(case.heads), "--headdim", str(case.headdim),
@@ -71,7 +75,7 @@ def main() -> int:
     parser.add_argument("--cli", required=True, help="the tilewright binary")
     parser.add_argument("--json", required=True, type=pathlib.Path, help="the file to write")
     parser.add_argument("--commit", required=True, help="the commit the binary was built from")
-    parser.add_argument("--kernels", default="k1,k2,k3_1,k3_2,k3_3,k4_qk,k4,k5,k6_pingpong,k6_overlap,k6")
+    parser.add_argument("--kernels", default=LADDER)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seqlen", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=16)

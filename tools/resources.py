@@ -1,10 +1,11 @@
 """Checks what each kernel takes of the GPU, as ptxas reported it, against a budget.
 
-  resources.py --budget FILE [--output FILE] [--update] OBJECT...
+  resources.py --budget FILE [--output FILE] [--update [--library FILE]] OBJECT...
 
 Beside each object of a CUDA source lies OBJECT.ptxas, kept by cmake/nvcc_launcher.py. A kernel may
 use no stack, spill nothing, and take at most its budget's registers and static shared memory. The
-budget names every kernel and no other. --update writes the budget from what was compiled.
+budget names every kernel and no other. --update writes the budget from what was compiled, and the
+library's size into library.json beside it.
 """
 
 import argparse
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument(
         "--update", action="store_true", help="write the budget from what was found"
     )
+    parser.add_argument("--library", type=pathlib.Path, help="whose size --update writes")
     args = parser.parse_args()
 
     kernels = read_reports([path for path in args.objects if path.name.endswith(".cu.o")])
@@ -93,6 +95,9 @@ def main() -> int:
         write_json(args.output, kernels, BUDGETED + FORBIDDEN)
     if args.update:
         write_json(args.budget, kernels, BUDGETED)
+        if args.library:
+            size = {args.library.name: args.library.stat().st_size}
+            args.budget.with_name("library.json").write_text(json.dumps(size) + "\n")
 
     width = max(map(len, kernels))
     for name, used in kernels.items():

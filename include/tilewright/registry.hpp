@@ -63,7 +63,12 @@ struct KernelInfo {
 // them.
 std::span<const KernelInfo> kernels();
 
-// The kernel of that name, or null.
+// The shapes of tiles that "flash" chooses from, each as a kernel of its own: "flash/0" and on, the
+// rows of its table. They are there to be measured: a row runs all that its shape can, be it the
+// best for it or not. kernels() has none of them, and "auto" never takes one.
+std::span<const KernelInfo> flash_rows();
+
+// The kernel of that name, of kernels() or flash_rows(), or null.
 const KernelInfo* find_kernel(std::string_view name);
 
 // The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
@@ -118,6 +123,9 @@ struct Reason {
 // function of its arguments and of how the library was built.
 std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
                               const DeviceInfo& device);
+
+// The one of flash_rows() in which "flash" runs `problem` on `device`; null where none takes it.
+const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device);
 
 // Bytes of workspace that `kernel` needs for `problem` on `device`.
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,

@@ -70,7 +70,8 @@ def attention(
              also return lse, fp32, natural log
     batch_invariant
              a row's result depends on its own sequence only, not on the batch around it
-    kernel   a name of kernels(); the fastest that can run the problem when None
+    kernel   a name of kernels(), or a row of flash's table, as "flash/3"; the fastest kernel that
+             can run the problem when None
     out      where to write; a new array when None. JAX arrays are immutable: None only
     stream   the CUDA stream to work on, a framework's object or a cudaStream_t as an integer; the
              framework's current one when None. CPU tensors have no use for it

@@ -1,6 +1,7 @@
 """The kernel table."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright import _native
 
@@ -24,4 +25,25 @@ class Kernel:
 
 def kernels() -> list[Kernel]:
     """All kernels of this version, in ascending order of speed."""
-    return [Kernel(**row, why_not=_native.why_not(row["name"])) for row in _native.kernels()]
+    return [_kernel(row) for row in _native.kernels()]
+
+
+def flash_rows() -> list[Kernel]:
+    """The shapes that "flash" chooses from, each as a kernel of its own, for measuring them."""
+    return [_kernel(row) for row in _native.flash_rows()]
+
+
+def flash_row_of(case: dict[str, Any]) -> str:
+    """The one of them in which "flash" runs a results file's case on an H200."""
+    return _native.flash_row_of(problem_of(case), multiprocessors=132)
+
+
+def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
+    """The problem of a results file's case."""
+    fields = dict(case)
+    packed = fields.pop("lengths", None) is not None
+    return _native.AttentionProblem(**fields, packed=packed)
+
+
+def _kernel(row: dict[str, Any]) -> Kernel:
+    return Kernel(**row, why_not=_native.why_not(row["name"]))

@@ -27,18 +27,25 @@ class AttentionCall:
     def workspace_bytes(self) -> int: ...
     def run(self, workspace: Tensor | None, stream: int) -> None: ...
 
+class AttentionProblem:
+    def __init__(
+        self,
+        *,
+        dtype: str,
+        batch: int,
+        q_len: int,
+        kv_len: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        v_dim: int,
+        causal: bool,
+        packed: bool,
+    ) -> None: ...
+
 def kernels() -> list[dict[str, Any]]: ...
+def flash_rows() -> list[dict[str, Any]]: ...
+def flash_row_of(problem: AttentionProblem, *, multiprocessors: int) -> str: ...
 def why_not(
-    kernel: str,
-    *,
-    device_index: int = 0,
-    dtype: str | None = None,
-    batch: int = 1,
-    q_len: int = 1,
-    kv_len: int = 1,
-    heads: int = 1,
-    kv_heads: int = 1,
-    head_dim: int | None = None,
-    value_dim: int = 0,
-    causal: bool = False,
+    kernel: str, problem: AttentionProblem | None = None, *, device_index: int = 0
 ) -> str | None: ...

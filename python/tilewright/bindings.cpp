@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -210,9 +211,9 @@ nb::dict to_dict(const KernelInfo& kernel) {
   return row;
 }
 
-nb::list py_kernels() {
+nb::list to_list(std::span<const KernelInfo> table) {
   nb::list rows;
-  for (const KernelInfo& kernel : kernels()) {
+  for (const KernelInfo& kernel : table) {
     rows.append(to_dict(kernel));
   }
   return rows;
@@ -227,40 +228,59 @@ DType parse_dtype(std::string_view text) {
   fail("dtype", "is '" + std::string(text) + "', must be fp32, fp16 or bf16");
 }
 
-// Why a kernel cannot run a problem on a device of its kind; nothing where it can. Absent sizes are
-// the kernel's own favourites, which leaves the device as the only reason.
-std::optional<std::string> py_why_not(std::string_view kernel_name, int device_index,
-                                      std::optional<std::string_view> dtype, std::int64_t batch,
-                                      std::int64_t q_len, std::int64_t kv_len, std::int64_t heads,
-                                      std::int64_t kv_heads, std::optional<std::int64_t> head_dim,
-                                      std::int64_t value_dim, bool causal) {
+AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, std::int64_t q_len,
+                              std::int64_t kv_len, std::int64_t heads, std::int64_t kv_heads,
+                              std::int64_t head_dim, std::int64_t v_dim, bool causal, bool packed) {
+  return {.dtype = parse_dtype(dtype),
+          .batch = batch,
+          .q_len = q_len,
+          .kv_len = kv_len,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .value_dim = v_dim,
+          .causal = causal,
+          .packed = packed,
+          .packed_queries = packed};
+}
+
+// A small problem that a kernel takes.
+AttentionProblem smallest_problem(const KernelInfo& kernel) {
+  AttentionProblem problem;
+  problem.dtype = kernel.dtypes.front();
+  if (!kernel.head_dims.empty()) {
+    problem.head_dim = kernel.head_dims.front().qk;
+    problem.value_dim = kernel.head_dims.front().v;
+  }
+  return problem;
+}
+
+// Why a kernel cannot run a problem on a device of its kind; nothing where it can. Without a
+// problem, the device is the only reason.
+std::optional<std::string> why_not(std::string_view kernel_name,
+                                   const std::optional<AttentionProblem>& problem,
+                                   int device_index) {
   const KernelInfo* kernel = find_kernel(kernel_name);
   if (kernel == nullptr) {
     fail("kernel", "is '" + std::string(kernel_name) + "', must be one of kernels()");
   }
-  AttentionProblem problem{.dtype = kernel->dtypes.front(),
-                           .batch = batch,
-                           .q_len = q_len,
-                           .kv_len = kv_len,
-                           .heads = heads,
-                           .kv_heads = kv_heads,
-                           .causal = causal};
-  if (head_dim) {
-    problem.head_dim = *head_dim;
-    problem.value_dim = value_dim;
-  } else if (!kernel->head_dims.empty()) {
-    problem.head_dim = kernel->head_dims.front().qk;
-    problem.value_dim = kernel->head_dims.front().v;
-  }
-  if (dtype) {
-    problem.dtype = parse_dtype(*dtype);
-  }
   try {
-    const auto reason = can_run(*kernel, problem, device_info({kernel->device, device_index}));
+    const auto reason = can_run(*kernel, problem.value_or(smallest_problem(*kernel)),
+                                device_info({kernel->device, device_index}));
     return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
   } catch (const Error& error) {  // there is no such device
     return error.what();
   }
+}
+
+std::string_view py_flash_row_of(const AttentionProblem& problem, int multiprocessors) {
+  DeviceInfo device;
+  device.multiprocessors = multiprocessors;
+  const KernelInfo* const row = flash_row_of(problem, device);
+  if (row == nullptr) {
+    fail("problem", "has head dims or a dtype that flash does not take");
+  }
+  return row->name;
 }
 
 // Raises tilewright::Error as the Python class of its code.
@@ -296,12 +316,17 @@ NB_MODULE(_native, m) {
       .def("workspace_bytes", &AttentionCall::workspace_bytes)
       .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
 
-  m.def("kernels", &py_kernels);
-  m.def("why_not", &py_why_not, nb::arg("kernel"), nb::kw_only(), nb::arg("device_index") = 0,
-        nb::arg("dtype").none() = nb::none(), nb::arg("batch") = 1, nb::arg("q_len") = 1,
-        nb::arg("kv_len") = 1, nb::arg("heads") = 1, nb::arg("kv_heads") = 1,
-        nb::arg("head_dim").none() = nb::none(), nb::arg("value_dim") = 0,
-        nb::arg("causal") = false);
+  nb::class_<AttentionProblem>(m, "AttentionProblem")
+      .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
+           nb::arg("q_len"), nb::arg("kv_len"), nb::arg("heads"), nb::arg("kv_heads"),
+           nb::arg("head_dim"), nb::arg("v_dim"), nb::arg("causal"), nb::arg("packed"));
+
+  m.def("kernels", [] { return to_list(kernels()); });
+  m.def("flash_rows", [] { return to_list(flash_rows()); });
+  m.def("flash_row_of", &py_flash_row_of, nb::arg("problem"), nb::kw_only(),
+        nb::arg("multiprocessors"));
+  m.def("why_not", &why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
+        nb::kw_only(), nb::arg("device_index") = 0);
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());
   m.attr("commit") = nb::str(kCommit.data(), kCommit.size());

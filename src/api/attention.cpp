@@ -53,6 +53,8 @@ const KernelInfo& named_kernel(std::string_view kernel_name) {
   for (const KernelInfo& kernel : kernels()) {
     known += ", " + std::string(kernel.name);
   }
+  known += ", or a row of flash's table, " + std::string(flash_rows().front().name) + " to " +
+           std::string(flash_rows().back().name);
   fail("kernel", "is '" + std::string(kernel_name) + "', must be one of " + known);
 }
 

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
+#include "cuda/attention/flash/launch.hpp"
 #include "cuda/attention/launchers.hpp"
 #include "cuda/common/error.hpp"
 
@@ -86,6 +88,9 @@ DeviceInfo device_info(int index) {
 void run_attention(std::string_view kernel, const AttentionParams& params, int device,
                    Stream stream) {
   const DeviceGuard guard(device);
+  if (const std::optional<int> row = flash_row_named(kernel)) {
+    return launch_flash_row(*row, params, stream);
+  }
   const auto* const launcher = std::ranges::find(
       kAttentionLaunchers, kernel, &std::pair<std::string_view, AttentionLaunch>::first);
   launcher->second(params, stream);

@@ -19,7 +19,8 @@ int device_count();
 // Throws no_device where there is no such device.
 DeviceInfo device_info(int index);
 
-// Queues the attention kernel of that name, a CUDA row of kernels(), on a device's stream.
+// Queues the attention kernel of that name, of a CUDA row of kernels() or of flash_rows(), on a
+// device's stream.
 void run_attention(std::string_view kernel, const AttentionParams& params, int device,
                    Stream stream);
 

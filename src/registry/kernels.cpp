@@ -74,6 +74,39 @@ constexpr std::array kKernels = {
                .doc = "docs/worklog/flash.md"},
 };
 
+constexpr std::array<std::string_view, cuda::kFlashChoiceCount> kFlashRowNames = {
+    "flash/0", "flash/1", "flash/2", "flash/3", "flash/4",  "flash/5",
+    "flash/6", "flash/7", "flash/8", "flash/9", "flash/10", "flash/11"};
+static_assert(!kFlashRowNames.back().empty(), "every row has a name");
+constexpr std::array kClusterFeatures = {Feature::softcap, Feature::sinks, Feature::unnormalized};
+
+constexpr auto kFlashRowHeadDims = [] {
+  std::array<HeadDims, cuda::kFlashChoiceCount> all{};
+  std::ranges::transform(cuda::kFlashChoices, all.begin(), [](const cuda::FlashChoice& shape) {
+    return HeadDims{shape.head_dim, shape.value_dim};
+  });
+  return all;
+}();
+
+// "flash", narrowed to what each of its shapes can run.
+constexpr auto kFlashRows = [] {
+  std::array<KernelInfo, cuda::kFlashChoiceCount> rows{};
+  rows.fill(kKernels.back());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const cuda::FlashChoice& shape = cuda::kFlashChoices[i];
+    rows[i].name = kFlashRowNames[i];
+    rows[i].summary = "flash in this row of its table";
+    rows[i].head_dims = std::span(kFlashRowHeadDims).subspan(i, 1);
+    if (!shape.takes_fp16) {
+      rows[i].dtypes = kBf16;
+    }
+    if (shape.cluster > 1) {
+      rows[i].features = kClusterFeatures;
+    }
+  }
+  return rows;
+}();
+
 template <typename Range, typename Format>
 std::string join(const Range& range, Format format) {
   std::string text;
@@ -155,6 +188,21 @@ std::optional<Reason> feature_reason(const KernelInfo& kernel, const AttentionPr
   return std::nullopt;
 }
 
+std::optional<Reason> cluster_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
+  const std::optional<int> row = cuda::flash_row_named(kernel.name);
+  if (!row || cuda::can_share_keys(cuda::kFlashChoices[*row], problem)) {
+    return std::nullopt;
+  }
+  if (problem.causal) {
+    return Reason{ErrorCode::unsupported, "causal",
+                  "is true, kernel " + std::string(kernel.name) + " takes no mask"};
+  }
+  const cuda::FlashChoice& shape = cuda::kFlashChoices[*row];
+  return q_reason("seqlen " + std::to_string(problem.q_len), kernel,
+                  "a multiple of " + std::to_string(shape.cluster) + " tiles of " +
+                      std::to_string(shape.br()) + " rows");
+}
+
 // Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
 std::optional<Reason> launch_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
   constexpr double kMaxRows = 1 << 28;
@@ -202,9 +250,16 @@ bool AttentionProblem::asks_for(Feature feature) const {
 
 std::span<const KernelInfo> kernels() { return kKernels; }
 
+std::span<const KernelInfo> flash_rows() { return kFlashRows; }
+
 const KernelInfo* find_kernel(std::string_view name) {
-  const auto found = std::ranges::find(kKernels, name, &KernelInfo::name);
-  return found == kKernels.end() ? nullptr : &*found;
+  for (const std::span<const KernelInfo> table : {kernels(), flash_rows()}) {
+    const auto found = std::ranges::find(table, name, &KernelInfo::name);
+    if (found != table.end()) {
+      return &*found;
+    }
+  }
+  return nullptr;
 }
 
 std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
@@ -221,16 +276,25 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
   if (auto reason = feature_reason(kernel, problem)) {
     return reason;
   }
+  if (auto reason = cluster_reason(kernel, problem)) {
+    return reason;
+  }
   if (auto reason = launch_reason(kernel, problem)) {
     return reason;
   }
   return memory_reason(kernel, problem, device);
 }
 
+const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device) {
+  const std::optional<int> row = cuda::best_flash_row(problem, device.multiprocessors);
+  return row ? &flash_rows()[static_cast<std::size_t>(*row)] : nullptr;
+}
+
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
                             const DeviceInfo& device) {
-  if (kernel.name == "flash") {
-    const cuda::FlashPlan plan = cuda::plan_flash(problem, device.multiprocessors);
+  const std::optional<int> row = cuda::flash_row_named(kernel.name);
+  if (kernel.name == "flash" || row) {
+    const cuda::FlashPlan plan = cuda::plan_flash(problem, device.multiprocessors, row);
     return cuda::flash_workspace(problem, plan).bytes;
   }
   if (kernel.name != "k1") {

@@ -56,6 +56,32 @@ TEST(FlashPlan, SharesKvOnlyWhereNeighboursWalkAlike) {
   EXPECT_EQ(choice_of(packed).cluster, 1);
 }
 
+TEST(FlashPlan, RunsInTheRowThatIsAskedFor) {
+  const AttentionProblem problem = square(1, 16384, 16, 128);
+  for (const int row : {4, 5, 6, 7}) {
+    EXPECT_EQ(plan_flash(problem, kSms, row).choice, row);
+  }
+}
+
+TEST(FlashPlan, OfARowWithSmallTilesCutsKeysByTheirNumber) {
+  const AttentionProblem problem = square(1, 4096, 1, 128);
+  EXPECT_EQ(plan_flash(problem, kSms, 4).splits, 4);  // 32 tiles of 128 rows
+  EXPECT_EQ(plan_flash(problem, kSms, 7).splits, 2);  // 64 tiles of 64
+}
+
+TEST(FlashPlan, NamesTheRowThatItTakes) {
+  DeviceInfo gpu;
+  gpu.multiprocessors = kSms;
+  for (const bool causal : {false, true}) {
+    const AttentionProblem problem = square(1, 16384, 16, 128, causal);
+    const KernelInfo* const row = flash_row_of(problem, gpu);
+    ASSERT_NE(row, nullptr);
+    EXPECT_EQ(flash_row_named(row->name), plan_flash(problem, kSms).choice);
+  }
+  EXPECT_EQ(flash_row_of(square(1, 512, 1, 80), gpu), nullptr);
+  EXPECT_EQ(flash_row_named("flash"), std::nullopt);
+}
+
 TEST(FlashPlan, TicketsAreForTilesOfDifferentLength) {
   EXPECT_FALSE(plan_flash(square(1, 4096, 16, 128), kSms).is_dynamic);
   EXPECT_TRUE(plan_flash(square(1, 4096, 16, 128, true), kSms).is_dynamic);

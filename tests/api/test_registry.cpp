@@ -43,6 +43,18 @@ TEST(Registry, NamesAreUniqueAndFound) {
   EXPECT_EQ(find_kernel("auto"), nullptr);
 }
 
+TEST(Registry, RowsOfFlashAreFoundButNotListed) {
+  for (std::size_t i = 0; i < flash_rows().size(); ++i) {
+    const KernelInfo& row = flash_rows()[i];
+    EXPECT_EQ(row.name, "flash/" + std::to_string(i));
+    EXPECT_EQ(find_kernel(row.name), &row);
+    EXPECT_EQ(row.doc, kernel("flash").doc);
+    EXPECT_THAT(kernels(), testing::Each(testing::Field(&KernelInfo::name, testing::Ne(row.name))));
+  }
+  EXPECT_EQ(find_kernel("flash/" + std::to_string(flash_rows().size())), nullptr);
+  EXPECT_EQ(find_kernel("flash/"), nullptr);
+}
+
 TEST(Registry, TheLadderIsInOrder) {
   std::vector<std::string_view> names;
   for (const KernelInfo& k : kernels()) {
@@ -117,6 +129,17 @@ TEST(CanRun, TheLadderTakesSquareHeadDimsGivenEitherWay) {
   }
   EXPECT_FALSE(can_run(kernel("k6"), {.head_dim = 64}, kH200));
   EXPECT_FALSE(can_run(kernel("k6"), {.head_dim = 64, .value_dim = 64}, kH200));
+}
+
+TEST(CanRun, ARowOfFlashTakesWhatItsShapeCan) {
+  if (!cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  const AttentionProblem any{.q_len = 3, .kv_len = 16384, .causal = true, .window = true};
+  EXPECT_FALSE(can_run(kernel("flash/4"), any, kH200));
+  EXPECT_FALSE(can_run(kernel("flash/7"), any, kH200));
+  const AttentionProblem shared{.q_len = 200, .kv_len = 3, .softcap = true, .sinks = true};
+  EXPECT_FALSE(can_run(kernel("flash/5"), shared, kH200));
 }
 
 TEST(HeadDimsName, SaysTheValuesDimWhereItDiffers) {
@@ -198,6 +221,27 @@ INSTANTIATE_TEST_SUITE_P(
                 kH200,
                 "q",
                 {"128 (v 64)", "64, 128, 256"}},
+        Refusal{"row_head_dim", "flash/3", {.head_dim = 128}, kH200, "q", {"128", "flash/3", "96"}},
+        Refusal{"row_dtype",
+                "flash/6",
+                {.dtype = DType::fp16},
+                kH200,
+                "q",
+                {"fp16", "flash/6", "takes bf16"}},
+        Refusal{"row_packed", "flash/5", {.packed = true}, kH200, "packed", {"flash/5"}},
+        Refusal{"row_window", "flash/5", {.window = true}, kH200, "window", {"flash/5"}},
+        Refusal{"row_causal",
+                "flash/6",
+                {.q_len = 256, .kv_len = 256, .causal = true},
+                kH200,
+                "causal",
+                {"flash/6", "takes no mask"}},
+        Refusal{"row_odd_tiles",
+                "flash/5",
+                {.q_len = 257, .kv_len = 256},
+                kH200,
+                "q",
+                {"seqlen 257", "flash/5", "a multiple of 2 tiles of 128 rows"}},
         // S: 4 * 32 * 65536 * 65536 bytes.
         Refusal{"scores_do_not_fit",
                 "k1",

@@ -133,5 +133,32 @@ TEST_P(AttentionGpu, OffsetsBeyond32Bits) {
 INSTANTIATE_TEST_SUITE_P(Kernels, AttentionGpu, testing::ValuesIn(cuda_attention_kernels()),
                          kKernelName);
 
+// Every shape of flash, where its table would take another one, too.
+TEST(FlashRowsGpu, TakeWhatTheyCan) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  const DeviceInfo& device = device_info({DeviceKind::cuda, 0});
+  if (const auto reason = can_run(*find_kernel("flash"), {}, device)) {
+    GTEST_SKIP() << reason->message;
+  }
+  for (const KernelInfo& row : flash_rows()) {
+    const HeadDims dims = row.head_dims.front();
+    std::vector<Problem> problems = small_feature_problems();
+    for (const std::int64_t kv_len : {130, 3000}) {
+      problems.push_back(
+          {.q_len = 250, .kv_len = kv_len, .heads = 2, .head_dim = dims.qk, .value_dim = dims.v});
+    }
+    int count = 0;
+    for (const Problem& problem : problems) {
+      if (!can_run(row, constraints_of(problem), device)) {
+        check_problem(problem, std::string(row.name));
+        ++count;
+      }
+    }
+    EXPECT_GE(count, 2) << row.name;
+  }
+}
+
 }  // namespace
 }  // namespace tilewright::test

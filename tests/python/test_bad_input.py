@@ -135,6 +135,10 @@ WRONG_CALLS = {
         lambda t: {"kernel": "k99"},
         *(InvalidArgumentError, "kernel", "is 'k99', must be one of auto, cpu, k1"),
     ),
+    "a row that flash has not": (
+        lambda t: {"kernel": "flash/99"},
+        *(InvalidArgumentError, "kernel", "flash's table, flash/0 to flash/"),
+    ),
     "a kernel by number": (lambda t: {"kernel": 4}, ArgumentTypeError, "kernel", "is 4"),
     "a causal of text": (lambda t: {"causal": "no"}, ArgumentTypeError, "causal", "is 'no'"),
     **{

@@ -1,5 +1,6 @@
 """The race on the CPU, by this library alone and beside a peer made up here."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -7,10 +8,11 @@ import time
 
 import pytest
 
+import tilewright
 from test_results import MEASURED, UNSUPPORTED, VALIDATOR
 from tilewright.bench import __main__ as bench
 from tilewright.bench import peers
-from tilewright.bench.attention import AttentionCase
+from tilewright.bench.attention import PACKED, AttentionCase, cases
 from tilewright.bench.machine import CpuMachine
 from tilewright.bench.race import Rules, race, to_line
 from tilewright.bench.report import print_case
@@ -63,6 +65,77 @@ def test_lines_of_a_small_sweep(tmp_path, capsys):
     assert full["tflops"] == pytest.approx(4 * 2 * 2 * 48 * 48 * 64 / full["median_us"] / 1e6, 0.1)
     assert len({line["run"] for line in lines}) == 1
     assert re.search(r"full 2x48.*tilewright/cpu.*causal 2x48", capsys.readouterr().out, re.DOTALL)
+
+
+def test_lines_of_features(tmp_path):
+    path = tmp_path / "race.jsonl"
+    common = ["attention", "--device=cpu", "--heads=4", "--gap=0", "--samples=2", "--check"]
+    common += ["--causal=on", "--peers=none", f"--json={path}"]
+    grouped = ["--headdim=24:16", "--kv-heads=4,2", "--batch=3", "--seqlen=20"]
+    packed = ["--headdim=24", "--lengths", "5,40,17", "9"]
+    assert bench.main([*common, *grouped]) == 0
+    assert bench.main([*common, *packed, "--append"]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        VALIDATOR.validate(line)
+    cases = [line["case"] for line in lines]
+    assert [(case["head_dim"], case["v_dim"]) for case in cases] == [(24, 16)] * 2 + [(24, 24)] * 2
+    assert [(case["batch"], case["kv_heads"]) for case in cases] == [(3, 4), (3, 2), (3, 4), (1, 4)]
+    assert [case.get("lengths") for case in cases] == [None, None, [5, 40, 17], [9]]
+    assert cases[2]["q_len"] == cases[2]["kv_len"] == 62
+
+
+@pytest.mark.parametrize("options", [{}, {"v_dim": 32, "kv_heads": 1}, {"lengths": (9, 7)}])
+def test_the_reproducing_arguments_give_the_case(options):
+    case = dataclasses.replace(CASE, **options)
+    if case.lengths:
+        case = dataclasses.replace(case, batch=len(case.lengths))
+    args = bench.parse_arguments(case.arguments().split())
+    assert list(cases(args, "cpu")) == [case]
+
+
+def test_the_packed_batches_have_the_same_work():
+    spread, equal = PACKED["spread"], PACKED["equal"]
+    assert max(spread) == 100 * min(spread)
+    assert sum(spread) == pytest.approx(sum(equal), rel=0.01)
+    squares = [sum(length**2 for length in lengths) for lengths in (spread, equal)]
+    assert squares[0] == pytest.approx(squares[1], rel=0.01)
+    case = dataclasses.replace(CASE, batch=9, q_len=sum(equal), kv_len=sum(equal), lengths=equal)
+    assert case.flops == 9 * dataclasses.replace(CASE, q_len=equal[0], kv_len=equal[0]).flops
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_an_error_in_the_first_or_last_sequence_is_seen(wrong):
+    case = dataclasses.replace(CASE, batch=3, lengths=(6, 3, 7))
+    inputs = case.make_inputs(0)
+    ends = {"cu_seqlens_q": inputs.cu_seqlens, "cu_seqlens_k": inputs.cu_seqlens}
+    out = tilewright.attention(inputs.q, inputs.k, inputs.v, causal=True, **ends)
+    assert case.errors(inputs, out)[0] < case.error_limit
+    out[wrong] += 1
+    assert case.errors(inputs, out)[0] > 0.1
+
+
+def test_what_cannot_run_a_case_may_be_omitted(tmp_path, monkeypatch):
+    path = tmp_path / "race.jsonl"
+    monkeypatch.setattr(bench, "load_peers", lambda *_: [Scripted(reason="not today")])
+    assert bench.main([*SMALL, f"--json={path}"]) == 0
+    assert len(path.read_text().splitlines()) == 2
+    assert bench.main([*SMALL, f"--json={path}", "--omit-unsupported"]) == 0
+    assert path.read_text() == ""
+
+
+def test_rows_of_flash_race_where_they_are_named():
+    rows = bench.load_kernels("flash/*", "cuda:0")
+    assert [row.name for row in rows[:2]] == ["tilewright/flash/0", "tilewright/flash/1"]
+    ladder = [peer.name for peer in bench.load_kernels("all", "cuda:0")]
+    assert ladder[-1] == "tilewright/flash"
+    assert not {row.name for row in rows} & set(ladder)
+    assert bench.load_kernels("flash/1", "cuda:0")[0].supports(dataclasses.replace(CASE))
+
+
+def test_heads_must_be_grouped_evenly():
+    with pytest.raises(SystemExit, match="--kv-heads: 3 does not divide 4 heads"):
+        bench.main([*SMALL, "--heads=4", "--kv-heads=3"])
 
 
 def test_a_repeated_case_has_the_same_inputs():

@@ -29,11 +29,12 @@ def test_the_ladder_is_listed_with_its_constraints():
 def test_why_not_names_what_is_missing():
     from tilewright import _native
 
-    assert _native.why_not("cpu", dtype="bf16", q_len=3, head_dim=40) is None
+    sizes = {"batch": 1, "q_len": 3, "kv_len": 3, "heads": 1, "kv_heads": 1, "head_dim": 40}
+    features = {"v_dim": 40, "causal": False, "packed": False}
+    problem = _native.AttentionProblem(dtype="bf16", **sizes, **features)
+    assert _native.why_not("cpu", problem) is None
     with pytest.raises(tilewright.InvalidArgumentError, match="kernel: is 'k99'"):
         _native.why_not("k99")
-    with pytest.raises(tilewright.InvalidArgumentError, match="dtype: is 'int8'"):
-        _native.why_not("cpu", dtype="int8")
     assert "device: is cuda:63" in _native.why_not("k4", device_index=63)
 
 

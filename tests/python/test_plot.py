@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from test_results import MEASURED, UNSUPPORTED, with_case
+from test_results import MEASURED, UNSUPPORTED, with_case, without
 from tilewright.plot import __main__ as plot
 from tilewright.plot.documents import rendered
 from tilewright.plot.results import Results
@@ -70,6 +70,58 @@ def test_a_worklog_page(root):
     assert "| FMA pipe, % | 61.2 |" in text
     assert "| `k3<64, 1>` | 96 |" in text
     assert block("results:later") in text  # no such results yet
+
+
+def test_the_ratio_to_the_best_peer(root):
+    speeds = {"tilewright/flash": 90.0, "cudnn": 60.0, "fa3": 100.0}
+    lines = [
+        with_case(MEASURED | {"impl": impl, "tflops": speed}, **case)
+        for case in (
+            {"kv_heads": 2, "head_dim": 192},
+            {"lengths": [30, 4066], "batch": 2, "q_len": 4096},
+            {"lengths": [2048, 2048], "batch": 2, "q_len": 4096},
+        )
+        for impl, speed in speeds.items()
+    ]
+    lines[1] = without(lines[1], "tflops") | {"supported": False, "reason": "why"}
+    write_lines(root / "results/varlen.jsonl", lines)
+    readme = root / "README.md"
+    readme.write_text(block("ratio:varlen"))
+    rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
+    header = "| head dim | mask | length | heads of Q, K | `flash` | `cudnn` | `fa3` |"
+    assert rows[0] == f"{header} to best peer |"
+    assert rows[2:] == [
+        "| 128 | full | 2 of 30 to 4066 | 16, 16 | 90.0 | 60.0 | 100 | 0.90 |",
+        "| 128 | full | 2 of 2048 | 16, 16 | 90.0 | 60.0 | 100 | 0.90 |",
+        "| 192 (V 128) | full | 4096 | 16, 2 | 90.0 | — | 100 | 0.90 |",
+    ]
+
+
+def test_the_table_of_choices(root):
+    kernels = pytest.importorskip("tilewright._kernels")
+    lines = [
+        with_case(MEASURED | {"impl": f"tilewright/{row}", "tflops": 500.0 + i}, **case)
+        for case in ({"causal": True}, {"head_dim": 96, "v_dim": 96})
+        for i, row in enumerate(("flash/3", "flash/4", "flash/7"))
+        if (row == "flash/3") == ("head_dim" in case)
+    ]
+    write_lines(root / "results/choices.jsonl", lines)
+    readme = root / "README.md"
+    readme.write_text(block("choices:choices"))
+    text = rendered(root, readme)
+    header = "| head dim | mask | heads | batch | length |"
+    assert f"{header} `flash/3` |\n| --- | --- | ---: | ---: | ---: | ---: |\n" in text
+    assert "| 96 | full | 16 | 4 | 4096 | **500** |\n\n" in text
+    assert kernels.flash_row_of(lines[0]["case"]) == "flash/4"
+    assert "| 128 | causal | 16 | 4 | 4096 | **501** | 502 |\n\nTFLOP/s" in text
+
+
+def test_what_the_library_carries(root):
+    (root / "tests/resources/library.json").write_text('{"libtilewright.a": 4382968}')
+    readme = root / "README.md"
+    readme.write_text(block("library:kernels"))
+    text = rendered(root, readme)
+    assert "| `k3` | 1 |\n| all | 1 |\n\n`libtilewright.a`: 4.4 MB.\n" in text
 
 
 def test_check_fails_until_the_tables_are_written(root, capsys):

@@ -70,6 +70,8 @@ GOOD_LINES = {
     "unsupported": UNSUPPORTED,
     "on a CPU": MEASURED | dict.fromkeys(["driver", "cuda", "sm_clock_mhz", "power_w"]),
     "a feature": with_case(MEASURED, window=128),
+    "packed sequences": with_case(MEASURED, batch=2, q_len=8, kv_len=8, lengths=[3, 5]),
+    "a row of a kernel's table": MEASURED | {"impl": "tilewright/flash/11"},
     "a peer": MEASURED | {"impl": "fa3", "impl_version": "0.0.3"},
     "another operation": MEASURED | {"operation": "decode", "case": {"batch": 1}},
 }
@@ -82,6 +84,9 @@ BAD_LINES = {
     "a dtype of another spelling": with_case(MEASURED, dtype="bfloat16"),
     "a causal of 0": with_case(MEASURED, causal=0),
     "an empty batch": with_case(MEASURED, batch=0),
+    "an empty list of lengths": with_case(MEASURED, lengths=[]),
+    "a length of 0": with_case(MEASURED, lengths=[3, 0]),
+    "a row without a number": MEASURED | {"impl": "tilewright/flash/"},
     "a gemm with attention's case": MEASURED | {"operation": "gemm_nvfp4"},
     "an impl with spaces": MEASURED | {"impl": "flash attention"},
     "no median": without(MEASURED, "median_us"),

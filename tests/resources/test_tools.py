@@ -1,5 +1,6 @@
 """The parsers behind the resource checks, on reports and listings written out here."""
 
+import json
 import pathlib
 import sys
 
@@ -68,6 +69,18 @@ def test_missing_report_is_an_error(tmp_path):
 )
 def test_budget(change, budget, expected):
     assert resources.violations({"plain": PLAIN | change}, budget) == expected
+
+
+def test_update_writes_the_budget_and_the_size(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.cu.o.ptxas").write_text(REPORT[: REPORT.index("ptxas info    : Compile time")])
+    (tmp_path / "libx.a").write_bytes(b"12345")
+    budget = tmp_path / "budget.json"
+    arguments = ["resources.py", "--budget", str(budget), "--update"]
+    arguments += ["--library", str(tmp_path / "libx.a"), str(tmp_path / "a.cu.o")]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert resources.main() == 0
+    assert json.loads(budget.read_text()) == {"plain<64>": {"registers": 10, "smem_bytes": 256}}
+    assert json.loads((tmp_path / "library.json").read_text()) == {"libx.a": 5}
 
 
 def test_instructions_are_counted():

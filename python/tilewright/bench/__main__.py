@@ -1,6 +1,7 @@
 """The command line of the race: python -m tilewright.bench attention --help"""
 
 import argparse
+import fnmatch
 import json
 import pathlib
 import sys
@@ -30,7 +31,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
             name, formatter_class=argparse.ArgumentDefaultsHelpFormatter
         )
         operation.add_arguments(command)
-        command.add_argument("--kernels", default="all", help="ours: names, all or none")
+        command.add_argument(
+            "--kernels", default="all", help="ours: names or patterns (flash/*), all or none"
+        )
         command.add_argument(
             "--peers",
             default="all",
@@ -41,6 +44,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument("--seed", type=int, default=0, help="of the random inputs")
         command.add_argument("--check", action="store_true", help="check against float64")
         command.add_argument("--json", type=pathlib.Path, help="write results lines here")
+        command.add_argument("--append", action="store_true", help="keep the lines that are there")
+        command.add_argument(
+            "--omit-unsupported", action="store_true", help="no lines of what cannot run a case"
+        )
         command.add_argument("--gap", type=float, default=0.3, help="idle seconds between rounds")
         command.add_argument("--flush-l2", action=argparse.BooleanOptionalAction, default=True)
         command.add_argument(
@@ -60,16 +67,23 @@ def choose_device(wanted: str | None) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
+def load_kernels(wanted: str, device: str) -> list[peers.Peer]:
+    ours = peers.load(peers.OURS, device)
+    if wanted == "all":
+        return [peer for peer in ours if peer.in_all]
+    by_name = {peer.name.removeprefix(f"{peers.OURS}/"): peer for peer in ours}
+    chosen = []
+    for pattern in wanted.split(","):
+        names = fnmatch.filter(by_name, pattern)
+        if not names:
+            sys.exit(f"--kernels: {pattern} is not one of {', '.join(by_name)} on {device}")
+        chosen += [by_name[name] for name in names]
+    return chosen
+
+
 def load_peers(args: argparse.Namespace, device: str) -> list[peers.Peer]:
     """Ours first, in the table's order, then the others that are installed."""
-    ours = peers.load(peers.OURS, device) if args.kernels != "none" else []
-    if args.kernels not in ("all", "none"):
-        by_name = {peer.name.removeprefix(f"{peers.OURS}/"): peer for peer in ours}
-        wanted = args.kernels.split(",")
-        unknown = [name for name in wanted if name not in by_name]
-        if unknown:
-            sys.exit(f"--kernels: {unknown[0]} is not one of {', '.join(by_name)} on {device}")
-        ours = [by_name[name] for name in wanted]
+    ours = load_kernels(args.kernels, device) if args.kernels != "none" else []
     names = {"all": peers.module_names(), "none": []}.get(args.peers, args.peers.split(","))
     others = []
     for name in names:
@@ -112,10 +126,11 @@ def main(arguments: list[str] | None = None) -> int:
     cases = list(OPERATIONS[args.operation].cases(args, device))
 
     failures = 0
-    if args.json:
+    if args.json and not args.append:
         args.json.write_text("")
     for index, case in enumerate(cases, start=1):
-        finished = race(entrants, case, timer, machine, rules)
+        able = [peer for peer in entrants if not (args.omit_unsupported and peer.supports(case))]
+        finished = race(able, case, timer, machine, rules)
         lines = [to_line(entrant, case, run, timer, machine) for entrant in finished]
         print_case(f"{index}/{len(cases)}: {case.label}", lines)
         failures += report_failures(finished, case)

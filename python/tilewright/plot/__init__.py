@@ -4,5 +4,6 @@
     python -m tilewright.plot --check    fail where a table is not what results/ gives
     python -m tilewright.plot --input FILE.jsonl --output-dir DIR    plot any results file
 
-Needs neither the compiled module nor, for tables, anything but the standard library.
+Needs no more than the standard library, but matplotlib for plots, and for the table of choices the
+compiled module, which makes them.
 """

@@ -4,15 +4,20 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from tilewright.plot.tables import profile_table, resources_table, results_table
-
-BLOCK = re.compile(
-    r"<!-- (?P<name>(?:results|profile|resources):[\w:.-]+) begin -->\n"
-    r"(?P<table>.*?)"
-    r"<!-- (?P=name) end -->\n",
-    re.DOTALL,
+from tilewright.plot.tables import (
+    choices_table,
+    library_table,
+    profile_table,
+    ratio_table,
+    resources_table,
+    results_table,
 )
-MARKER = re.compile(r"<!-- (?:results|profile|resources):[\w:.-]+ (?:begin|end) -->")
+
+NAME = r"(?:results|ratio|choices|profile|resources|library):[\w:.-]+"
+BLOCK = re.compile(
+    rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
+)
+MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
 
 
 def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -24,18 +29,25 @@ def table(root: pathlib.Path, name: str) -> str:
     """The table of that name; nothing where its results are not there yet.
 
     results:FILE[:PAGE]   results/FILE.jsonl
+    ratio:FILE            the same, beside the best peer
+    choices:FILE          the same, of the rows of flash's table
     profile:PAGE          results/profiles/attention-ladder.jsonl
     resources:PAGE        tests/resources/budget.json
+    library:kernels       the same, and tests/resources/library.json
     """
     kind, first, *rest = name.split(":")
-    page = rest[0] if rest else None
-    if kind == "results":
-        path, make = root / "results" / f"{first}.jsonl", results_table
-    elif kind == "profile":
-        path, make, page = root / "results/profiles/attention-ladder.jsonl", profile_table, first
-    else:
-        path, make, page = root / "tests/resources/budget.json", resources_table, first
-    return make(path, page) if path.exists() else ""
+    budget = root / "tests/resources/budget.json"
+    profile = root / "results/profiles/attention-ladder.jsonl"
+    results = root / "results" / f"{first}.jsonl"
+    path, make, *arguments = {
+        "results": (results, results_table, rest[0] if rest else None),
+        "ratio": (results, ratio_table),
+        "choices": (results, choices_table),
+        "profile": (profile, profile_table, first),
+        "resources": (budget, resources_table, first),
+        "library": (budget, library_table, budget.with_name("library.json")),
+    }[kind]
+    return make(path, *arguments) if path.exists() else ""
 
 
 def rendered(root: pathlib.Path, path: pathlib.Path) -> str:

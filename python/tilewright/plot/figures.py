@@ -76,9 +76,8 @@ def _colors(results: Results) -> dict[str, object]:
     """Ours from dark to light up the ladder, peers in warm colours."""
     import matplotlib
 
-    ours = {line["impl"] for line in results.lines if line["impl"].startswith("tilewright/")}
-    ladder = [impl for impl in results.impls if f"tilewright/{impl}" in ours]
-    peers = [impl for impl in results.impls if impl not in ladder]
+    peers = results.peers
+    ladder = [impl for impl in results.impls if impl not in peers]
     ramp = matplotlib.colormaps[OURS_COLORS]
     colors = {impl: ramp(i / max(1, len(ladder))) for i, impl in enumerate(ladder)}
     return colors | {impl: PEER_COLORS[i % len(PEER_COLORS)] for i, impl in enumerate(peers)}

@@ -15,10 +15,41 @@ def short_name(impl: str) -> str:
 class Row:
     """One case of a table or one point of a curve's x axis."""
 
-    head_dim: int
-    causal: bool
-    seqlen: int
     dtype: str
+    head_dim: int
+    v_dim: int
+    heads: int
+    kv_heads: int
+    causal: bool
+    batch: int
+    seqlen: int  # packed: of all sequences together
+    lengths: tuple[int, ...]  # of packed sequences
+
+    @staticmethod
+    def of(case: dict[str, Any]) -> "Row":
+        names = ("dtype", "head_dim", "v_dim", "heads", "kv_heads", "causal", "batch", "q_len")
+        return Row(*(case[name] for name in names), tuple(case.get("lengths", ())))
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Where it stands in a table; of those that stand alike, the file's first comes first."""
+        shape = (self.dtype, self.head_dim, -self.v_dim, -self.heads, self.causal)
+        return (*shape, self.seqlen, -self.kv_heads)
+
+    @property
+    def head_dims(self) -> str:
+        return f"{self.head_dim}" + ("" if self.v_dim == self.head_dim else f" (V {self.v_dim})")
+
+    @property
+    def mask(self) -> str:
+        return "causal" if self.causal else "full"
+
+    @property
+    def length(self) -> str:
+        if not self.lengths:
+            return str(self.seqlen)
+        ends = dict.fromkeys((min(self.lengths), max(self.lengths)))
+        return f"{self.batch} of {' to '.join(map(str, ends))}"
 
 
 @dataclass(frozen=True)
@@ -43,20 +74,27 @@ class Results:
     def tflops(self) -> dict[tuple[Row, str], float]:
         """(row, short name) -> TFLOP/s, of what could run."""
         return {
-            (self._row(line), short_name(line["impl"])): line["tflops"]
+            (Row.of(line["case"]), short_name(line["impl"])): line["tflops"]
             for line in self.lines
             if line["supported"]
         }
 
     @cached_property
     def rows(self) -> list[Row]:
-        rows = {self._row(line) for line in self.lines}
-        return sorted(rows, key=lambda row: (row.dtype, row.head_dim, row.causal, row.seqlen))
+        rows = dict.fromkeys(Row.of(line["case"]) for line in self.lines)
+        return sorted(rows, key=lambda row: row.place)
 
-    @staticmethod
-    def _row(line: dict[str, Any]) -> Row:
-        case = line["case"]
-        return Row(case["head_dim"], case["causal"], case["q_len"], case["dtype"])
+    @property
+    def peers(self) -> list[str]:
+        ours = {line["impl"] for line in self.lines if line["impl"].startswith("tilewright/")}
+        return [impl for impl in self.impls if f"tilewright/{impl}" not in ours]
+
+    def to_best_peer(self, row: Row) -> float | None:
+        """The fastest of ours over the fastest peer, where both ran."""
+        speeds = {impl: self.tflops.get((row, impl), 0.0) for impl in self.impls}
+        best_peer = max((speeds.pop(peer) for peer in self.peers), default=0.0)
+        best = max(speeds.values(), default=0.0)
+        return best / best_peer if best and best_peer else None
 
     def rung(self, page: str) -> list[str]:
         """The kernels of a worklog page ("k3": k3_1, k3_2, k3_3), after the one they build on."""

@@ -1,10 +1,12 @@
 """Markdown tables: of results, of profiles, of the resources that kernels take."""
 
+import collections
+import itertools
 import json
 import pathlib
 from typing import Any
 
-from tilewright.plot.results import Results, short_name
+from tilewright.plot.results import Results, Row, short_name
 
 # A profile's counters: key of its lines -> what the table says of it.
 COUNTERS = {
@@ -54,12 +56,51 @@ def results_table(path: pathlib.Path, page: str | None) -> str:
     body = []
     for row in results.rows:
         measured = [results.tflops.get((row, impl)) for impl in impls]
-        if not any(measured):
-            continue
-        cells = [number(tflops) for tflops in measured]
-        mask = "causal" if row.causal else "full"
-        body.append([str(row.head_dim), mask, str(row.seqlen), *cells])
+        if any(measured):
+            body.append([row.head_dims, row.mask, row.length, *map(number, measured)])
     return f"{markdown(header, body, 2)}\n\nTFLOP/s, medians. {results.provenance}."
+
+
+def ratio_table(path: pathlib.Path) -> str:
+    """The same with heads, where keys and values have fewer, and the ratio to the best peer."""
+    results = Results.read(path)
+    has_groups = any(row.heads != row.kv_heads for row in results.rows)
+    header = ["head dim", "mask", "length"] + ["heads of Q, K"] * has_groups
+    header += [*(f"`{impl}`" for impl in results.impls), "to best peer"]
+    body = [
+        [row.head_dims, row.mask, row.length]
+        + [f"{row.heads}, {row.kv_heads}"] * has_groups
+        + [number(results.tflops.get((row, impl))) for impl in results.impls]
+        + [number(results.to_best_peer(row))]
+        for row in results.rows
+    ]
+    return f"{markdown(header, body, 2)}\n\nTFLOP/s, medians. {results.provenance}."
+
+
+def choices_table(path: pathlib.Path) -> str:
+    """TFLOP/s of the rows of flash's table, in the file's order, a table for each head dim. The one
+    that the plan takes is in bold."""
+    from tilewright._kernels import flash_row_of  # the compiled plan
+
+    results = Results.read(path)
+    chosen = {Row.of(line["case"]): flash_row_of(line["case"]) for line in results.lines}
+    tables = []
+    by_head_dims = sorted(chosen, key=lambda row: (row.head_dim, -row.v_dim))
+    for _, group in itertools.groupby(by_head_dims, key=lambda row: row.head_dims):
+        rows = list(group)
+        impls = [i for i in results.impls if any((row, i) in results.tflops for row in rows)]
+        header = ["head dim", "mask", "heads", "batch", "length", *(f"`{impl}`" for impl in impls)]
+        body = []
+        for row in rows:
+            cells = [number(results.tflops.get((row, impl))) for impl in impls]
+            cells = [
+                f"**{cell}**" if impl == chosen[row] else cell
+                for impl, cell in zip(impls, cells, strict=True)
+            ]
+            case = [row.head_dims, row.mask, str(row.heads), str(row.batch), row.length]
+            body.append(case + cells)
+        tables.append(markdown(header, body, 2))
+    return "\n\n".join([*tables, f"TFLOP/s, medians. {results.provenance}."])
 
 
 def _describe(case: dict[str, Any]) -> str:
@@ -93,7 +134,23 @@ def resources_table(path: pathlib.Path, page: str) -> str:
     """Registers of each kernel of a page, as ptxas reported them."""
     body = []
     for kernel, used in json.loads(path.read_text()).items():
-        namespace, _, name = kernel.removeprefix("tilewright::cuda::").partition("::")
+        namespace, name = _split(kernel)
         if namespace == page or namespace.startswith(page + "_"):
             body.append([f"`{name}`", str(used["registers"])])
     return markdown(["kernel", "registers a thread"], body)
+
+
+def library_table(budget: pathlib.Path, size: pathlib.Path) -> str:
+    """How many kernels the library carries, by namespace, and its size."""
+    counts = collections.Counter(_split(kernel)[0] for kernel in json.loads(budget.read_text()))
+    body = [[f"`{namespace}`", str(count)] for namespace, count in sorted(counts.items())]
+    body.append(["all", str(counts.total())])
+    files = json.loads(size.read_text()) if size.exists() else {}
+    sizes = [f"`{name}`: {bytes_ / 1e6:.1f} MB" for name, bytes_ in files.items()]
+    return "\n\n".join([markdown(["page", "kernels"], body), *(f"{text}." for text in sizes)])
+
+
+def _split(kernel: str) -> tuple[str, str]:
+    """The namespace of a kernel, which is its page's name, and its own name."""
+    namespace, _, name = kernel.removeprefix("tilewright::cuda::").partition("::")
+    return namespace, name

@@ -20,6 +20,7 @@ class Peer(abc.ABC):
     name: str  # `impl` in results files
     version: str  # `impl_version`
     operation: str = "attention"
+    in_all: bool = True  # of those that "all" stands for
 
     @property
     def is_ours(self) -> bool:

@@ -29,13 +29,21 @@ class Cudnn(Peer):
             intermediate_data_type=cudnn.data_type.FLOAT,
             compute_data_type=cudnn.data_type.FLOAT,
         )
-        out = torch.empty_like(inputs.q)
-        # cuDNN's order of dimensions is (batch, heads, seqlen, head_dim); strides say the rest
-        views = [tensor.transpose(1, 2) for tensor in (inputs.q, inputs.k, inputs.v, out)]
+        out = inputs.q.new_empty((*inputs.q.shape[:-1], case.v_dim))
+        buffers = {}  # by uid
+
+        def add(name: str, buffer: Any, dim: list[int], stride: list[int], **dtype: Any) -> Any:
+            uid = len(buffers) + 1
+            buffers[uid] = buffer
+            return graph.tensor(name=name, dim=dim, stride=stride, uid=uid, **dtype)
+
         q, k, v = (
-            graph.tensor(name=name, dim=list(view.shape), stride=list(view.stride()), uid=uid)
-            for uid, (name, view) in enumerate(zip("qkv", views, strict=False), start=1)
+            add(name, tensor, *_layout(case, tensor))
+            for name, tensor in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v))
         )
+        offsets, padding = _packing(case, inputs, out, add)
+        for tensor, offset in zip((q, k, v), offsets, strict=False):
+            tensor.set_ragged_offset(offset)
         o, _ = graph.sdpa(
             name="attention",
             q=q,
@@ -43,11 +51,14 @@ class Cudnn(Peer):
             v=v,
             generate_stats=False,
             attn_scale=case.head_dim**-0.5,
+            **padding,
             **_mask(case),
         )
-        o.set_uid(4).set_output(True).set_dim(list(views[3].shape)).set_stride(
-            list(views[3].stride())
-        )
+        dim, stride = _layout(case, out)
+        buffers[len(buffers) + 1] = out
+        o.set_uid(len(buffers)).set_output(True).set_dim(dim).set_stride(stride)
+        if offsets:
+            o.set_ragged_offset(offsets[-1])
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -56,13 +67,46 @@ class Cudnn(Peer):
         workspace = torch.empty(
             max(1, graph.get_workspace_size()), dtype=torch.uint8, device=case.device
         )
-        buffers = dict(enumerate((inputs.q, inputs.k, inputs.v, out), start=1))
 
         def call() -> Any:
             graph.execute(buffers, workspace, handle=self.handle)
             return out
 
         return call
+
+
+def _layout(case: Any, tensor: Any) -> tuple[list[int], list[int]]:
+    """Dims and strides in cuDNN's order (batch, heads, seqlen, head_dim). Packed sequences are
+    described as if each had the longest's place; offsets say where they are."""
+    if case.lengths:
+        longest = max(case.lengths)
+        _, heads, columns = tensor.shape
+        token, head, column = tensor.stride()
+        return [case.batch, heads, longest, columns], [longest * token, head, token, column]
+    view = tensor.transpose(1, 2)
+    return list(view.shape), list(view.stride())
+
+
+def _packing(
+    case: Any, inputs: Any, out: Any, add: Callable[..., Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Of packed sequences: each one's first element in q, k, v and o, and arguments of sdpa()."""
+    if not case.lengths:
+        return [], {}
+    ends = inputs.cu_seqlens
+
+    def add_column(name: str, values: Any, dtype: Any) -> Any:
+        return add(name, values, [len(values), 1, 1, 1], [1, 1, 1, 1], data_type=dtype)
+
+    offsets = [
+        add_column(f"{name}_offset", ends.long() * tensor.stride(0), cudnn.data_type.INT64)
+        for name, tensor in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v), ("o", out))
+    ]
+    lengths = {
+        name: add_column(name, ends.diff(), cudnn.data_type.INT32)
+        for name in ("seq_len_q", "seq_len_kv")
+    }
+    return offsets, {"use_padding_mask": True} | lengths
 
 
 def _mask(case: Any) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from fa3_fwd_config import CONFIG
-from fa3_fwd_interface import flash_attn_func
+from fa3_fwd_interface import flash_attn_func, flash_attn_varlen_func
 
 from tilewright.bench.peers import Peer
 
 FLAGS = CONFIG["build_flags"]
 HEAD_DIMS = (64, 96, 128, 192, 256)  # each case runs at the next one up
+UNEQUAL_HEAD_DIMS = (192, 128)
 
 
 class FlashAttention3(Peer):
@@ -23,12 +24,21 @@ class FlashAttention3(Peer):
             return "runs on Hopper only"
         if case.dtype != "bf16" and (case.dtype != "fp16" or FLAGS["FLASHATTENTION_DISABLE_FP16"]):
             return f"dtype {case.dtype} is not in this build"
-        if case.head_dim > HEAD_DIMS[-1] or case.head_dim != case.v_dim:
-            return f"head dims {case.head_dim}, {case.v_dim}: must be equal, at most 256"
+        head_dims = (case.head_dim, case.v_dim)
+        if max(head_dims) > HEAD_DIMS[-1]:
+            return f"head dims {case.head_dim}, {case.v_dim}: must be at most {HEAD_DIMS[-1]}"
+        if case.head_dim != case.v_dim and head_dims != UNEQUAL_HEAD_DIMS:
+            return f"head dims {case.head_dim}, {case.v_dim}: must be equal, or 192, 128"
         return None
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
-        return lambda: flash_attn_func(inputs.q, inputs.k, inputs.v, causal=case.causal)
+        qkv = (inputs.q, inputs.k, inputs.v)
+        if not case.lengths:
+            return lambda: flash_attn_func(*qkv, causal=case.causal)
+        ends, longest = inputs.cu_seqlens, max(case.lengths)
+        return lambda: flash_attn_varlen_func(
+            *qkv, ends, ends, longest, longest, causal=case.causal
+        )
 
 
 def peers(device: str) -> list[Peer]:

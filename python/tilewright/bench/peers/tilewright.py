@@ -1,33 +1,41 @@
-"""This library's kernels, each an entrant of its own."""
+"""This library's kernels, each an entrant of its own, and the rows of flash's table of shapes."""
 
 from collections.abc import Callable
 from typing import Any
 
 import tilewright
 from tilewright import _native
+from tilewright._kernels import flash_rows, problem_of
 from tilewright.bench.peers import Peer
 
 
 class TilewrightKernel(Peer):
     version = tilewright.__commit__
 
-    def __init__(self, kernel: tilewright.Kernel):
+    def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
         self.kernel = kernel.name
         self.name = f"tilewright/{kernel.name}"
         self.operation = kernel.operation
+        self.in_all = in_all
 
     def supports(self, case: Any) -> str | None:
-        problem = case.to_json()
-        problem["value_dim"] = problem.pop("v_dim")
         index = int(case.device.partition(":")[2] or 0)
-        return _native.why_not(self.kernel, device_index=index, **problem)
+        return _native.why_not(self.kernel, problem_of(case.to_json()), device_index=index)
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         return lambda: tilewright.attention(
-            inputs.q, inputs.k, inputs.v, causal=case.causal, kernel=self.kernel
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            causal=case.causal,
+            cu_seqlens_q=inputs.cu_seqlens,
+            cu_seqlens_k=inputs.cu_seqlens,
+            kernel=self.kernel,
         )
 
 
 def peers(device: str) -> list[Peer]:
     kind = device.partition(":")[0]
-    return [TilewrightKernel(row) for row in tilewright.kernels() if row.device == kind]
+    kernels = [TilewrightKernel(row) for row in tilewright.kernels() if row.device == kind]
+    rows = [TilewrightKernel(row, in_all=False) for row in flash_rows() if row.device == kind]
+    return kernels + rows

@@ -9,12 +9,12 @@
 
 namespace tilewright::cuda {
 
-// What a shape is for. Of the rows that fit a problem, the last one runs it.
+// What a shape is for. Of the rows that fit a problem, the last one runs it; results/ has what each
+// of them takes for it (tools/gpu choices).
 enum class FlashUse : std::uint8_t {
   any,
   few_tiles,  // too few tiles of 128 rows to occupy half the GPU
   masked,     // causal or a window, not packed: a small tile has less of it beyond the mask
-  shared_kv,  // neither mask nor packing, and an even number of row tiles: neighbours walk alike
 };
 
 struct FlashChoice {
@@ -23,7 +23,9 @@ struct FlashChoice {
   bool takes_fp16;
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile
-  int cluster;    // blocks that load K and V together, each its share, for all of them
+  // Blocks that load K and V together, each its share, for all of them. Neighbours walk alike, so
+  // that there is neither mask nor packing, and as many row tiles as fill clusters.
+  int cluster;
   FlashUse use;
   int min_len;  // of keys
   int max_len;
@@ -36,18 +38,18 @@ inline constexpr int kAnyLen = 1 << 30;
 
 inline constexpr FlashChoice kFlashChoices[] = {
     // D  Dv  FP16 consumers Bc cluster
-    {64, 64, true, 3, 128, 1, FlashUse::any, 0, kAnyLen},              //
-    {64, 64, true, 2, 128, 1, FlashUse::masked, 0, 1024},              //
-    {64, 64, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},        //
-    {96, 96, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},              //
-    {128, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},            //
-    {128, 128, true, 2, 128, 2, FlashUse::shared_kv, 1024, kAnyLen},   //
-    {128, 128, false, 2, 176, 2, FlashUse::shared_kv, 8192, kAnyLen},  // registers are its limit
-    {128, 128, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},      //
-    {192, 192, true, 2, 96, 1, FlashUse::any, 0, kAnyLen},             //
-    {192, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},            //
-    {256, 256, true, 2, 64, 1, FlashUse::any, 0, kAnyLen},             //
-    {256, 256, false, 2, 80, 1, FlashUse::any, 0, kAnyLen},            // SMEM is its limit
+    {64, 64, true, 3, 128, 1, FlashUse::any, 0, kAnyLen},          //
+    {64, 64, true, 2, 128, 1, FlashUse::masked, 0, 1024},          //
+    {64, 64, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},    //
+    {96, 96, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},          //
+    {128, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},        //
+    {128, 128, true, 2, 128, 2, FlashUse::any, 1024, kAnyLen},     //
+    {128, 128, false, 2, 176, 2, FlashUse::any, 8192, kAnyLen},    // registers are its limit
+    {128, 128, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},  //
+    {192, 192, true, 2, 96, 1, FlashUse::any, 0, kAnyLen},         //
+    {192, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},        //
+    {256, 256, true, 2, 64, 1, FlashUse::any, 0, kAnyLen},         //
+    {256, 256, false, 2, 80, 1, FlashUse::any, 0, kAnyLen},        // SMEM is its limit
 };
 inline constexpr int kFlashChoiceCount = sizeof(kFlashChoices) / sizeof(kFlashChoices[0]);
 

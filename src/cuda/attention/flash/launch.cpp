@@ -1,6 +1,7 @@
 #include "cuda/attention/flash/launch.hpp"
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "cuda/attention/launchers.hpp"
@@ -65,12 +66,10 @@ int current_sms() {
   return sms;
 }
 
-}  // namespace
-
-void launch_flash(const AttentionParams& p, Stream stream) {
+void plan_and_launch(const AttentionParams& p, std::optional<int> row, Stream stream) {
   const AttentionProblem problem = problem_of(p);
   const int sms = current_sms();
-  const FlashPlan plan = plan_flash(problem, sms);
+  const FlashPlan plan = plan_flash(problem, sms, row);
   const FlashWorkspace at = flash_workspace(problem, plan);
   void* const ticket = plan.is_dynamic ? static_cast<char*>(p.workspace) + at.ticket : nullptr;
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
@@ -80,6 +79,16 @@ void launch_flash(const AttentionParams& p, Stream stream) {
   const AttentionParams parts = parts_of(p, at);
   launch(parts, plan, ticket, sms, stream);
   launch_flash_merge(p, parts, plan.splits, stream);
+}
+
+}  // namespace
+
+void launch_flash(const AttentionParams& p, Stream stream) {
+  plan_and_launch(p, std::nullopt, stream);
+}
+
+void launch_flash_row(int row, const AttentionParams& p, Stream stream) {
+  plan_and_launch(p, row, stream);
 }
 
 }  // namespace tilewright::cuda

@@ -6,6 +6,9 @@
 
 namespace tilewright::cuda {
 
+// Queues the kernel as launch_flash does, in this row of the table.
+void launch_flash_row(int row, const AttentionParams& p, Stream stream);
+
 // Queues choice kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
 // instance.cu.in.
 template <int kIndex>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 namespace tilewright::cuda {
 namespace {
@@ -21,7 +22,7 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
 
 bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
   if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype) ||
-      p.kv_len < choice.min_len || p.kv_len > choice.max_len) {
+      !can_share_keys(choice, p) || p.kv_len < choice.min_len || p.kv_len > choice.max_len) {
     return false;
   }
   switch (choice.use) {
@@ -31,21 +32,8 @@ bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
       return !p.packed && !p.batch_invariant && 2 * row_tiles(p, 128) * p.heads <= sms;
     case FlashUse::masked:
       return has_mask(p) && !p.packed;
-    case FlashUse::shared_kv:
-      return !has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % 2 == 0;
   }
   return false;
-}
-
-// The table's choice: the last row that fits.
-int best_choice(const AttentionProblem& p, int sms) {
-  int best = -1;
-  for (int i = 0; i < kFlashChoiceCount; ++i) {
-    if (fits(kFlashChoices[i], p, sms)) {
-      best = i;
-    }
-  }
-  return best;
 }
 
 // Heads of a section share the L2 cache: their K and V take about this much of it. Sections are of
@@ -64,9 +52,29 @@ std::int64_t heads_of_section(const AttentionProblem& p) {
 
 }  // namespace
 
-FlashPlan plan_flash(const AttentionProblem& p, int sms) {
+bool can_share_keys(const FlashChoice& choice, const AttentionProblem& p) {
+  return choice.cluster == 1 ||
+         (!has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % choice.cluster == 0);
+}
+
+std::optional<int> best_flash_row(const AttentionProblem& p, int sms) {
+  for (int row = kFlashChoiceCount; row-- > 0;) {
+    if (fits(kFlashChoices[row], p, sms)) {
+      return row;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<int> flash_row_named(std::string_view kernel) {
+  const std::span<const KernelInfo> rows = flash_rows();
+  const auto found = std::ranges::find(rows, kernel, &KernelInfo::name);
+  return found == rows.end() ? std::nullopt : std::optional(static_cast<int>(found - rows.begin()));
+}
+
+FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> row) {
   FlashPlan plan{};
-  plan.choice = best_choice(p, sms);
+  plan.choice = row ? *row : best_flash_row(p, sms).value();
   plan.is_dynamic = has_mask(p) || p.packed;
   plan.section = plan.is_dynamic ? static_cast<int>(heads_of_section(p)) : 1;
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string_view>
 
 #include "cuda/attention/flash/choices.hpp"
 #include "tilewright/registry.hpp"
@@ -16,8 +18,18 @@ struct FlashPlan {
   bool is_dynamic;  // tiles differ in length: a block takes the next when it is free
 };
 
-// The plan for `problem` on a GPU of `sms` SMs.
-FlashPlan plan_flash(const AttentionProblem& problem, int sms);
+// Can the blocks of this shape's clusters walk over the same keys?
+bool can_share_keys(const FlashChoice& choice, const AttentionProblem& problem);
+
+// The table's row for `problem`; nothing where its head dims and dtype have none.
+std::optional<int> best_flash_row(const AttentionProblem& problem, int sms);
+
+// The row that a name of flash_rows() stands for.
+std::optional<int> flash_row_named(std::string_view kernel);
+
+// The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
+FlashPlan plan_flash(const AttentionProblem& problem, int sms,
+                     std::optional<int> row = std::nullopt);
 
 // Where the workspace's parts lie, in bytes from its start.
 struct FlashWorkspace {

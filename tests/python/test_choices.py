@@ -1,0 +1,77 @@
+"""flash's table of shapes, against what each of them was measured to take."""
+
+import collections
+import json
+import pathlib
+
+import pytest
+
+from tilewright._kernels import flash_row_of, flash_rows, problem_of
+
+RESULTS = pathlib.Path(__file__).parents[2] / "results/choices-flash.jsonl"
+SLOWER_AT_MOST = 1.03
+
+CASE = {
+    "dtype": "bf16",
+    "batch": 1,
+    "q_len": 16384,
+    "kv_len": 16384,
+    "heads": 16,
+    "kv_heads": 16,
+    "head_dim": 128,
+    "v_dim": 128,
+    "causal": False,
+}
+
+
+def slower_choices(lines):
+    """Where a row is faster by more than 3 % than the one that the table takes."""
+    times = collections.defaultdict(dict)
+    for line in lines:
+        case = json.dumps(line["case"], sort_keys=True)
+        times[case][line["impl"].removeprefix("tilewright/")] = line["median_us"]
+    slower = []
+    for case, rows in times.items():
+        chosen = flash_row_of(json.loads(case))
+        fastest = min(rows, key=rows.get)
+        if chosen not in rows:
+            slower.append(f"{case}: {chosen} was not measured")
+        elif rows[chosen] > SLOWER_AT_MOST * rows[fastest]:
+            ratio = rows[chosen] / rows[fastest]
+            slower.append(f"{case}: {chosen} takes {ratio:.3f} times as long as {fastest}")
+    return slower
+
+
+def test_the_table_takes_the_fastest_row():
+    if not RESULTS.exists():
+        pytest.skip(f"no {RESULTS.name}: tools/gpu choices makes it")
+    slower = slower_choices(map(json.loads, RESULTS.read_text().splitlines()))
+    assert not slower, "\n".join(slower)
+
+
+@pytest.mark.parametrize(("median_us", "is_slower"), [(102.0, False), (104.0, True)])
+def test_three_per_cent_are_allowed(median_us, is_slower):
+    chosen = flash_row_of(CASE)
+    other = next(row.name for row in flash_rows() if row.name != chosen)
+    lines = [
+        {"case": CASE, "impl": f"tilewright/{chosen}", "median_us": median_us},
+        {"case": CASE, "impl": f"tilewright/{other}", "median_us": 100.0},
+    ]
+    assert bool(slower_choices(lines)) == is_slower
+    assert "was not measured" in slower_choices(lines[1:])[0]
+
+
+def test_rows_are_narrower_than_flash():
+    rows = {row.name: row for row in flash_rows()}
+    assert list(rows) == [f"flash/{i}" for i in range(len(rows))]
+    assert len(rows[flash_row_of(CASE)].head_dims) == 1
+    causal, packed = CASE | {"causal": True}, CASE | {"lengths": [8192, 8192]}
+    for case in (causal, packed):
+        assert "packed" in rows[flash_row_of(case)].features
+
+
+def test_a_case_that_flash_does_not_take_is_refused():
+    with pytest.raises(ValueError, match="head dims or a dtype that flash does not take"):
+        flash_row_of(CASE | {"head_dim": 80})
+    with pytest.raises(ValueError, match="dtype: is 'int8'"):
+        problem_of(CASE | {"dtype": "int8"})
