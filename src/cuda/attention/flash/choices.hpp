@@ -23,6 +23,7 @@ struct FlashChoice {
   bool takes_fp16;
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile
+  int stages;     // key tiles in SMEM
   // Blocks that load K and V together, each its share, for all of them. Neighbours walk alike, so
   // that there is neither mask nor packing, and as many row tiles as fill clusters.
   int cluster;
@@ -37,19 +38,19 @@ struct FlashChoice {
 inline constexpr int kAnyLen = 1 << 30;
 
 inline constexpr FlashChoice kFlashChoices[] = {
-    // D  Dv  FP16 consumers Bc cluster
-    {64, 64, true, 3, 128, 1, FlashUse::any, 0, kAnyLen},          //
-    {64, 64, true, 2, 128, 1, FlashUse::masked, 0, 1024},          //
-    {64, 64, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},    //
-    {96, 96, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},          //
-    {128, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},        //
-    {128, 128, true, 2, 128, 2, FlashUse::any, 1024, kAnyLen},     //
-    {128, 128, false, 2, 176, 2, FlashUse::any, 8192, kAnyLen},    // registers are its limit
-    {128, 128, true, 1, 128, 1, FlashUse::few_tiles, 0, kAnyLen},  //
-    {192, 192, true, 2, 96, 1, FlashUse::any, 0, kAnyLen},         //
-    {192, 128, true, 2, 128, 1, FlashUse::any, 0, kAnyLen},        //
-    {256, 256, true, 2, 64, 1, FlashUse::any, 0, kAnyLen},         //
-    {256, 256, false, 2, 80, 1, FlashUse::any, 0, kAnyLen},        // SMEM is its limit
+    // D  Dv  FP16 consumers Bc stages cluster
+    {64, 64, true, 3, 128, 4, 1, FlashUse::any, 0, kAnyLen},          //
+    {64, 64, true, 2, 128, 4, 1, FlashUse::masked, 0, 1024},          //
+    {64, 64, true, 1, 128, 4, 1, FlashUse::few_tiles, 0, kAnyLen},    //
+    {96, 96, true, 2, 128, 2, 1, FlashUse::any, 0, kAnyLen},          //
+    {128, 128, true, 2, 128, 2, 1, FlashUse::any, 0, kAnyLen},        //
+    {128, 128, true, 2, 128, 2, 2, FlashUse::any, 1024, kAnyLen},     //
+    {128, 128, false, 2, 176, 2, 2, FlashUse::any, 8192, kAnyLen},    // registers are its limit
+    {128, 128, true, 1, 128, 2, 1, FlashUse::few_tiles, 0, kAnyLen},  //
+    {192, 192, true, 2, 96, 2, 1, FlashUse::any, 0, kAnyLen},         //
+    {192, 128, true, 2, 128, 2, 1, FlashUse::any, 0, kAnyLen},        //
+    {256, 256, true, 2, 64, 2, 1, FlashUse::any, 0, kAnyLen},         //
+    {256, 256, false, 2, 80, 2, 1, FlashUse::any, 2049, kAnyLen},     // SMEM is its limit
 };
 inline constexpr int kFlashChoiceCount = sizeof(kFlashChoices) / sizeof(kFlashChoices[0]);
 

@@ -7,7 +7,7 @@
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     choices.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
-// SMEM      sQ Br x D, sK 2 x Bc x D, sV 2 x Bc x Dv, 16-bit; at most 227 KB.
+// SMEM      sQ Br x D, sK stages x Bc x D, sV stages x Bc x Dv, sO up to Br x Dv, 16-bit.
 // Registers 40 and 232 a thread of producer and consumers, 32 and 160 with three of these:
 //           Bc / 2 for S, Bc / 4 for P, Dv / 2 for O.
 //
@@ -34,19 +34,19 @@ namespace flash {
 
 using namespace cute;
 
-constexpr int kStages = 2;
 constexpr int kTilesAhead =
     2;  // key tiles that are still to be loaded when the next tile is wanted
-using Position = RingPosition<kStages>;
 
 // The compile-time side of choice kIndex.
 template <int kIndex, typename Element>
 struct Shape {
   static constexpr FlashChoice C = kFlashChoices[kIndex];
   static constexpr int kConsumers = C.consumers;
+  static constexpr int kStages = C.stages;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
   static constexpr TileShape kTile = {.br = C.br(), .bc = C.bc, .cluster = C.cluster};
+  using Position = RingPosition<kStages>;
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
 
   // As many slots for O as there is room for: one for each consumer, or one, or none.
@@ -64,14 +64,14 @@ struct SharedStorage {
   using S = Shape<kIndex, Element>;
   static constexpr FlashChoice C = S::C;
   alignas(1024) Element sQ[S::kConsumers][kWarpgroupRows * C.head_dim];  // (64, D)
-  alignas(1024) Element sK[kStages][C.bc * C.head_dim];                  // (Bc, D, stages)
-  alignas(1024) Element sV[kStages][C.bc * C.value_dim];                 // (Bc, Dv, stages)
+  alignas(1024) Element sK[S::kStages][C.bc * C.head_dim];               // (Bc, D, stages)
+  alignas(1024) Element sV[S::kStages][C.bc * C.value_dim];              // (Bc, Dv, stages)
   typename S::Output output;
   TmaRing<1> q[S::kConsumers];
-  TmaRing<kStages, C.cluster> k;
-  TmaRing<kStages, C.cluster> v;
+  TmaRing<S::kStages, C.cluster> k;
+  TmaRing<S::kStages, C.cluster> v;
   TmaBarrier
-      uncleared[kStages];  // in place of v.full, where rows of the tile must be cleared first
+      uncleared[S::kStages];  // in place of v.full, where rows of the tile must be cleared first
   TileRing tiles;
 };
 
@@ -92,7 +92,7 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
   using S = Shape<kIndex, Element>;
   constexpr FlashChoice C = S::C;
   constexpr int kBox = S::Tiles::kBoxColumns;
-  Position at, at_v;
+  typename S::Position at, at_v;
   RingPosition<1> at_q;
   TileRing::Position at_tile;
 
@@ -201,7 +201,7 @@ __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
   constexpr FlashChoice C = S::C;
   constexpr int kVectors = C.value_dim / 8;               // of 16 bytes, a row
   constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;  // a row of a box; boxes follow each other
-  Position at;
+  typename S::Position at;
   TileRing::Position at_tile;
   std::uint32_t phases = 0;  // of uncleared, a bit a stage
   while (true) {
@@ -322,7 +322,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   constexpr int kRows = size<0>(rS);
   const float scale_log2 = p.softcap > 0.0f ? kLog2e : scale_to_log2(p.scale);
   const Turns<S::kConsumers> turns{consumer};
-  Position at;
+  typename S::Position at;
   RingPosition<1> at_q;
   typename S::Output::Position at_o;
   TileRing::Position at_tile;
@@ -381,7 +381,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       // P V of the latest tile, and P of the one before it.
       const auto step = [&](auto plain) {
         --j;
-        const Position at_v = at;
+        const typename S::Position at_v = at;
         at.advance();
         turns.wait();
         shared.k.wait(at);
