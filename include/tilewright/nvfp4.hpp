@@ -1,5 +1,5 @@
-// Block-scaled 4-bit matrices: quantising to NVFP4, dequantising NVFP4 and MXFP4, and the layouts of
-// their scales. docs/nvfp4.md has the format at length.
+// Block-scaled 4-bit matrices: quantising to NVFP4, dequantising NVFP4 and MXFP4, and the layouts
+// of their scales. docs/nvfp4.md has the format at length.
 #pragma once
 
 #include <array>
@@ -15,9 +15,11 @@ namespace tilewright {
 
 // A matrix (M, K), K a multiple of the block, in up to three tensors:
 //
-//   codes         (M, K / 2) e2m1x2. A code is a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6, in that
+//   codes         (M, K / 2) e2m1x2. A code is a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6, in
+//   that
 //                 order. The value with the even K index is in the low four bits.
-//   scales        one for each block of neighbours along K. NVFP4: blocks of 16, e4m3, not negative.
+//   scales        one for each block of neighbours along K. NVFP4: blocks of 16, e4m3, not
+//   negative.
 //                 MXFP4: blocks of 32, e8m0. In one of two layouts, below.
 //   global_scale  (1) fp32, of the whole matrix, in one of two senses, below. NVFP4 only.
 //
@@ -71,8 +73,8 @@ struct QuantizeNvfp4Options {
 //
 // A block of zeros has scale 0 and codes +-0. A block too small for the smallest scale, 2^-9, has
 // scale 0 too: it dequantises to zeros, whatever its codes. An infinity is the largest value that
-// its block can hold, +-6 of scale 448. A NaN makes its block's scale NaN, and nothing else; where g
-// is not positive and finite all scales are NaN. Codes are then +-6.
+// its block can hold, +-6 of scale 448. A NaN makes its block's scale NaN, and nothing else; where
+// g is not positive and finite all scales are NaN. Codes are then +-6.
 //
 // CPU and GPU give the same bytes. With a computed g the call reads x twice and needs a workspace.
 // On CUDA tensors the work is queued on `stream` and the call returns at once; it neither allocates
@@ -106,7 +108,8 @@ void dequantize_nvfp4(const DequantizeNvfp4Tensors& tensors,
                       const DequantizeNvfp4Options& options = {}, Stream stream = nullptr);
 
 // Between the layouts of e4m3 or e8m0 scales. `linear` is (M, J), `swizzled` has the shape
-// swizzled_scale_shape(M, J). Swizzling writes 0 to the bytes of no block, unswizzling ignores them.
+// swizzled_scale_shape(M, J). Swizzling writes 0 to the bytes of no block, unswizzling ignores
+// them.
 void swizzle_scales(const ConstTensorView& linear, const TensorView& swizzled,
                     Stream stream = nullptr);
 void unswizzle_scales(const ConstTensorView& swizzled, const TensorView& linear,

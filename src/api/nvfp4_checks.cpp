@@ -22,8 +22,7 @@ int alignment_of(Device device, int gpu_bytes) {
 
 void check_is_float(const char* argument, const ConstTensorView& tensor) {
   if (tensor.dtype != DType::fp32 && tensor.dtype != DType::fp16 && tensor.dtype != DType::bf16) {
-    fail(argument,
-         "has dtype " + std::string(name(tensor.dtype)) + ", must be fp32, fp16 or bf16");
+    fail(argument, "has dtype " + std::string(name(tensor.dtype)) + ", must be fp32, fp16 or bf16");
   }
 }
 

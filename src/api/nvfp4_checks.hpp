@@ -1,5 +1,5 @@
-// The checks of the calls of tilewright/nvfp4.hpp, beside those of tensor_checks.hpp: everything but
-// the workspace. They look at no data.
+// The checks of the calls of tilewright/nvfp4.hpp, beside those of tensor_checks.hpp: everything
+// but the workspace. They look at no data.
 #pragma once
 
 #include "tensor_checks.hpp"

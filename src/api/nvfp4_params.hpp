@@ -25,8 +25,9 @@ struct QuantizeNvfp4Params {
   float* computed_global_scale = nullptr;  // null: given
   GlobalScale global_scale_kind = GlobalScale::encode;
 
-  std::uint32_t* workspace = nullptr;  // GPU: kMaxPartials words, where the global scale is computed
-  int multiprocessors = 0;             // of the GPU
+  std::uint32_t* workspace =
+      nullptr;              // GPU: kMaxPartials words, where the global scale is computed
+  int multiprocessors = 0;  // of the GPU
 };
 
 struct DequantizeNvfp4Params {

@@ -62,8 +62,8 @@ void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtyp
 void check_device(const char* argument, const ConstTensorView& tensor, Device device,
                   const char* like) {
   if (tensor.device != device) {
-    fail(argument, "is on " + name(tensor.device) + ", must be on " + name(device) + " like " +
-                       like);
+    fail(argument,
+         "is on " + name(tensor.device) + ", must be on " + name(device) + " like " + like);
   }
 }
 
@@ -135,8 +135,8 @@ void check_workspace(Workspace workspace, std::size_t needed_bytes, const std::s
   }
   if (workspace.data == nullptr || workspace.bytes < needed_bytes) {
     throw Error(ErrorCode::workspace_too_small, "workspace",
-                "has " + std::to_string(workspace.data ? workspace.bytes : 0) + " bytes, " + user + " needs " + std::to_string(needed_bytes) +
-                    " for this problem");
+                "has " + std::to_string(workspace.data ? workspace.bytes : 0) + " bytes, " + user +
+                    " needs " + std::to_string(needed_bytes) + " for this problem");
   }
   if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment_bytes != 0) {
     fail("workspace", "must be aligned to " + std::to_string(kWorkspaceAlignment_bytes) + " bytes");

@@ -1,5 +1,5 @@
-// The quantiser's arithmetic as tilewright/nvfp4.hpp states it, for CPU and GPU alike: quotients and
-// products only, none of which a compiler may fuse.
+// The quantiser's arithmetic as tilewright/nvfp4.hpp states it, for CPU and GPU alike: quotients
+// and products only, none of which a compiler may fuse.
 #pragma once
 
 #include <algorithm>

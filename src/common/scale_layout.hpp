@@ -11,8 +11,8 @@ inline constexpr int kScaleTileRows = 128;
 inline constexpr int kScaleTileBlocks = 4;
 inline constexpr int kScaleTile_bytes = kScaleTileRows * kScaleTileBlocks;
 
-// Offset of the scale of block `block` of row `row`. Tiles of 128 rows by 4 blocks follow each other
-// along K; within one, 32 groups of 16 bytes hold the rows r, r + 32, r + 64, r + 96.
+// Offset of the scale of block `block` of row `row`. Tiles of 128 rows by 4 blocks follow each
+// other along K; within one, 32 groups of 16 bytes hold the rows r, r + 32, r + 64, r + 96.
 constexpr std::int64_t swizzled_offset(int row, int block, int block_tiles) {
   const std::int64_t tile =
       static_cast<std::int64_t>(row / kScaleTileRows) * block_tiles + block / kScaleTileBlocks;

@@ -96,8 +96,7 @@ void dequantize_rows(const DequantizeNvfp4Params& p) {
 #pragma omp parallel for
   for (int row = 0; row < p.rows; ++row) {
     for (int block = 0; block < p.blocks; ++block) {
-      const float scale =
-          nvfp4::decode_scale(p.scales.at(row, block), p.is_mxfp4, global_scale);
+      const float scale = nvfp4::decode_scale(p.scales.at(row, block), p.is_mxfp4, global_scale);
       const std::int64_t first = std::int64_t{block} * block_size;
       const std::uint8_t* const codes = p.codes + row * p.codes_stride + first / 2;
       T* const out = static_cast<T*>(p.out) + row * p.out_stride + first;
@@ -113,10 +112,9 @@ void dequantize_rows(const DequantizeNvfp4Params& p) {
 
 void quantize_nvfp4(const QuantizeNvfp4Params& p) {
   with_element(p.dtype, [&]<typename T>(T*) {
-    const float global_scale =
-        p.global_scale != nullptr
-            ? *p.global_scale
-            : nvfp4::global_scale_of(finite_amax<T>(p), p.global_scale_kind);
+    const float global_scale = p.global_scale != nullptr
+                                   ? *p.global_scale
+                                   : nvfp4::global_scale_of(finite_amax<T>(p), p.global_scale_kind);
     quantize_rows<T>(p, nvfp4::encode_scale(global_scale, p.global_scale_kind));
     if (p.computed_global_scale != nullptr) {
       *p.computed_global_scale = global_scale;

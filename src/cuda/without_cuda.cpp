@@ -18,9 +18,7 @@ void run_attention(std::string_view, const AttentionParams&, int device, Stream)
 
 void run_quantize_nvfp4(const QuantizeNvfp4Params&, int device, Stream) { device_info(device); }
 
-void run_dequantize_nvfp4(const DequantizeNvfp4Params&, int device, Stream) {
-  device_info(device);
-}
+void run_dequantize_nvfp4(const DequantizeNvfp4Params&, int device, Stream) { device_info(device); }
 
 void run_convert_scales(const ConvertScalesParams&, int device, Stream) { device_info(device); }
 

@@ -4,15 +4,17 @@
 //   quantize  e from g, or from the partial maxima; scales and codes
 //
 //   quantize:   e, factors[128] = m of every scale --> SMEM
-//               load a block | while the next one loads: |x| max -> scale -> m -> codes | store
+//               load a batch of blocks | each: |x| max -> scale -> m -> codes, store
 //
 // Source    tilewright/nvfp4.hpp has the arithmetic; E2M1's rounding is that of common/e2m1.hpp.
-// Tiles     a block of 16 is 32 bytes of BF16 or FP16, 64 of FP32: whole sectors. A warp reads
-//           neighbouring blocks, writes 256 bytes of codes and 32 scales.
-// Order     `amax` walks the rows downwards, `quantize` upwards from the last: what is read first
+// Tiles     block_tiles.cuh: a warp reads neighbouring blocks, 32 bytes each of BF16 and FP16 and
+// 64
+//           of FP32, whole sectors; it writes 256 bytes of codes and 32 scales. A batch is two
+//           rows, of FP32 one.
+// Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
 //           was read last, and lies in the L2 cache still.
 // SMEM      quantize: 128 factors; m depends on nothing else of a block than its scale.
-// Registers 256 threads, 6 thread blocks a multiprocessor: at most 40; of FP32 4 and 64.
+// Registers 256 threads, 6 thread blocks a multiprocessor: at most 40; of FP32 5 and 48.
 // Maximum   of unsigned integers: no order of threads changes it. No memory needs to be cleared.
 // Limits    x aligned to 16 bytes, codes to 8, rows included.
 #include <cuda_bf16.h>
@@ -21,7 +23,7 @@
 
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/common/launch.cuh"
-#include "cuda/nvfp4/block_walk.cuh"
+#include "cuda/nvfp4/block_tiles.cuh"
 #include "cuda/nvfp4/launchers.hpp"
 
 namespace tilewright::cuda {
@@ -31,11 +33,14 @@ using nvfp4::kBlock;
 using nvfp4::kInfinity;
 using nvfp4::kMagnitude;
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-// Resident thread blocks: FP32 needs twice the registers for what it loads.
+constexpr int kWarps = kBlockThreads / 32;
+// Resident thread blocks: FP32 needs more registers.
 template <typename T>
-constexpr int kBlocksPerSm = sizeof(T) == 4 ? 4 : 6;
+constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : 6;
+
+// Blocks whose loads are under way together, in a thread.
+template <typename T>
+constexpr int kBatch = 4 / sizeof(T);
 constexpr int kScaleCodes = 128;  // without a sign
 
 // Sixteen neighbouring values as they lie in memory.
@@ -137,27 +142,28 @@ __device__ std::uint32_t block_max(std::uint32_t value) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm<T>)
-    amax(const __grid_constant__ QuantizeNvfp4Params p) {
-  constexpr int kBatch = 4 / sizeof(T);  // blocks whose loads are under way together
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
+    amax(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes) {
+  const BlockPosition first(log2_lanes);
   std::uint32_t largest = 0;
-  for (BlockWalk at(p.rows, p.blocks); at.is_inside();) {
-    Block<T> batch[kBatch] = {};
+  for (int column = first.column; column < p.blocks; column += first.column_step) {
+    for (int row = first.row; row < p.rows; row += kBatch<T> * first.row_step) {
+      Block<T> batch[kBatch<T>] = {};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (at.is_inside()) {
-        batch[i] = load_block<T>(p, at.row, at.column);
+      for (int i = 0; i < kBatch<T>; ++i) {
+        if (row + i * first.row_step < p.rows) {
+          batch[i] = load_block<T>(p, row + i * first.row_step, column);
+        }
       }
-      at.step();
-    }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      largest = max(largest, finite_amax_bits(batch[i]));
+      for (int i = 0; i < kBatch<T>; ++i) {
+        largest = max(largest, finite_amax_bits(batch[i]));
+      }
     }
   }
   largest = block_max(largest);
   if (threadIdx.x == 0) {
-    p.workspace[blockIdx.x] = largest;
+    p.workspace[blockIdx.y * gridDim.x + blockIdx.x] = largest;
   }
 }
 
@@ -167,12 +173,12 @@ __device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
     return *p.global_scale;
   }
   std::uint32_t largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < partials; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < partials; i += kBlockThreads) {
     largest = max(largest, p.workspace[i]);
   }
   const float amax = __uint_as_float(block_max(largest));
   const float global_scale = nvfp4::global_scale_of(amax, p.global_scale_kind);
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
     *p.computed_global_scale = global_scale;
   }
   return global_scale;
@@ -208,9 +214,22 @@ __device__ std::uint32_t eight_codes(const Block<T>& block, int first, float m) 
   return even | odd;
 }
 
+// Writes the codes of a block and returns its scale.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm<T>)
-    quantize(const __grid_constant__ QuantizeNvfp4Params p, int partials) {
+__device__ std::uint8_t quantize_block(const QuantizeNvfp4Params& p, const Block<T>& block, int row,
+                                       int column, float e, const float* factors) {
+  const float block_amax = __uint_as_float(amax_bits(block));
+  const std::uint8_t scale =
+      __nv_cvt_float_to_fp8(nvfp4::exact_scale(block_amax, e), __NV_SATFINITE, __NV_E4M3);
+  const float m = factors[scale % kScaleCodes];
+  std::uint8_t* const codes = p.codes + row * p.codes_stride + std::int64_t{column} * (kBlock / 2);
+  *reinterpret_cast<uint2*>(codes) = make_uint2(eight_codes(block, 0, m), eight_codes(block, 8, m));
+  return scale;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
+    quantize(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes, int partials) {
   __shared__ float factors[kScaleCodes];
   const float e = nvfp4::encode_scale(global_scale_of(p, partials), p.global_scale_kind);
   if (threadIdx.x < kScaleCodes) {
@@ -218,48 +237,43 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm<T>)
   }
   __syncthreads();
 
-  // From the last row on; padding of the scales is walked like blocks of their own.
-  const auto row_of = [&](const BlockWalk& walk) { return p.scale_rows - 1 - walk.row; };
-  const auto is_block = [&](const BlockWalk& walk) {
-    return walk.is_inside() && row_of(walk) < p.rows && walk.column < p.blocks;
-  };
-  BlockWalk next(p.scale_rows, p.scale_blocks);
-  Block<T> coming = {};
-  if (is_block(next)) {
-    coming = load_block<T>(p, row_of(next), next.column);
-  }
-  while (next.is_inside()) {
-    const BlockWalk at = next;
-    const Block<T> block = coming;
-    next.step();
-    if (is_block(next)) {
-      coming = load_block<T>(p, row_of(next), next.column);
+  const BlockPosition first(log2_lanes);
+  for (int column = first.column; column < p.scale_blocks; column += first.column_step) {
+    // Rows are counted from the last one, which may be padding.
+    for (int done = first.row; done < p.scale_rows; done += kBatch<T> * first.row_step) {
+      const auto row = [&](int i) { return p.scale_rows - 1 - done - i * first.row_step; };
+      const auto is_block = [&](int i) {
+        return row(i) >= 0 && row(i) < p.rows && column < p.blocks;
+      };
+      Block<T> batch[kBatch<T>] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch<T>; ++i) {
+        if (is_block(i)) {
+          batch[i] = load_block<T>(p, row(i), column);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch<T>; ++i) {
+        if (row(i) >= 0) {
+          p.scales.at(row(i), column) =
+              is_block(i) ? quantize_block(p, batch[i], row(i), column, e, factors) : 0;
+        }
+      }
     }
-    std::uint8_t scale = 0;
-    if (is_block(at)) {
-      const float block_amax = __uint_as_float(amax_bits(block));
-      scale = __nv_cvt_float_to_fp8(nvfp4::exact_scale(block_amax, e), __NV_SATFINITE, __NV_E4M3);
-      const float m = factors[scale & (kScaleCodes - 1)];
-      *reinterpret_cast<uint2*>(p.codes + row_of(at) * p.codes_stride +
-                                std::int64_t{at.column} * (kBlock / 2)) =
-          make_uint2(eight_codes(block, 0, m), eight_codes(block, 8, m));
-    }
-    p.scales.at(row_of(at), at.column) = scale;
   }
 }
 
 template <typename T>
 void launch_both(const QuantizeNvfp4Params& p, Stream stream) {
   const int resident = p.multiprocessors * kBlocksPerSm<T>;
-  unsigned partials = 0;
+  int partials = 0;
   if (p.global_scale == nullptr) {
-    const std::int64_t blocks = std::int64_t{p.rows} * p.blocks;
-    partials = walking_blocks(blocks, kThreads, std::min(resident, kMaxPartials));
-    launch<amax<T>>(partials, kThreads, 0, stream, p);
+    const BlockTiles tiles(p.rows, p.blocks, std::min(resident, kMaxPartials));
+    partials = tiles.thread_blocks();
+    launch<amax<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
   }
-  const std::int64_t scales = std::int64_t{p.scale_rows} * p.scale_blocks;
-  launch<quantize<T>>(walking_blocks(scales, kThreads, resident), kThreads, 0, stream, p,
-                      static_cast<int>(partials));
+  const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident);
+  launch<quantize<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes, partials);
 }
 
 }  // namespace quantize_nvfp4

@@ -5,27 +5,28 @@
 // SMEM      none.
 // Registers whatever the compiler takes; nothing depends on them.
 #include "cuda/common/launch.cuh"
-#include "cuda/nvfp4/block_walk.cuh"
+#include "cuda/nvfp4/block_tiles.cuh"
 #include "cuda/nvfp4/launchers.hpp"
 
 namespace tilewright::cuda {
 namespace convert_scales {
 
-constexpr int kThreads = 256;
-
-// Walks rows x columns, the padded ones where that is what is written.
-__global__ void __launch_bounds__(kThreads)
-    convert(const __grid_constant__ ConvertScalesParams p, int rows, int columns) {
-  for (BlockWalk at(rows, columns); at.is_inside(); at.step()) {
-    const bool is_scale = at.row < p.rows && at.column < p.blocks;
-    p.to.at(at.row, at.column) = is_scale ? p.from.at(at.row, at.column) : 0;
+// Over rows x columns scales, the padded ones where that is what is written.
+__global__ void __launch_bounds__(kBlockThreads)
+    convert(const __grid_constant__ ConvertScalesParams p, int rows, int columns, int log2_lanes) {
+  const BlockPosition first(log2_lanes);
+  for (int column = first.column; column < columns; column += first.column_step) {
+    for (int row = first.row; row < rows; row += first.row_step) {
+      const bool is_scale = row < p.rows && column < p.blocks;
+      p.to.at(row, column) = is_scale ? p.from.at(row, column) : 0;
+    }
   }
 }
 
 }  // namespace convert_scales
 
 void launch_convert_scales(const ConvertScalesParams& p, Stream stream) {
-  constexpr int kMaxGrid = 1 << 16;
+  constexpr int kMaxGrid = 1 << 12;
   int rows = p.rows;
   int columns = p.blocks;
   if (p.to.layout == ScaleLayout::swizzled) {
@@ -33,9 +34,9 @@ void launch_convert_scales(const ConvertScalesParams& p, Stream stream) {
     rows = static_cast<int>(padded[0]);
     columns = static_cast<int>(padded[1]);
   }
-  const unsigned grid =
-      walking_blocks(std::int64_t{rows} * columns, convert_scales::kThreads, kMaxGrid);
-  launch<convert_scales::convert>(grid, convert_scales::kThreads, 0, stream, p, rows, columns);
+  const BlockTiles tiles(rows, columns, kMaxGrid);
+  launch<convert_scales::convert>(tiles.grid, kBlockThreads, 0, stream, p, rows, columns,
+                                  tiles.log2_lanes);
 }
 
 }  // namespace tilewright::cuda
