@@ -12,7 +12,7 @@ inline constexpr float kE2m1Max = 6.0f;
 inline constexpr std::uint32_t kE2m1Sign = 8;
 
 // The code in the low byte of the result, of a magnitude y >= 0 that is a rounded FP32 number:
-// to nearest, ties to the even code, 7 from 5 on and of NaN. (The other bytes are of no use.)
+// to nearest, ties to the even code, 7 above 5 and of NaN. (The other bytes are of no use.)
 //
 // Codes go up in steps of 1/2 to 2, of 1 to 4, and of 2 beyond. Adding 1.5 * 2^23 rounds to an
 // integer, which is then in the low bits; each step's line gives its codes where it is lowest:
