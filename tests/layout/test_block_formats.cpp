@@ -46,9 +46,8 @@ TEST(BlockFormats, E4m3IsCudas) {
 TEST(BlockFormats, SwizzledScalesAreCutlasss) {
   for (const int rows : {128, 256, 640}) {
     for (const int columns : {64, 192, 1024}) {
-      const auto layout =
-          cutlass::detail::Sm1xxBlockScaledConfig<16>::tile_atom_to_shape_SFA(
-              cute::make_shape(rows, 128, columns, 1));
+      const auto layout = cutlass::detail::Sm1xxBlockScaledConfig<16>::tile_atom_to_shape_SFA(
+          cute::make_shape(rows, 128, columns, 1));
       for (int row = 0; row < rows; ++row) {
         for (int block = 0; block < columns / 16; ++block) {
           ASSERT_EQ(layout(row, block * 16, 0), swizzled_offset(row, block, columns / 64))
