@@ -7,10 +7,9 @@
 //               load a batch of blocks | each: |x| max -> scale -> m -> codes, store
 //
 // Source    tilewright/nvfp4.hpp has the arithmetic; E2M1's rounding is that of common/e2m1.hpp.
-// Tiles     block_tiles.cuh: a warp reads neighbouring blocks, 32 bytes each of BF16 and FP16 and
-// 64
-//           of FP32, whole sectors; it writes 256 bytes of codes and 32 scales. A batch is two
-//           rows, of FP32 one.
+// Tiles     block_tiles.cuh: a warp reads neighbouring blocks, whole sectors of 32 bytes (of FP32
+//           64) each; it writes 256 bytes of codes and 32 scales. A batch is a thread's blocks in
+//           two rows, of FP32 in one.
 // Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
 //           was read last, and lies in the L2 cache still.
 // SMEM      quantize: 128 factors; m depends on nothing else of a block than its scale.
@@ -34,6 +33,8 @@ using nvfp4::kInfinity;
 using nvfp4::kMagnitude;
 
 constexpr int kWarps = kBlockThreads / 32;
+constexpr int kScaleCodes = 128;  // without a sign
+
 // Resident thread blocks: FP32 needs more registers.
 template <typename T>
 constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : 6;
@@ -41,7 +42,6 @@ constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : 6;
 // Blocks whose loads are under way together, in a thread.
 template <typename T>
 constexpr int kBatch = 4 / sizeof(T);
-constexpr int kScaleCodes = 128;  // without a sign
 
 // Sixteen neighbouring values as they lie in memory.
 template <typename T>
@@ -184,11 +184,6 @@ __device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
   return global_scale;
 }
 
-// Bytes i, j of the words a and c, as PRMT numbers them: 0 ... 3 of a, 4 ... 7 of b.
-__device__ std::uint32_t gather(std::uint32_t a, std::uint32_t b, std::uint32_t bytes) {
-  return __byte_perm(a, b, bytes);
-}
-
 // Eight codes in a word, the first in the lowest bits. The magnitudes are in low bytes, and the
 // signs in the highest bits, of a register for each value.
 template <typename T>
@@ -201,12 +196,12 @@ __device__ std::uint32_t eight_codes(const Block<T>& block, int first, float m) 
     bits[i] = __float_as_uint(x);
     magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(x, m)));
   }
-  // Bytes i of four values in a word.
+  // The lowest, or highest, bytes of every second value, in one word.
   const auto low_bytes = [](const std::uint32_t* v) {
-    return gather(gather(v[0], v[2], 0x0040), gather(v[4], v[6], 0x0040), 0x5410);
+    return __byte_perm(__byte_perm(v[0], v[2], 0x0040), __byte_perm(v[4], v[6], 0x0040), 0x5410);
   };
   const auto high_bytes = [](const std::uint32_t* v) {
-    return gather(gather(v[0], v[2], 0x0073), gather(v[4], v[6], 0x0073), 0x5410);
+    return __byte_perm(__byte_perm(v[0], v[2], 0x0073), __byte_perm(v[4], v[6], 0x0073), 0x5410);
   };
   constexpr std::uint32_t kHighBits = 0x80808080u;
   const std::uint32_t even = low_bytes(magnitude) | (high_bytes(bits) & kHighBits) >> 4;
