@@ -38,7 +38,7 @@ __device__ std::uint32_t nan_pair(__half*) { return 0x7e007e00u; }
 template <typename T>
 __device__ void store_eight(std::uint32_t codes, float scale, float global_scale, GlobalScale kind,
                             T* out) {
-  decltype(nan_pair(out)) pairs[kValues / 2];
+  alignas(uint4) decltype(nan_pair(out)) pairs[kValues / 2];
 #pragma unroll
   for (int i = 0; i < kValues / 2; ++i) {
     const auto decode = [&](int index) {
