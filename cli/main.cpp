@@ -1,4 +1,4 @@
-// The command line: tilewright list | info | attention | sweep.
+// The command line: tilewright list | info | attention | quantize | sweep.
 #include <fmt/core.h>
 
 #include <array>
@@ -27,14 +27,15 @@ int exit_code_of(const Error& error) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Tilewright: attention kernels, listed, checked and timed"};
+  CLI::App app{"Tilewright: GPU kernels of LLM inference, listed, checked and timed"};
   app.set_version_flag("--version", fmt::format("tilewright {} ({})", kVersion, kCommit));
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 pass, 1 wrong result, 2 bad usage, 3 not supported by this machine or "
       "build.");
   const std::array commands = {add_list_command(app), add_info_command(app),
-                               add_attention_command(app), add_sweep_command(app)};
+                               add_attention_command(app), add_quantize_command(app),
+                               add_sweep_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -76,10 +76,14 @@ void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions
   app.add_option("--dtype", o.dtype, "Of q, k, v and o: bf16, fp16 or fp32")
       ->envname("DTYPE")
       ->capture_default_str();
+  add_measurement_options(app, o);
+}
+
+void add_measurement_options(CLI::App& app, RunOptions& o) {
   app.add_option("--seed", o.seed, "Of the normally distributed inputs")
       ->envname("SEED")
       ->capture_default_str();
-  app.add_flag("--check", o.check, "Check O and LSE against the float64 reference")
+  app.add_flag("--check", o.check, "Check the result against the float64 reference")
       ->envname("CHECK");
   app.add_option("--samples", o.timing.samples, "Timed launches")
       ->envname("SAMPLES")

@@ -1,4 +1,4 @@
-// The options that `attention` and `sweep` share, and what their values mean.
+// The options that commands share, and what their values mean.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,6 +27,9 @@ struct RunOptions {
 // Adds all but the limit and resume, which are the sweep's. Each can also be given as an
 // environment variable; the command line wins.
 void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions& options);
+
+// Those of them that say how to measure, whatever it is.
+void add_measurement_options(CLI::App& app, RunOptions& options);
 
 // The functions below throw UsageError, which names the option.
 

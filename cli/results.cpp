@@ -58,25 +58,27 @@ std::vector<Json> read_lines(const std::string& path) {
   return lines;
 }
 
-void add_timing(Json& line, const AttentionCase& c, const Timing& timing) {
+void add_timing(Json& line, const ResultCase& c, const Timing& timing) {
   line["median_us"] = rounded(timing.median_us);
   line["p10_us"] = rounded(timing.p10_us);
   line["p90_us"] = rounded(timing.p90_us);
   line["samples"] = timing.samples;
-  line["tflops"] = rounded(flops(c) / timing.median_us * 1e-6);
-  line["gbps"] = rounded(compulsory_bytes(c.problem) / timing.median_us * 1e-3);
+  line["tflops"] = rounded(c.flops / timing.median_us * 1e-6);
+  line["gbps"] = rounded(c.bytes / timing.median_us * 1e-3);
   line["cold_l2"] = timing.cold_l2;
   line["graph"] = false;
 }
 
 }  // namespace
 
-Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome& outcome,
+MachineDescription description_of(const Machine& machine) {
+  return {.gpu = machine.name(), .driver = machine.driver(), .cuda = machine.cuda()};
+}
+
+Json result_line(const ResultCase& c, const std::string& impl, const Outcome& outcome,
                  const MachineDescription& machine) {
-  Json line = {{"operation", "attention"},
-               {"case", case_object(c)},
-               {"impl", impl_of(kernel)},
-               {"impl_version", kCommit}};
+  Json line = {
+      {"operation", c.operation}, {"case", c.object}, {"impl", impl}, {"impl_version", kCommit}};
   if (outcome.timing) {
     add_timing(line, c, *outcome.timing);
   }
@@ -95,6 +97,15 @@ Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome&
     line["reason"] = *outcome.reason;
   }
   return line;
+}
+
+Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome& outcome,
+                 const MachineDescription& machine) {
+  const ResultCase result_case{.operation = "attention",
+                               .object = case_object(c),
+                               .flops = flops(c),
+                               .bytes = compulsory_bytes(c.problem)};
+  return result_line(result_case, impl_of(kernel), outcome, machine);
 }
 
 ResultsFile::ResultsFile(const std::string& path, bool resume)

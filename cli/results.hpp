@@ -32,7 +32,20 @@ struct MachineDescription {
   std::optional<std::string> cuda;
 };
 
-// A line without its `run`.
+MachineDescription description_of(const Machine& machine);
+
+// What was measured: the case as results files have it, its nominal operations and the bytes that
+// it must move.
+struct ResultCase {
+  std::string operation;
+  Json object;
+  double flops = 0;
+  double bytes = 0;
+};
+
+// Lines without their `run`.
+Json result_line(const ResultCase& c, const std::string& impl, const Outcome& outcome,
+                 const MachineDescription& machine);
 Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome& outcome,
                  const MachineDescription& machine);
 

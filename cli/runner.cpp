@@ -9,10 +9,6 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-MachineDescription description_of(const Machine& machine) {
-  return {.gpu = machine.name(), .driver = machine.driver(), .cuda = machine.cuda()};
-}
-
 }  // namespace
 
 struct Runner::OpenCase {

@@ -112,6 +112,9 @@ void fill_constant(const TensorView& all, double value) {
 }
 
 double load(const ConstTensorView& tensor, std::int64_t offset) {
+  if (size_bytes(tensor.dtype) == 1) {
+    return static_cast<const std::uint8_t*>(tensor.data)[offset];
+  }
   if (tensor.dtype == DType::fp32) {
     return static_cast<const float*>(tensor.data)[offset];
   }
@@ -123,6 +126,10 @@ double load(const ConstTensorView& tensor, std::int64_t offset) {
 }
 
 void store(const TensorView& tensor, std::int64_t offset, double value) {
+  if (size_bytes(tensor.dtype) == 1) {
+    static_cast<std::uint8_t*>(tensor.data)[offset] = static_cast<std::uint8_t>(value);
+    return;
+  }
   if (tensor.dtype == DType::int32) {
     static_cast<std::int32_t*>(tensor.data)[offset] = static_cast<std::int32_t>(value);
     return;

@@ -33,7 +33,8 @@ class HostTensor {
 void fill_normal(const TensorView& tensor, std::uint64_t seed, double stddev = 1.0);
 void fill_constant(const TensorView& tensor, double value);
 
-// The value of the element at an offset from tensor.data, in elements.
+// The value of the element at an offset from tensor.data, in elements. Codes and scales of one byte
+// are loaded and stored as bytes, 0 to 255.
 double load(const ConstTensorView& tensor, std::int64_t offset);
 
 // Rounds to the tensor's dtype, to nearest even (integers: towards zero), and stores.

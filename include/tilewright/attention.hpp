@@ -9,14 +9,10 @@
 #include <string_view>
 
 #include "tilewright/error.hpp"
+#include "tilewright/launch.hpp"
 #include "tilewright/tensor.hpp"
 
-struct CUstream_st;
-
 namespace tilewright {
-
-// A CUDA stream; null is the default stream. CPU kernels ignore it.
-using Stream = CUstream_st*;
 
 // Shapes: B batch, Nq and Nk sequence lengths, H query heads, Hk key/value heads, D head dim of q
 // and k, Dv of v and o (mostly the same).
@@ -86,13 +82,6 @@ struct AttentionOptions {
   bool check_lengths = false;
   // A name of kernels() or flash_rows(), or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
-};
-
-// Scratch memory on the tensors' device, 256-byte aligned; null where 0 bytes are needed. What it
-// holds on entry does not matter. No two calls that may run at the same time may share it.
-struct Workspace {
-  void* data = nullptr;
-  std::size_t bytes = 0;
 };
 
 // The bytes of workspace that attention() will need for these tensors. Looks at shapes, dtypes and

@@ -10,13 +10,33 @@
 
 namespace tilewright {
 
-enum class DType : std::uint8_t { fp32, fp16, bf16, int32 };
+enum class DType : std::uint8_t {
+  fp32,
+  fp16,
+  bf16,
+  int32,
+  e2m1x2,  // a byte of two FP4 values; shapes and strides count bytes
+  e4m3,    // FP8 without infinities (e4m3fn); of block scales the sign is 0
+  e8m0,    // an exponent alone: 2^(byte - 127), 255 is NaN
+};
 
 constexpr std::size_t size_bytes(DType dtype) {
-  return dtype == DType::fp32 || dtype == DType::int32 ? 4 : 2;
+  switch (dtype) {
+    case DType::fp32:
+    case DType::int32:
+      return 4;
+    case DType::fp16:
+    case DType::bf16:
+      return 2;
+    case DType::e2m1x2:
+    case DType::e4m3:
+    case DType::e8m0:
+      return 1;
+  }
+  return 0;
 }
 
-// "fp32", "fp16", "bf16", "int32": the spelling used in messages, results files and on the command
+// "fp32", "fp16", "e4m3", ...: the spelling used in messages, results files and on the command
 // line.
 constexpr std::string_view name(DType dtype) {
   switch (dtype) {
@@ -28,6 +48,12 @@ constexpr std::string_view name(DType dtype) {
       return "bf16";
     case DType::int32:
       return "int32";
+    case DType::e2m1x2:
+      return "e2m1x2";
+    case DType::e4m3:
+      return "e4m3";
+    case DType::e8m0:
+      return "e8m0";
   }
   return "unknown";
 }

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from tilewright._kernels import Kernel, kernels
     from tilewright._native import commit as __commit__
     from tilewright._native import version as __version__
+    from tilewright._nvfp4 import (
+        dequantize_nvfp4,
+        quantize_nvfp4,
+        swizzle_scales,
+        unswizzle_scales,
+    )
 
 __all__ = [
     "ArgumentTypeError",
@@ -38,13 +44,21 @@ __all__ = [
     "__commit__",
     "__version__",
     "attention",
+    "dequantize_nvfp4",
     "kernels",
+    "quantize_nvfp4",
+    "swizzle_scales",
+    "unswizzle_scales",
 ]
 
 _LAZY = {
     "attention": ("tilewright._attention", "attention"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
+    "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
+    "quantize_nvfp4": ("tilewright._nvfp4", "quantize_nvfp4"),
+    "swizzle_scales": ("tilewright._nvfp4", "swizzle_scales"),
+    "unswizzle_scales": ("tilewright._nvfp4", "unswizzle_scales"),
     "__version__": ("tilewright._native", "version"),
     "__commit__": ("tilewright._native", "commit"),
 }

@@ -5,7 +5,13 @@ from typing import Any
 
 from tilewright import _native
 from tilewright._errors import invalid, wrong_type
-from tilewright._frameworks import framework_of, needs_torch_operator, stream_handle, to_native
+from tilewright._frameworks import (
+    framework_of,
+    needs_torch_operator,
+    new_workspace,
+    stream_handle,
+    to_native,
+)
 
 
 def attention(
@@ -135,18 +141,13 @@ def run(
     tensors = {name: to_native(framework, name, array) for name, array in inputs.items()}
 
     if out is None:
-        out = framework.empty(out_shape(q, v), fp32="row_max" in statistics)
-    results = [out] + [framework.empty(row_shape(q), fp32=True) for _ in statistics]
+        out = framework.empty(out_shape(q, v), "float32" if "row_max" in statistics else None)
+    results = [out] + [framework.empty(row_shape(q), "float32") for _ in statistics]
     for name, array in zip(("out", *statistics), results, strict=True):
         tensors[name] = to_native(framework, name, array, is_output=True)
 
     call = _native.AttentionCall(tensors, **options)
-    workspace_bytes = call.workspace_bytes()
-    workspace = None
-    if workspace_bytes:
-        memory = framework.empty((-(-workspace_bytes // 4),), fp32=True)
-        workspace = to_native(framework, "workspace", memory, is_output=True)
-    call.run(workspace, framework.stream)
+    call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
     return [framework.deliver(result) for result in results]
 
 

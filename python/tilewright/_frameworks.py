@@ -41,10 +41,12 @@ class NumPy:
     def export(self, array: Any) -> Any:
         return array  # the binding reads it itself; there is no stream to wait for
 
-    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
-        """An uninitialised array of float32, or else of the dtype of `like`."""
+    def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+        """An uninitialised array of a dtype by its name, or else of the dtype of `like`."""
         numpy = sys.modules["numpy"]
-        return numpy.empty(shape, numpy.float32 if fp32 else self.like.dtype)
+        if dtype == "bfloat16":
+            import ml_dtypes  # noqa: F401  # which teaches NumPy the name
+        return numpy.empty(shape, self.like.dtype if dtype is None else dtype)
 
     def deliver(self, array: Any) -> Any:
         return array
@@ -72,10 +74,10 @@ class Torch:
             array = array.detach()
         return array.__dlpack__(stream=-1) if array.is_cuda else array.__dlpack__()
 
-    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
-        dtype = self.torch.float32 if fp32 else self.like.dtype
+    def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+        torch_dtype = self.like.dtype if dtype is None else getattr(self.torch, dtype)
         with self.on_stream:  # the memory is reused in this stream's order
-            return self.torch.empty(shape, dtype=dtype, device=self.like.device)
+            return self.torch.empty(shape, dtype=torch_dtype, device=self.like.device)
 
     def deliver(self, array: Any) -> Any:
         return array
@@ -98,9 +100,9 @@ class CuPy:
     def export(self, array: Any) -> Any:
         return array.__dlpack__(stream=-1)
 
-    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         with self.like.device, self.on_stream:
-            return self.cupy.empty(shape, self.cupy.float32 if fp32 else self.like.dtype)
+            return self.cupy.empty(shape, self.like.dtype if dtype is None else dtype)
 
     def deliver(self, array: Any) -> Any:
         return array
@@ -134,9 +136,9 @@ class Jax:
             return array.__dlpack__(stream=self.stream)
         return array.block_until_ready().__dlpack__()
 
-    def empty(self, shape: tuple[int, ...], fp32: bool = False) -> Any:
-        dtype = "float32" if fp32 else self.like.dtype
-        return self.jax.numpy.empty(shape, dtype, device=self.device)
+    def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+        jax_dtype = self.like.dtype if dtype is None else dtype
+        return self.jax.numpy.empty(shape, jax_dtype, device=self.device)
 
     def deliver(self, array: Any) -> Any:
         return self.jax.numpy.copy(self.jax.dlpack.from_dlpack(array))
@@ -158,26 +160,61 @@ def framework_of(argument: str, array: Any) -> type:
     )
 
 
-def check_framework(adapter: type, argument: str, array: Any) -> None:
+def check_framework(adapter: type, argument: str, array: Any, like: str = "q") -> None:
     theirs = framework_of(argument, array)
     if theirs is not adapter:
-        message = f"is an array of {theirs.module}, must be one of {adapter.module} like q"
+        message = f"is an array of {theirs.module}, must be one of {adapter.module} like {like}"
         raise wrong_type(argument, message)
 
 
-def to_native(framework: Any, argument: str, array: Any, is_output: bool = False) -> _native.Tensor:
+# Formats of one byte that the compiled module takes as bytes, and the dtypes that hold them.
+BYTE_FORMATS = {"e2m1x2": "float4_e2m1fn_x2", "e4m3": "float8_e4m3fn", "e8m0": "float8_e8m0fnu"}
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "float32", of any framework's dtype, of a scalar type or of the name itself."""
+    text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return text.rpartition(".")[2]
+
+
+def to_native(
+    framework: Any,
+    argument: str,
+    array: Any,
+    is_output: bool = False,
+    like: str = "q",
+    byte_format: str | None = None,
+) -> _native.Tensor:
     """A caller's array as the compiled module takes it. Neither copies nor waits."""
-    check_framework(type(framework), argument, array)
-    is_bf16_without_dlpack = (
-        framework.module in ("numpy", "cupy") and array.dtype.name == "bfloat16"
-    )
-    if is_bf16_without_dlpack:  # ml_dtypes.bfloat16
+    check_framework(type(framework), argument, array, like)
+    held = byte_format  # by the array's unsigned integers, where they are no numbers
+    if byte_format is not None:
+        array = _as_bytes(framework, argument, array, BYTE_FORMATS[byte_format])
+    elif framework.module in ("numpy", "cupy") and array.dtype.name == "bfloat16":
+        held = "bf16"  # ml_dtypes.bfloat16, which DLPack's export does not know
         array = array.view("uint16")
     try:
         source = framework.export(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise invalid(argument, f"cannot be exported through DLPack: {error}") from error
-    return _native.Tensor(argument, source, is_bf16_without_dlpack, is_output)
+    return _native.Tensor(argument, source, held, is_output)
+
+
+def _as_bytes(framework: Any, argument: str, array: Any, expected: str) -> Any:
+    name = dtype_name(array.dtype)
+    if name == "uint8":
+        return array
+    if name != expected or framework.module == "jax":  # whose views are copies
+        raise invalid(argument, f"has dtype {name}, must be uint8 or {expected}")
+    return array.view(framework.torch.uint8 if framework.module == "torch" else "uint8")
+
+
+def new_workspace(framework: Any, workspace_bytes: int) -> _native.Tensor | None:
+    """Scratch memory for a call on the framework's stream; None where it needs none."""
+    if workspace_bytes == 0:
+        return None
+    memory = framework.empty((-(-workspace_bytes // 4),), "float32")
+    return to_native(framework, "workspace", memory, is_output=True)
 
 
 def needs_torch_operator(inputs: dict[str, Any], out: Any, stream: Any) -> bool:

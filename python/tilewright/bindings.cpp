@@ -1,18 +1,17 @@
 // tilewright._native: the C++ API for the Python layer. Tensors come as DLPack capsules (or NumPy
 // arrays) and become views; all else about an argument is checked by the library itself.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "native_tensor.hpp"
 #include "tilewright/attention.hpp"
 #include "tilewright/registry.hpp"
 #include "tilewright/version.hpp"
@@ -21,106 +20,6 @@ namespace nb = nanobind;
 
 namespace tilewright {
 namespace {
-
-[[noreturn]] void fail(const std::string& argument, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, argument, message);
-}
-
-std::string dtype_text(nb::dlpack::dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  const std::string bits = std::to_string(dtype.bits) + (dtype.lanes == 1 ? "" : " in vectors");
-  switch (static_cast<Code>(dtype.code)) {
-    case Code::Int:
-      return "int" + bits;
-    case Code::UInt:
-      return "uint" + bits;
-    case Code::Float:
-      return "float" + bits;
-    case Code::Complex:
-      return "complex" + bits;
-    case Code::Bool:
-      return "bool";
-    default:
-      return "DLPack type " + std::to_string(dtype.code) + " of " + bits + " bits";
-  }
-}
-
-DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype, bool uint16_is_bf16) {
-  if (uint16_is_bf16 && dtype == nb::dtype<std::uint16_t>()) {
-    return DType::bf16;
-  }
-  if (dtype == nb::dtype<float>()) {
-    return DType::fp32;
-  }
-  if (dtype.lanes == 1 && dtype.bits == 16) {
-    if (dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float)) {
-      return DType::fp16;
-    }
-    if (dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat)) {
-      return DType::bf16;
-    }
-  }
-  const bool is_lengths = argument.starts_with("cu_seqlens") || argument == "seqused_k";
-  if (is_lengths && dtype == nb::dtype<std::int32_t>()) {
-    return DType::int32;
-  }
-  fail(argument, "has dtype " + dtype_text(dtype) + ", must be " +
-                     (is_lengths ? "int32" : "fp32, fp16 or bf16"));
-}
-
-Device to_device(const std::string& argument, int type, int index) {
-  if (type == nb::device::cpu::value || type == nb::device::cuda_host::value) {
-    return {DeviceKind::cpu, 0};
-  }
-  if (type == nb::device::cuda::value || type == nb::device::cuda_managed::value) {
-    return {DeviceKind::cuda, index};
-  }
-  fail(argument,
-       "is on a device of DLPack type " + std::to_string(type) + ", must be on the cpu or on cuda");
-}
-
-// A caller's tensor, kept alive for as long as this object is.
-class Tensor {
- public:
-  // `source` is a DLPack capsule or a NumPy array. uint16_is_bf16: its 16 bits are bf16 (NumPy's
-  // DLPack export has no bf16). Only an output must be writable.
-  Tensor(const std::string& argument, nb::handle source, bool uint16_is_bf16, bool is_output) {
-    nb::ndarray<> writable;
-    if (is_output && nb::try_cast(source, writable, /*convert=*/false)) {
-      array_ = nb::ndarray<nb::ro>(writable);
-    } else if (!nb::try_cast(source, array_, /*convert=*/false)) {
-      fail(argument, "has a dtype or strides that DLPack cannot express");
-    } else if (is_output) {
-      fail(argument, "is read-only, must be writable");
-    }
-    if (array_.ndim() > kMaxRank) {
-      fail(argument, "has rank " + std::to_string(array_.ndim()) + ", must have at most rank " +
-                         std::to_string(kMaxRank));
-    }
-    view_.data = const_cast<void*>(array_.data());
-    view_.dtype = to_dtype(argument, array_.dtype(), uint16_is_bf16);
-    view_.device = to_device(argument, array_.device_type(), array_.device_id());
-    view_.rank = static_cast<int>(array_.ndim());
-    std::copy_n(array_.shape_ptr(), array_.ndim(), view_.shape.begin());
-    std::copy_n(array_.stride_ptr(), array_.ndim(), view_.stride.begin());
-  }
-
-  const TensorView& view() const { return view_; }
-
- private:
-  nb::ndarray<nb::ro> array_;
-  TensorView view_;
-};
-
-// The workspace is a dense tensor of rank 1.
-Workspace to_workspace(const Tensor* tensor) {
-  if (tensor == nullptr) {
-    return {};
-  }
-  const TensorView& view = tensor->view();
-  return {.data = view.data,
-          .bytes = static_cast<std::size_t>(view.shape[0]) * size_bytes(view.dtype)};
-}
 
 // One side of a window, which is -1 in Python where there is no limit.
 std::optional<std::int64_t> to_window_side(std::int64_t keys) {
@@ -304,8 +203,8 @@ NB_MODULE(_native, m) {
   nb::register_exception_translator(translate_error);
 
   nb::class_<Tensor>(m, "Tensor")
-      .def(nb::init<const std::string&, nb::handle, bool, bool>(), nb::arg("argument"),
-           nb::arg("source"), nb::arg("uint16_is_bf16"), nb::arg("is_output"));
+      .def(nb::init<const std::string&, nb::handle, std::optional<std::string>, bool>(),
+           nb::arg("argument"), nb::arg("source"), nb::arg("held").none(), nb::arg("is_output"));
 
   nb::class_<AttentionCall>(m, "AttentionCall")
       .def(nb::init<const nb::dict&, std::optional<double>, bool, std::int64_t, std::int64_t,
@@ -316,6 +215,7 @@ NB_MODULE(_native, m) {
       .def("workspace_bytes", &AttentionCall::workspace_bytes)
       .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
 
+<<<<<<< HEAD
   nb::class_<AttentionProblem>(m, "AttentionProblem")
       .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
            nb::arg("q_len"), nb::arg("kv_len"), nb::arg("heads"), nb::arg("kv_heads"),
@@ -327,6 +227,15 @@ NB_MODULE(_native, m) {
         nb::arg("multiprocessors"));
   m.def("why_not", &why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
         nb::kw_only(), nb::arg("device_index") = 0);
+=======
+  bind_nvfp4(m);
+  m.def("kernels", &py_kernels);
+  m.def("why_not", &py_why_not, nb::arg("kernel"), nb::kw_only(), nb::arg("device_index") = 0,
+        nb::arg("dtype").none() = nb::none(), nb::arg("batch") = 1, nb::arg("q_len") = 1,
+        nb::arg("kv_len") = 1, nb::arg("heads") = 1, nb::arg("kv_heads") = 1,
+        nb::arg("head_dim").none() = nb::none(), nb::arg("value_dim") = 0,
+        nb::arg("causal") = false);
+>>>>>>> nvfp4
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());
   m.attr("commit") = nb::str(kCommit.data(), kCommit.size());

@@ -184,7 +184,8 @@ std::size_t attention_workspace_bytes(const AttentionTensors& tensors,
 void attention(const AttentionTensors& tensors, const AttentionOptions& options,
                Workspace workspace, Stream stream) {
   const KernelInfo& kernel = check_and_select(tensors, options);
-  check_workspace(workspace, needed_bytes(kernel, tensors, options), kernel);
+  check_workspace(workspace, needed_bytes(kernel, tensors, options),
+                  "kernel " + std::string(kernel.name));
   if (options.check_lengths || tensors.q.device.kind == DeviceKind::cpu) {
     check_length_values(tensors, stream);
   }

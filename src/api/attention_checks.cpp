@@ -1,21 +1,13 @@
 #include "attention_checks.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "cuda/cuda_backend.hpp"
 
 namespace tilewright {
 namespace {
-
-constexpr std::size_t kWorkspaceAlignment_bytes = 256;
-
-using DimNames = std::span<const char* const>;
 
 // A tensor's dimensions, and those it has instead when its sequences are packed.
 struct Form {
@@ -33,42 +25,6 @@ constexpr std::array kBatchAndOne = {"batch + 1"};
 constexpr Form kRows{kBatchedRows, kPackedRows};
 constexpr Form kStatistics{kBatchedStatistics, kPackedStatistics};
 
-std::string join(DimNames names) {
-  std::string text;
-  for (const char* const name : names) {
-    text += (text.empty() ? "" : ", ") + std::string(name);
-  }
-  return text;
-}
-
-std::string shape_text(const ConstTensorView& tensor) {
-  std::string text = "(";
-  for (int i = 0; i < tensor.rank; ++i) {
-    text += (i ? ", " : "") + std::to_string(tensor.shape[i]);
-  }
-  return text + ")";
-}
-
-// What holds for every tensor alone: the rank, sizes of at least 1, a pointer. `why` ends the
-// message on a wrong rank.
-void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims,
-                  const std::string& why = "") {
-  const auto rank = static_cast<int>(dims.size());
-  if (tensor.rank != rank) {
-    fail(argument, "has rank " + std::to_string(tensor.rank) + ", must have rank " +
-                       std::to_string(rank) + " (" + join(dims) + ")" + why);
-  }
-  for (int i = 0; i < rank; ++i) {
-    if (tensor.shape[i] < 1 || tensor.shape[i] > std::numeric_limits<int>::max() / 2) {
-      fail(argument, "has shape " + shape_text(tensor) +
-                         ", every size must be at least 1 and less than 2^30");
-    }
-  }
-  if (tensor.data == nullptr) {
-    fail(argument, "has a null data pointer, must point to memory");
-  }
-}
-
 // The same of a tensor whose form depends on whether `lengths` is given.
 void check_tensor(const char* argument, const ConstTensorView& tensor, const Form& form,
                   const char* lengths, bool is_packed) {
@@ -79,54 +35,11 @@ void check_tensor(const char* argument, const ConstTensorView& tensor, const For
   }
 }
 
-void check_last_dim_is_contiguous(const char* argument, const ConstTensorView& tensor,
-                                  const std::string& must_be) {
-  const int last = tensor.rank - 1;
-  if (tensor.shape[last] > 1 && tensor.stride[last] != 1) {
-    fail(argument, "has stride " + std::to_string(tensor.stride[last]) +
-                       " in its last dimension, " + must_be + " contiguous (stride 1)");
-  }
-}
-
-void check_same(const char* argument, const char* what, std::int64_t value, const std::string& of,
-                std::int64_t expected) {
-  if (value != expected) {
-    fail(argument, std::string(what) + " is " + std::to_string(value) + ", must equal " + of + " " +
-                       std::to_string(expected));
-  }
-}
-
-// No two elements of an output may share an address: sorted by stride, every dimension must step
-// over all that lies below it.
-void check_no_overlap(const char* argument, const TensorView& tensor) {
-  std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> dims{};  // |stride|, size
-  for (int i = 0; i < tensor.rank; ++i) {
-    if (tensor.shape[i] > 1) {
-      dims[i] = {std::abs(tensor.stride[i]), tensor.shape[i]};
-    }
-  }
-  std::ranges::sort(dims);
-  std::int64_t extent = 0;
-  for (const auto& [stride, size] : dims) {
-    if (size > 1 && stride <= extent) {
-      fail(argument, "has a stride of " + std::to_string(stride) + " over a span of " +
-                         std::to_string(extent + 1) +
-                         " elements, an output's elements must not overlap");
-    }
-    extent += stride * (size - 1);
-  }
-}
-
 // `why` ends the message on a wrong dtype.
 void check_dtype_and_device(const char* argument, const ConstTensorView& tensor, DType dtype,
                             Device device, const char* why = "") {
-  if (tensor.dtype != dtype) {
-    fail(argument, "has dtype " + std::string(name(tensor.dtype)) + ", must be " +
-                       std::string(name(dtype)) + why);
-  }
-  if (tensor.device != device) {
-    fail(argument, "is on " + name(tensor.device) + ", must be on " + name(device) + " like q");
-  }
+  check_dtype(argument, tensor, dtype, why);
+  check_device(argument, tensor, device, "q");
 }
 
 // ---- One argument after the other
@@ -250,35 +163,6 @@ void check_options(const AttentionOptions& options) {
   check_at_least_0("window", "right ", static_cast<double>(options.window.right.value_or(0)));
 }
 
-// ---- Alignment
-
-void check_is_aligned(const char* argument, const void* data, int alignment_bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  if (address % alignment_bytes != 0) {
-    fail(argument, "starts " + std::to_string(address % alignment_bytes) + " bytes past a " +
-                       std::to_string(alignment_bytes) + "-byte boundary, must be aligned to " +
-                       std::to_string(alignment_bytes) + " bytes");
-  }
-}
-
-// Base address and, on a GPU, outer strides. A dimension of size 1 is never stepped over: its
-// stride does not matter.
-void check_rows_are_aligned(const char* argument, const ConstTensorView& tensor,
-                            int alignment_bytes) {
-  const auto element_bytes = static_cast<int>(size_bytes(tensor.dtype));
-  alignment_bytes = std::max(alignment_bytes, element_bytes);
-  check_is_aligned(argument, tensor.data, alignment_bytes);
-  const std::int64_t step = alignment_bytes / element_bytes;
-  for (int i = 0; i + 1 < tensor.rank; ++i) {
-    if (tensor.device.kind == DeviceKind::cuda && tensor.shape[i] > 1 &&
-        (tensor.stride[i] < 0 || tensor.stride[i] % step != 0)) {
-      fail(argument, "has stride " + std::to_string(tensor.stride[i]) + " in dimension " +
-                         std::to_string(i) + ", must be a non-negative multiple of " +
-                         std::to_string(step) + " elements");
-    }
-  }
-}
-
 // ---- Values of lengths
 
 std::vector<int> values_of(const ConstTensorView& lengths, Stream stream) {
@@ -323,10 +207,6 @@ void check_seqused_k(const std::vector<int>& used, const std::vector<int>& cu_se
 
 }  // namespace
 
-void fail(const std::string& argument, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, argument, message);
-}
-
 std::int64_t batch_size(const AttentionTensors& t) {
   return t.cu_seqlens_q ? t.cu_seqlens_q->shape[0] - 1 : t.q.shape[0];
 }
@@ -358,21 +238,6 @@ void check_alignment(const AttentionTensors& t, const KernelInfo& kernel) {
   check_elements("cu_seqlens_q", t.cu_seqlens_q);
   check_elements("cu_seqlens_k", t.cu_seqlens_k);
   check_elements("seqused_k", t.seqused_k);
-}
-
-void check_workspace(Workspace workspace, std::size_t needed_bytes, const KernelInfo& kernel) {
-  if (needed_bytes == 0) {
-    return;
-  }
-  if (workspace.data == nullptr || workspace.bytes < needed_bytes) {
-    throw Error(ErrorCode::workspace_too_small, "workspace",
-                "has " + std::to_string(workspace.data ? workspace.bytes : 0) + " bytes, kernel " +
-                    std::string(kernel.name) + " needs " + std::to_string(needed_bytes) +
-                    " for this problem");
-  }
-  if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment_bytes != 0) {
-    fail("workspace", "must be aligned to " + std::to_string(kWorkspaceAlignment_bytes) + " bytes");
-  }
 }
 
 void check_length_values(const AttentionTensors& t, Stream stream) {

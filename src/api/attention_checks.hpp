@@ -1,24 +1,19 @@
-// The checks of an attention call. Each throws tilewright::Error, which names the argument, what it
-// was and what it must be.
+// The checks of an attention call, beside those of tensor_checks.hpp.
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "tensor_checks.hpp"
 #include "tilewright/attention.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
-
-[[noreturn]] void fail(const std::string& argument, const std::string& message);
 
 // Everything that can be said of a call before a kernel is chosen; looks at no data.
 void check_arguments(const AttentionTensors& tensors, const AttentionOptions& options);
 
 // Addresses and strides against what the kernel's loads and stores assume.
 void check_alignment(const AttentionTensors& tensors, const KernelInfo& kernel);
-
-void check_workspace(Workspace workspace, std::size_t needed_bytes, const KernelInfo& kernel);
 
 // The values of cu_seqlens_q, cu_seqlens_k and seqused_k. Those on a GPU are copied from there
 // behind the stream's work.

@@ -25,8 +25,8 @@
 #include <limits>
 #include <vector>
 
-#include "common/half.hpp"
 #include "cpu/cpu_attention.hpp"
+#include "cpu/element.hpp"
 #include "cpu/vector.hpp"
 
 namespace tilewright::cpu {
@@ -37,20 +37,6 @@ constexpr int kLargeBr = 192;
 constexpr int kSmallBr = 48;
 constexpr double kLog2e = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
-
-struct Fp16 {
-  std::uint16_t bits;
-};
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-TILEWRIGHT_INLINE float to_float(float value) { return value; }
-TILEWRIGHT_INLINE float to_float(Fp16 value) { return fp16_to_float(value.bits); }
-TILEWRIGHT_INLINE float to_float(Bf16 value) { return bf16_to_float(value.bits); }
-TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
-TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
-TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
@@ -318,7 +304,7 @@ TILEWRIGHT_INLINE void attend_any(const AttentionParams& p, const Task& task, Sc
       return attend<Fp16, kRows>(p, task, scratch);
     case DType::bf16:
       return attend<Bf16, kRows>(p, task, scratch);
-    case DType::int32:  // refused by the registry
+    default:  // refused by the registry
       return;
   }
 }

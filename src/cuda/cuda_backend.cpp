@@ -9,6 +9,7 @@
 #include "cuda/attention/flash/launch.hpp"
 #include "cuda/attention/launchers.hpp"
 #include "cuda/common/error.hpp"
+#include "cuda/nvfp4/launchers.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -94,6 +95,21 @@ void run_attention(std::string_view kernel, const AttentionParams& params, int d
   const auto* const launcher = std::ranges::find(
       kAttentionLaunchers, kernel, &std::pair<std::string_view, AttentionLaunch>::first);
   launcher->second(params, stream);
+}
+
+void run_quantize_nvfp4(const QuantizeNvfp4Params& params, int device, Stream stream) {
+  const DeviceGuard guard(device);
+  launch_quantize_nvfp4(params, stream);
+}
+
+void run_dequantize_nvfp4(const DequantizeNvfp4Params& params, int device, Stream stream) {
+  const DeviceGuard guard(device);
+  launch_dequantize_nvfp4(params, stream);
+}
+
+void run_convert_scales(const ConvertScalesParams& params, int device, Stream stream) {
+  const DeviceGuard guard(device);
+  launch_convert_scales(params, stream);
 }
 
 std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention_params.hpp"
+#include "nvfp4_params.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright::cuda {
@@ -23,6 +24,11 @@ DeviceInfo device_info(int index);
 // device's stream.
 void run_attention(std::string_view kernel, const AttentionParams& params, int device,
                    Stream stream);
+
+// Queue the kernels of tilewright/nvfp4.hpp on a device's stream.
+void run_quantize_nvfp4(const QuantizeNvfp4Params& params, int device, Stream stream);
+void run_dequantize_nvfp4(const DequantizeNvfp4Params& params, int device, Stream stream);
+void run_convert_scales(const ConvertScalesParams& params, int device, Stream stream);
 
 // Copies integers from a device, behind the stream's work, and waits for them.
 std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream);

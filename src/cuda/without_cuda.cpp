@@ -16,6 +16,12 @@ void run_attention(std::string_view, const AttentionParams&, int device, Stream)
   device_info(device);
 }
 
+void run_quantize_nvfp4(const QuantizeNvfp4Params&, int device, Stream) { device_info(device); }
+
+void run_dequantize_nvfp4(const DequantizeNvfp4Params&, int device, Stream) { device_info(device); }
+
+void run_convert_scales(const ConvertScalesParams&, int device, Stream) { device_info(device); }
+
 std::vector<int> read_ints(const int*, std::size_t, int device, Stream) {
   device_info(device);
   return {};

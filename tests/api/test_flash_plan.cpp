@@ -56,6 +56,16 @@ TEST(FlashPlan, SharesKvOnlyWhereNeighboursWalkAlike) {
   EXPECT_EQ(choice_of(packed).cluster, 1);
 }
 
+TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
+  const auto rows_of = [](const AttentionProblem& problem) { return choice_of(problem).br(); };
+  EXPECT_EQ(rows_of(square(32, 512, 32, 64)), 192);
+  EXPECT_EQ(rows_of(square(32, 512, 32, 64, /*causal=*/true)), 128);
+  EXPECT_EQ(rows_of(square(4, 4096, 32, 64, /*causal=*/true)), 192);
+  EXPECT_EQ(rows_of(square(1, 4096, 8, 64)), 128) << "2 rounds of 128 rows beside 2 of 192";
+  EXPECT_EQ(rows_of(square(1, 2048, 8, 128)), 128);
+  EXPECT_EQ(rows_of(square(1, 2048, 8, 128, /*causal=*/true)), 64) << "tiles of all lengths";
+}
+
 TEST(FlashPlan, RunsInTheRowThatIsAskedFor) {
   const AttentionProblem problem = square(1, 16384, 16, 128);
   for (const int row : {4, 5, 6, 7}) {

@@ -14,8 +14,24 @@ import jsonschema
 import pytest
 
 PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
+<<<<<<< HEAD
 LADDER = ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4", "k5"]
 LADDER += ["k6_pingpong", "k6_overlap", "k6"]
+=======
+LADDER = [
+    "k1",
+    "k2",
+    "k3_1",
+    "k3_2",
+    "k3_3",
+    "k4_qk",
+    "k4",
+    "k5",
+    "k6_pingpong",
+    "k6_overlap",
+    "k6",
+]
+>>>>>>> nvfp4
 KERNELS = ["cpu", *LADDER, "flash"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
@@ -239,6 +255,58 @@ def test_wrong_result_fails_and_is_not_timed(cli, binary, wrong_exp, tmp_path):
     assert command[0] == binary and command[-1] == "--check"
     assert cli(*command[1:], LD_PRELOAD=wrong_exp).returncode == MISMATCH
     assert cli(*command[1:]).returncode == PASS
+
+
+# ---- quantize
+
+SMALL_MATRIX = ["quantize", "--rows", "70", "--columns", "208", "--gap", "0"]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--scale-layout", "swizzled", "--seed", "1"],
+        ["--global-scale", "448"],
+        ["--global-scale-kind", "decode", "--scale-layout", "swizzled"],
+    ],
+)
+def test_quantize_passes_on_the_cpu(cli, dtype, options):
+    result = cli(*SMALL_MATRIX, "--check", "--dtype", dtype, *options)
+    assert result.returncode == PASS, result.stdout + result.stderr
+    first, quantize, copy, share = result.stdout.splitlines()
+    assert first == "ok: every byte is the float64 model's"
+    assert quantize.startswith("quantize ") and copy.startswith("copy of as many bytes ")
+    assert share.endswith(" % of the copy's bandwidth")
+
+
+def test_results_lines_of_quantize(cli, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    assert cli(*SMALL_MATRIX, "--check", "--json", path).returncode == PASS
+    quantize, copy = read_lines(path)
+    assert quantize["run"] == copy["run"] and quantize["case"] == copy["case"]
+    assert quantize["case"]["m"] == 70 and quantize["case"]["global_scale"] == "computed"
+    assert (quantize["impl"], copy["impl"]) == ("tilewright/quantize", "copy")
+    assert quantize["max_abs_error"] == 0 and copy["max_abs_error"] is None
+    read_and_written = 70 * 208 * 2 * 2 + 70 * 208 // 2 + 70 * 13
+    assert quantize["gbps"] * quantize["median_us"] * 1e3 == pytest.approx(read_and_written, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--columns", "40", "must be a multiple of 16"),
+        ("--rows", "0", "must be at least 1"),
+        ("--dtype", "e4m3", "must be bf16, fp16 or fp32"),
+        ("--scale-layout", "8x4", "must be linear or swizzled"),
+        ("--global-scale-kind", "both", "must be encode or decode"),
+    ],
+)
+def test_bad_usage_of_quantize(cli, option, value, message):
+    result = cli("quantize", option, value)
+    assert result.returncode == USAGE
+    assert result.stderr.startswith(f"error: {option}: ") and message in result.stderr
 
 
 # ---- sweep

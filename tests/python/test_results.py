@@ -22,6 +22,14 @@ CASE = {
     "v_dim": 128,
     "causal": False,
 }
+QUANTIZE_CASE = {
+    "m": 8192,
+    "k": 8192,
+    "dtype": "bf16",
+    "scale_layout": "linear",
+    "global_scale": "computed",
+    "global_scale_kind": "encode",
+}
 MEASURED = {
     "run": "2026-01-31T12:34:56Z 0123456789",
     "operation": "attention",
@@ -74,6 +82,7 @@ GOOD_LINES = {
     "a row of a kernel's table": MEASURED | {"impl": "tilewright/flash/11"},
     "a peer": MEASURED | {"impl": "fa3", "impl_version": "0.0.3"},
     "another operation": MEASURED | {"operation": "decode", "case": {"batch": 1}},
+    "quantising": MEASURED | {"operation": "quantize_nvfp4", "case": QUANTIZE_CASE},
 }
 
 BAD_LINES = {
@@ -88,6 +97,7 @@ BAD_LINES = {
     "a length of 0": with_case(MEASURED, lengths=[3, 0]),
     "a row without a number": MEASURED | {"impl": "tilewright/flash/"},
     "a gemm with attention's case": MEASURED | {"operation": "gemm_nvfp4"},
+    "quantising with attention's case": MEASURED | {"operation": "quantize_nvfp4"},
     "an impl with spaces": MEASURED | {"impl": "flash attention"},
     "no median": without(MEASURED, "median_us"),
     "a time of 0": MEASURED | {"median_us": 0},

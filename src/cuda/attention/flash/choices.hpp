@@ -13,8 +13,9 @@ namespace tilewright::cuda {
 // of them takes for it (tools/gpu choices).
 enum class FlashUse : std::uint8_t {
   any,
-  few_tiles,  // too few tiles of 128 rows to occupy half the GPU
-  masked,     // causal or a window, not packed: a small tile has less of it beyond the mask
+  few_tiles,  // too few tiles of 128 rows to occupy half the GPU, or all of it where masked
+  smaller,    // not packed, and either few keys and a mask, of which a small tile has less beyond
+              // it, or larger tiles would leave more of the GPU idle in the end
 };
 
 struct FlashChoice {
@@ -29,28 +30,25 @@ struct FlashChoice {
   int cluster;
   FlashUse use;
   int min_len;  // of keys
-  int max_len;
 
   constexpr int br() const { return 64 * consumers; }
   constexpr bool takes(DType dtype) const { return dtype == DType::bf16 || takes_fp16; }
 };
 
-inline constexpr int kAnyLen = 1 << 30;
-
 inline constexpr FlashChoice kFlashChoices[] = {
     // D  Dv  FP16 consumers Bc stages cluster
-    {64, 64, true, 3, 128, 4, 1, FlashUse::any, 0, kAnyLen},          //
-    {64, 64, true, 2, 128, 4, 1, FlashUse::masked, 0, 1024},          //
-    {64, 64, true, 1, 128, 4, 1, FlashUse::few_tiles, 0, kAnyLen},    //
-    {96, 96, true, 2, 128, 2, 1, FlashUse::any, 0, kAnyLen},          //
-    {128, 128, true, 2, 128, 2, 1, FlashUse::any, 0, kAnyLen},        //
-    {128, 128, true, 2, 128, 2, 2, FlashUse::any, 1024, kAnyLen},     //
-    {128, 128, false, 2, 176, 2, 2, FlashUse::any, 8192, kAnyLen},    // registers are its limit
-    {128, 128, true, 1, 128, 2, 1, FlashUse::few_tiles, 0, kAnyLen},  //
-    {192, 192, true, 2, 96, 2, 1, FlashUse::any, 0, kAnyLen},         //
-    {192, 128, true, 2, 128, 2, 1, FlashUse::any, 0, kAnyLen},        //
-    {256, 256, true, 2, 64, 2, 1, FlashUse::any, 0, kAnyLen},         //
-    {256, 256, false, 2, 80, 2, 1, FlashUse::any, 2049, kAnyLen},     // SMEM is its limit
+    {64, 64, true, 3, 128, 4, 1, FlashUse::any, 0},          //
+    {64, 64, true, 2, 128, 4, 1, FlashUse::smaller, 0},      //
+    {64, 64, true, 1, 128, 4, 1, FlashUse::few_tiles, 0},    //
+    {96, 96, true, 2, 128, 2, 1, FlashUse::any, 0},          //
+    {128, 128, true, 2, 128, 2, 1, FlashUse::any, 0},        //
+    {128, 128, true, 2, 128, 2, 2, FlashUse::any, 2048},     //
+    {128, 128, false, 2, 176, 2, 2, FlashUse::any, 8192},    // registers are its limit
+    {128, 128, true, 1, 128, 2, 1, FlashUse::few_tiles, 0},  //
+    {192, 192, true, 2, 96, 2, 1, FlashUse::any, 0},         //
+    {192, 128, true, 2, 128, 2, 1, FlashUse::any, 0},        //
+    {256, 256, true, 2, 64, 2, 1, FlashUse::any, 0},         //
+    {256, 256, false, 2, 80, 2, 1, FlashUse::any, 2049},     // SMEM is its limit
 };
 inline constexpr int kFlashChoiceCount = sizeof(kFlashChoices) / sizeof(kFlashChoices[0]);
 

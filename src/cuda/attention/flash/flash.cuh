@@ -1,9 +1,10 @@
 // Flash: the production forward attention (kernel flash).
 //
 // New here, over K6: blocks are persistent. Each takes tile after tile of queries; its loads run
-// ahead into the next tile while the consumers finish this one. Everything that an inference engine
-// asks of attention is decided tile by tile at run time: masks, soft cap, sinks, packed sequences,
-// parts of the keys, normalised or not. Most tiles of keys are plain; their step has none of it.
+// ahead into the next tile while the consumers finish this one, and its stores lag behind.
+// Everything that an inference engine asks of attention is decided tile by tile at run time: masks,
+// soft cap, sinks, packed sequences, parts of the keys, normalised or not. Most tiles of keys are
+// plain; their step has none of it.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     choices.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
@@ -14,6 +15,7 @@
 //   warp 0, a thread  load: K, Q, then K and V by turns, whenever a stage is free   -> TMA
 //   warp 1            schedule: the next tile, from the block's index or a ticket
 //   warp 2            clear_unseen: zeros over values that no query sees; idle mostly
+//   warp 3, a thread  store: O, while the consumers are at the next tile            <- TMA
 //   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j | scale O
 //
 // Clusters of two blocks with the same keys load half of each K and V tile, for both.
@@ -34,8 +36,8 @@ namespace flash {
 
 using namespace cute;
 
-constexpr int kTilesAhead =
-    2;  // key tiles that are still to be loaded when the next tile is wanted
+// Key tiles that are still to be loaded when the next tile is wanted.
+constexpr int kTilesAhead = 2;
 
 // The compile-time side of choice kIndex.
 template <int kIndex, typename Element>
@@ -70,8 +72,7 @@ struct SharedStorage {
   TmaRing<1> q[S::kConsumers];
   TmaRing<S::kStages, C.cluster> k;
   TmaRing<S::kStages, C.cluster> v;
-  TmaBarrier
-      uncleared[S::kStages];  // in place of v.full, where rows of the tile must be cleared first
+  TmaBarrier uncleared[S::kStages];  // in place of v.full, where rows are to be cleared first
   TileRing tiles;
 };
 

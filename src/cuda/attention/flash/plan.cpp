@@ -9,6 +9,8 @@ namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+constexpr std::int64_t kShortMask_len = 1024;
+
 bool has_mask(const AttentionProblem& p) { return p.causal || p.window; }
 
 std::int64_t value_dim(const AttentionProblem& p) {
@@ -20,18 +22,31 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
   return p.packed_queries ? ceil_div(p.q_len, br) + p.batch : p.batch * ceil_div(p.q_len, br);
 }
 
+// Does the GPU get through the problem's rows sooner in tiles of this shape than in larger ones, a
+// consumer more, though these do more of them in the same time?
+bool idles_less(const FlashChoice& choice, const AttentionProblem& p, int sms) {
+  constexpr double kGainOfLarger = 1.2;
+  const auto rows_in_turn = [&](int br) {
+    return static_cast<double>(ceil_div(row_tiles(p, br) * p.heads, sms) * br);
+  };
+  const int br = choice.br();
+  return !p.batch_invariant && kGainOfLarger * rows_in_turn(br) < rows_in_turn(br + 64);
+}
+
 bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
   if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype) ||
-      !can_share_keys(choice, p) || p.kv_len < choice.min_len || p.kv_len > choice.max_len) {
+      !can_share_keys(choice, p) || p.kv_len < choice.min_len) {
     return false;
   }
   switch (choice.use) {
     case FlashUse::any:
       return true;
     case FlashUse::few_tiles:
-      return !p.packed && !p.batch_invariant && 2 * row_tiles(p, 128) * p.heads <= sms;
-    case FlashUse::masked:
-      return has_mask(p) && !p.packed;
+      return !p.packed && !p.batch_invariant &&
+             (has_mask(p) ? 1 : 2) * row_tiles(p, 128) * p.heads <= sms;
+    case FlashUse::smaller:
+      return !p.packed &&
+             ((has_mask(p) && p.kv_len <= kShortMask_len) || idles_less(choice, p, sms));
   }
   return false;
 }

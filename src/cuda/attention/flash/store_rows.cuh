@@ -46,6 +46,10 @@ __device__ inline RowResult row_result(const AttentionParams& p, int head, float
                  : RowResult{.m = m, .l = l, .rescale = 1.0f};
 }
 
+__device__ inline bool wants_statistics(const AttentionParams& p) {
+  return p.lse != nullptr || p.row_max != nullptr;
+}
+
 // LSE, m and l of a row, those that are asked for.
 __device__ inline void store_statistics(const AttentionParams& p, int batch, int row, int head,
                                         const RowResult& result) {
@@ -59,23 +63,40 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
   }
 }
 
-// What a tile's rows come to, while their last product may still run: writes their statistics and
-// gives what O is to be multiplied by, 1 / l where normalised.
+// What a tile's rows come to, while their last product still runs: writes their statistics, and
+// gives what O is to be multiplied by, 1 / l where normalised. Both rows go through each step
+// together: a step is mostly latency.
 template <typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
                             const TensorC& cO, const RowState<kRows>& state, float scale_log2,
                             float (&factor)[kRows]) {
+  RowResult result[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
-    const RowResult result = row_result(p, tile.head, state.m[i] * (scale_log2 / kLog2e), l);
-    const int row = row0 + cute::get<0>(cO(i, 0));
-    if (row < tile.q_len && threadIdx.x % 4 == 0) {
-      store_statistics(p, tile.out_batch, tile.q_start + row, tile.head, result);
+    result[i] = {.m = state.m[i] * (scale_log2 / kLog2e),
+                 .l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; }),
+                 .rescale = 1.0f};
+  }
+  if (p.sinks != nullptr) {
+    const float sink = p.sinks[tile.head * p.sinks_stride];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      result[i] = with_sink(result[i].m, result[i].l, sink);
     }
-    const bool is_normalized = p.row_max == nullptr;
-    const float divisor = is_normalized ? result.l : 1.0f;
-    factor[i] = divisor > 0.0f ? result.rescale / divisor : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float divisor = p.row_max == nullptr ? result[i].l : 1.0f;
+    factor[i] = divisor > 0.0f ? result[i].rescale / divisor : 0.0f;
+  }
+  if (wants_statistics(p) && threadIdx.x % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = row0 + cute::get<0>(cO(i, 0));
+      if (row < tile.q_len) {
+        store_statistics(p, tile.out_batch, tile.q_start + row, tile.head, result[i]);
+      }
+    }
   }
 }
 

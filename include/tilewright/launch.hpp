@@ -1,0 +1,21 @@
+// What every operation takes beside its tensors and options: where to queue the work, and scratch
+// memory.
+#pragma once
+
+#include <cstddef>
+
+struct CUstream_st;
+
+namespace tilewright {
+
+// A CUDA stream; null is the default stream. CPU kernels ignore it.
+using Stream = CUstream_st*;
+
+// Scratch memory on the tensors' device, 256-byte aligned; null where 0 bytes are needed. What it
+// holds on entry does not matter. No two calls that may run at the same time may share it.
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+}  // namespace tilewright

@@ -1,0 +1,182 @@
+"""NVFP4: quantising, dequantising (MXFP4 too), and the layouts of block scales."""
+
+import operator
+from typing import Any
+
+from tilewright import _native
+from tilewright._errors import invalid, wrong_type
+from tilewright._frameworks import (
+    BYTE_FORMATS,
+    dtype_name,
+    framework_of,
+    new_workspace,
+    stream_handle,
+    to_native,
+)
+
+_BLOCK = 16
+
+
+def quantize_nvfp4(
+    x: Any,
+    global_scale: Any = None,
+    *,
+    global_scale_kind: str = "encode",
+    scale_layout: str = "linear",
+    stream: Any = None,
+) -> tuple[Any, Any, Any]:
+    """(codes, scales, global_scale) of a matrix.
+
+    x        (rows, columns), columns a multiple of 16; fp32, fp16 or bf16. An array of NumPy,
+             PyTorch, CuPy or JAX, on the CPU or a CUDA device. Columns are contiguous
+    global_scale
+             (1,) fp32; computed from x when None, and then a new array
+    global_scale_kind
+             "encode": a value is code * scale / global_scale, the convention of FlashInfer's and
+             vLLM's quantisers and of compressed-tensors; "decode": code * scale * global_scale,
+             ModelOpt's
+    scale_layout
+             "linear", or "swizzled" for the 128x4 layout that cuBLAS, CUTLASS and FlashInfer read
+    stream   the CUDA stream to work on; the framework's current one when None
+
+    codes    (rows, columns / 2) uint8: two E2M1 codes a byte, the even column in the low half
+    scales   (rows, columns / 16) E4M3; swizzled, rows up to a multiple of 128 and columns / 16 up
+             to one of 4, the padding 0. torch.float8_e4m3fn, else uint8
+
+    docs/nvfp4.md has the formulas, to the bit. On CUDA the work is queued and the call returns at
+    once. No gradients are recorded. Raises a tilewright.Error that names the argument at fault.
+    """
+    swizzled, decode = _options(scale_layout, global_scale_kind)
+    framework = framework_of("x", x)(x, stream_handle(stream))
+    rows, columns = _matrix_shape("x", x)
+    codes = framework.empty((rows, columns // 2), "uint8")
+    shape = (rows, columns // _BLOCK)
+    scales = _empty_scales(framework, _swizzled_shape(*shape) if swizzled else shape)
+    tensors = {
+        "x": to_native(framework, "x", x, like="x"),
+        "codes": to_native(framework, "codes", codes, is_output=True, byte_format="e2m1x2"),
+        "scales": to_native(framework, "scales", scales, is_output=True, byte_format="e4m3"),
+    }
+    results = [codes, scales]
+    if global_scale is None:
+        computed = framework.empty((1,), "float32")
+        tensors["computed_global_scale"] = to_native(
+            framework, "computed_global_scale", computed, is_output=True
+        )
+        results.append(computed)
+    else:
+        tensors["global_scale"] = to_native(framework, "global_scale", global_scale, like="x")
+    call = _native.QuantizeNvfp4Call(tensors, swizzled=swizzled, decode=decode)
+    call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
+    delivered = [framework.deliver(result) for result in results]
+    return (*delivered, global_scale) if global_scale is not None else tuple(delivered)
+
+
+def dequantize_nvfp4(
+    codes: Any,
+    scales: Any,
+    global_scale: Any = None,
+    *,
+    block_format: str = "nvfp4",
+    global_scale_kind: str = "encode",
+    scale_layout: str = "linear",
+    dtype: Any = "float32",
+    stream: Any = None,
+) -> Any:
+    """The matrix (rows, columns) of codes, scales and a global scale.
+
+    codes    (rows, columns / 2) uint8 or float4_e2m1fn_x2
+    scales   as quantize_nvfp4() gives them, uint8 or float8_e4m3fn
+    global_scale
+             (1,) fp32; 1 when None
+    block_format
+             "nvfp4"; "mxfp4": blocks of 32 columns, scales uint8 or float8_e8m0fnu, no global scale
+    dtype    of the result: "float32", "float16" or "bfloat16", or a framework's dtype of that name
+
+    The other arguments, and what is raised, are quantize_nvfp4()'s.
+    """
+    swizzled, decode = _options(scale_layout, global_scale_kind)
+    if block_format not in ("nvfp4", "mxfp4"):
+        raise invalid("block_format", f"is {block_format!r}, must be 'nvfp4' or 'mxfp4'")
+    if dtype_name(dtype) not in ("float32", "float16", "bfloat16"):
+        raise invalid("dtype", f"is {dtype!r}, must be 'float32', 'float16' or 'bfloat16'")
+    framework = framework_of("codes", codes)(codes, stream_handle(stream))
+    rows, code_bytes = _matrix_shape("codes", codes)
+    out = framework.empty((rows, 2 * code_bytes), dtype_name(dtype))
+    scale_format = "e8m0" if block_format == "mxfp4" else "e4m3"
+    tensors = {
+        "codes": to_native(framework, "codes", codes, like="codes", byte_format="e2m1x2"),
+        "scales": to_native(framework, "scales", scales, like="codes", byte_format=scale_format),
+        "out": to_native(framework, "out", out, is_output=True),
+    }
+    if global_scale is not None:
+        tensors["global_scale"] = to_native(framework, "global_scale", global_scale, like="codes")
+    _native.dequantize_nvfp4(tensors, swizzled=swizzled, decode=decode, stream=framework.stream)
+    return framework.deliver(out)
+
+
+def swizzle_scales(linear: Any, *, stream: Any = None) -> Any:
+    """Linear scales (rows, blocks) in the 128x4 layout, rows up to a multiple of 128 and blocks up
+    to one of 4, the padding 0. uint8, float8_e4m3fn or float8_e8m0fnu, which the result is too."""
+    framework = framework_of("linear", linear)(linear, stream_handle(stream))
+    swizzled = framework.empty(_swizzled_shape(*_matrix_shape("linear", linear)))
+    _native.swizzle_scales(
+        _scale_bytes(framework, "linear", linear),
+        _scale_bytes(framework, "swizzled", swizzled, is_output=True),
+        framework.stream,
+    )
+    return framework.deliver(swizzled)
+
+
+def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = None) -> Any:
+    """The linear scales (rows, blocks) of those that swizzle_scales() gives."""
+    framework = framework_of("swizzled", swizzled)(swizzled, stream_handle(stream))
+    linear = framework.empty((_size("rows", rows), _size("blocks", blocks)))
+    _native.unswizzle_scales(
+        _scale_bytes(framework, "swizzled", swizzled),
+        _scale_bytes(framework, "linear", linear, is_output=True),
+        framework.stream,
+    )
+    return framework.deliver(linear)
+
+
+def _options(scale_layout: Any, global_scale_kind: Any) -> tuple[bool, bool]:
+    """Whether scales are swizzled, and whether the global scale is a decode scale."""
+    for argument, value, allowed in (
+        ("scale_layout", scale_layout, ("linear", "swizzled")),
+        ("global_scale_kind", global_scale_kind, ("encode", "decode")),
+    ):
+        if value not in allowed:
+            raise invalid(argument, f"is {value!r}, must be {allowed[0]!r} or {allowed[1]!r}")
+    return scale_layout == "swizzled", global_scale_kind == "decode"
+
+
+def _matrix_shape(argument: str, array: Any) -> tuple[int, int]:
+    if len(array.shape) != 2:
+        message = f"has rank {len(array.shape)}, must have rank 2 (rows, columns)"
+        raise invalid(argument, message)
+    rows, columns = array.shape
+    return int(rows), int(columns)
+
+
+def _swizzled_shape(rows: int, blocks: int) -> tuple[int, int]:
+    return -(-rows // 128) * 128, -(-blocks // 4) * 4
+
+
+def _empty_scales(framework: Any, shape: tuple[int, int]) -> Any:
+    return framework.empty(shape, BYTE_FORMATS["e4m3"] if framework.module == "torch" else "uint8")
+
+
+def _size(argument: str, value: Any) -> int:
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise wrong_type(argument, f"is {value!r}, must be an integer") from None
+    if size < 1:
+        raise invalid(argument, f"is {size}, must be at least 1")
+    return size
+
+
+def _scale_bytes(framework: Any, argument: str, scales: Any, is_output: bool = False) -> Any:
+    byte_format = "e8m0" if dtype_name(scales.dtype) == BYTE_FORMATS["e8m0"] else "e4m3"
+    return to_native(framework, argument, scales, is_output, argument, byte_format)

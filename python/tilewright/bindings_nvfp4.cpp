@@ -1,0 +1,93 @@
+// The calls of tilewright/nvfp4.hpp for the Python layer.
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "native_tensor.hpp"
+#include "tilewright/nvfp4.hpp"
+
+namespace tilewright {
+namespace {
+
+const TensorView& view(const nb::dict& tensors, const char* argument) {
+  return nb::cast<const Tensor&>(tensors[argument]).view();
+}
+
+std::optional<TensorView> find(const nb::dict& tensors, const char* argument) {
+  return tensors.contains(argument) ? std::optional(view(tensors, argument)) : std::nullopt;
+}
+
+ScaleLayout to_layout(bool is_swizzled) {
+  return is_swizzled ? ScaleLayout::swizzled : ScaleLayout::linear;
+}
+
+GlobalScale to_kind(bool is_decode) {
+  return is_decode ? GlobalScale::decode : GlobalScale::encode;
+}
+
+Stream to_stream(std::uintptr_t stream) { return reinterpret_cast<Stream>(stream); }
+
+// A call's tensors and options, put together once for the workspace query and the call itself.
+class QuantizeNvfp4Call {
+ public:
+  // `tensors` has a Tensor for each argument that is given, under its C++ name.
+  QuantizeNvfp4Call(const nb::dict& tensors, bool swizzled, bool decode)
+      : owners_(tensors),
+        tensors_{.x = view(tensors, "x"),
+                 .codes = view(tensors, "codes"),
+                 .scales = view(tensors, "scales"),
+                 .global_scale = find(tensors, "global_scale"),
+                 .computed_global_scale = find(tensors, "computed_global_scale")},
+        options_{.scale_layout = to_layout(swizzled), .global_scale_kind = to_kind(decode)} {}
+
+  std::size_t workspace_bytes() const { return quantize_nvfp4_workspace_bytes(tensors_, options_); }
+
+  void run(const Tensor* workspace, std::uintptr_t stream) const {
+    const nb::gil_scoped_release released;
+    quantize_nvfp4(tensors_, options_, to_workspace(workspace), to_stream(stream));
+  }
+
+ private:
+  nb::dict owners_;
+  QuantizeNvfp4Tensors tensors_;
+  QuantizeNvfp4Options options_;
+};
+
+void py_dequantize(const nb::dict& tensors, bool swizzled, bool decode, std::uintptr_t stream) {
+  const DequantizeNvfp4Tensors t{.codes = view(tensors, "codes"),
+                                 .scales = view(tensors, "scales"),
+                                 .out = view(tensors, "out"),
+                                 .global_scale = find(tensors, "global_scale")};
+  const nb::gil_scoped_release released;
+  dequantize_nvfp4(t, {.scale_layout = to_layout(swizzled), .global_scale_kind = to_kind(decode)},
+                   to_stream(stream));
+}
+
+void py_swizzle(const Tensor& linear, const Tensor& swizzled, std::uintptr_t stream) {
+  const nb::gil_scoped_release released;
+  swizzle_scales(linear.view(), swizzled.view(), to_stream(stream));
+}
+
+void py_unswizzle(const Tensor& swizzled, const Tensor& linear, std::uintptr_t stream) {
+  const nb::gil_scoped_release released;
+  unswizzle_scales(swizzled.view(), linear.view(), to_stream(stream));
+}
+
+}  // namespace
+
+void bind_nvfp4(nb::module_& m) {
+  nb::class_<QuantizeNvfp4Call>(m, "QuantizeNvfp4Call")
+      .def(nb::init<const nb::dict&, bool, bool>(), nb::arg("tensors"), nb::kw_only(),
+           nb::arg("swizzled"), nb::arg("decode"))
+      .def("workspace_bytes", &QuantizeNvfp4Call::workspace_bytes)
+      .def("run", &QuantizeNvfp4Call::run, nb::arg("workspace").none(), nb::arg("stream"));
+  m.def("dequantize_nvfp4", &py_dequantize, nb::arg("tensors"), nb::kw_only(), nb::arg("swizzled"),
+        nb::arg("decode"), nb::arg("stream"));
+  m.def("swizzle_scales", &py_swizzle, nb::arg("linear"), nb::arg("swizzled"), nb::arg("stream"));
+  m.def("unswizzle_scales", &py_unswizzle, nb::arg("swizzled"), nb::arg("linear"),
+        nb::arg("stream"));
+}
+
+}  // namespace tilewright

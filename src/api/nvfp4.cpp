@@ -1,0 +1,128 @@
+// The calls of tilewright/nvfp4.hpp: checked, and sent to the tensors' device.
+#include "tilewright/nvfp4.hpp"
+
+#include "common/nvfp4_recipe.hpp"
+#include "cpu/cpu_nvfp4.hpp"
+#include "cuda/cuda_backend.hpp"
+#include "nvfp4_checks.hpp"
+#include "nvfp4_params.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+namespace {
+
+// 0 where the stride is never used, whatever the caller left there.
+std::int64_t row_stride(const ConstTensorView& matrix) {
+  return matrix.shape[0] > 1 ? matrix.stride[0] : 0;
+}
+
+template <typename Byte, typename View>
+Scales<Byte> scales_of(const View& view, ScaleLayout layout) {
+  return {.data = static_cast<Byte*>(view.data),
+          .layout = layout,
+          .row_stride = row_stride(view),
+          .block_tiles = static_cast<int>(view.shape[1] / kScaleTileBlocks)};
+}
+
+template <typename T, typename View>
+T* data_of(const std::optional<View>& tensor) {
+  return tensor ? static_cast<T*>(tensor->data) : nullptr;
+}
+
+QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options,
+                              Workspace workspace) {
+  return {.x = t.x.data,
+          .dtype = t.x.dtype,
+          .x_stride = row_stride(t.x),
+          .rows = static_cast<int>(t.x.shape[0]),
+          .blocks = static_cast<int>(t.x.shape[1] / nvfp4::kBlock),
+          .codes = static_cast<std::uint8_t*>(t.codes.data),
+          .codes_stride = row_stride(t.codes),
+          .scales = scales_of<std::uint8_t>(t.scales, options.scale_layout),
+          .scale_rows = static_cast<int>(t.scales.shape[0]),
+          .scale_blocks = static_cast<int>(t.scales.shape[1]),
+          .global_scale = data_of<const float>(t.global_scale),
+          .computed_global_scale = data_of<float>(t.computed_global_scale),
+          .global_scale_kind = options.global_scale_kind,
+          .workspace = static_cast<std::uint32_t*>(workspace.data),
+          .multiprocessors = device_info(t.x.device).multiprocessors};
+}
+
+DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
+                                const DequantizeNvfp4Options& options) {
+  const bool is_mxfp4 = t.scales.dtype == DType::e8m0;
+  return {.codes = static_cast<const std::uint8_t*>(t.codes.data),
+          .codes_stride = row_stride(t.codes),
+          .scales = scales_of<const std::uint8_t>(t.scales, options.scale_layout),
+          .is_mxfp4 = is_mxfp4,
+          .rows = static_cast<int>(t.out.shape[0]),
+          .blocks = static_cast<int>(t.out.shape[1] / (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock)),
+          .out = t.out.data,
+          .dtype = t.out.dtype,
+          .out_stride = row_stride(t.out),
+          .global_scale = data_of<const float>(t.global_scale),
+          .global_scale_kind = options.global_scale_kind};
+}
+
+std::size_t needed_bytes(const QuantizeNvfp4Tensors& t) {
+  const bool is_needed = t.computed_global_scale && t.x.device.kind == DeviceKind::cuda;
+  return is_needed ? kMaxPartials * sizeof(std::uint32_t) : 0;
+}
+
+// From one layout to the other, of the tensor `linear`'s rows and blocks.
+void convert(const ConstTensorView& from, ScaleLayout from_layout, const TensorView& to,
+             ScaleLayout to_layout, const ConstTensorView& linear, Stream stream) {
+  const ConvertScalesParams params{.from = scales_of<const std::uint8_t>(from, from_layout),
+                                   .to = scales_of<std::uint8_t>(to, to_layout),
+                                   .rows = static_cast<int>(linear.shape[0]),
+                                   .blocks = static_cast<int>(linear.shape[1])};
+  if (linear.device.kind == DeviceKind::cpu) {
+    cpu::convert_scales(params);
+  } else {
+    cuda::run_convert_scales(params, linear.device.index, stream);
+  }
+}
+
+}  // namespace
+
+std::size_t quantize_nvfp4_workspace_bytes(const QuantizeNvfp4Tensors& tensors,
+                                           const QuantizeNvfp4Options& options) {
+  check_arguments(tensors, options);
+  return needed_bytes(tensors);
+}
+
+void quantize_nvfp4(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options,
+                    Workspace workspace, Stream stream) {
+  check_arguments(tensors, options);
+  check_workspace(workspace, needed_bytes(tensors), "quantize_nvfp4");
+  const QuantizeNvfp4Params params = params_of(tensors, options, workspace);
+  if (tensors.x.device.kind == DeviceKind::cpu) {
+    cpu::quantize_nvfp4(params);
+  } else {
+    cuda::run_quantize_nvfp4(params, tensors.x.device.index, stream);
+  }
+}
+
+void dequantize_nvfp4(const DequantizeNvfp4Tensors& tensors, const DequantizeNvfp4Options& options,
+                      Stream stream) {
+  check_arguments(tensors, options);
+  const DequantizeNvfp4Params params = params_of(tensors, options);
+  if (tensors.codes.device.kind == DeviceKind::cpu) {
+    cpu::dequantize_nvfp4(params);
+  } else {
+    cuda::run_dequantize_nvfp4(params, tensors.codes.device.index, stream);
+  }
+}
+
+void swizzle_scales(const ConstTensorView& linear, const TensorView& swizzled, Stream stream) {
+  check_conversion(linear, swizzled);
+  convert(linear, ScaleLayout::linear, swizzled, ScaleLayout::swizzled, linear, stream);
+}
+
+void unswizzle_scales(const ConstTensorView& swizzled, const TensorView& linear, Stream stream) {
+  check_conversion(linear, swizzled);
+  check_no_overlap("linear", linear);
+  convert(swizzled, ScaleLayout::swizzled, linear, ScaleLayout::linear, linear, stream);
+}
+
+}  // namespace tilewright

@@ -1,0 +1,50 @@
+// The formats of block scales as bits, converted to and from float. E4M3 is the one without
+// infinities, e4m3fn: up to 448, multiples of 2^-9 below 2^-6, 0x7f is NaN.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace tilewright {
+
+inline constexpr float kE4m3Max = 448.0f;
+inline constexpr std::uint32_t kE4m3NaN = 0x7f;
+
+// Rounds to nearest, ties to even; saturates, infinities included. NaN stays NaN, with its sign.
+constexpr std::uint8_t float_to_e4m3(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 31 << 7;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) {
+    return static_cast<std::uint8_t>(sign | kE4m3NaN);
+  }
+  if (magnitude >= 0x43e00000u) {  // from 448 on
+    return static_cast<std::uint8_t>(sign | (kE4m3NaN - 1));
+  }
+  if (magnitude < 0x3c800000u) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x46800000u));
+  }
+  const std::uint32_t round = 0x7ffffu + ((magnitude >> 20) & 1u);
+  return static_cast<std::uint8_t>(sign | ((magnitude + round - 0x3c000000u) >> 20));
+}
+
+// The bits as those of a float's exponent and mantissa, whose exponent is then 120 too low.
+constexpr float e4m3_to_float(std::uint32_t bits) {
+  if ((bits & 0x7fu) == kE4m3NaN) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const float magnitude = std::bit_cast<float>((bits & 0x7fu) << 20) * 0x1p120f;
+  return std::bit_cast<float>(((bits & 0x80u) << 24) | std::bit_cast<std::uint32_t>(magnitude));
+}
+
+// 2^(bits - 127), a subnormal float where bits is 0; 255 is NaN.
+constexpr float e8m0_to_float(std::uint32_t bits) {
+  if (bits == 0xffu) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  return std::bit_cast<float>(bits == 0 ? 0x00400000u : bits << 23);
+}
+
+}  // namespace tilewright

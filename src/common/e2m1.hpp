@@ -1,0 +1,42 @@
+// E2M1, the 4-bit floating-point format: a sign, two bits of exponent, one of mantissa. Its codes
+// 0 ... 7 stand for 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the sign. There is no infinity and no NaN.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace tilewright {
+
+inline constexpr float kE2m1Max = 6.0f;
+inline constexpr std::uint32_t kE2m1Sign = 8;
+
+// The code in the low byte of the result, of a magnitude y >= 0 that is a rounded FP32 number:
+// to nearest, ties to the even code, 7 above 5 and of NaN. (The other bytes are of no use.)
+//
+// Codes go up in steps of 1/2 to 2, of 1 to 4, and of 2 beyond. Adding 1.5 * 2^23 rounds to an
+// integer, which is then in the low bits; each step's line gives its codes where it is lowest:
+// 2y, y + 2, y/2 + 4, 7. As all are positive they compare like integers, NaN above all numbers.
+constexpr std::uint32_t e2m1_magnitude(float y) {
+  constexpr float kRound = 0x1.8p23f;
+  const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+  const std::uint32_t fine = std::min(bits(y * 2.0f + kRound), bits(y + (kRound + 2.0f)));
+  const std::uint32_t coarse = std::min(bits(y * 0.5f + (kRound + 4.0f)), bits(kRound + 7.0f));
+  return std::min(fine, coarse);
+}
+
+// Keeps the sign of the value, be it -0 or NaN.
+constexpr std::uint8_t float_to_e2m1(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = e2m1_magnitude(std::bit_cast<float>(bits & 0x7fffffffu));
+  return static_cast<std::uint8_t>((magnitude & 7u) | (bits >> 31 << 3));
+}
+
+// A code's bits as those of a float's exponent and mantissa, whose exponent is then 126 too low.
+constexpr float e2m1_to_float(std::uint32_t code) {
+  const float magnitude = std::bit_cast<float>((code & 7u) << 22) * 0x1p126f;
+  const std::uint32_t sign = (code & kE2m1Sign) << 28;
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+}
+
+}  // namespace tilewright

@@ -1,0 +1,26 @@
+// The elements of floating-point tensors, converted to and from float.
+#pragma once
+
+#include <cstdint>
+
+#include "common/half.hpp"
+#include "cpu/vector.hpp"
+#include "tilewright/tensor.hpp"
+
+namespace tilewright::cpu {
+
+struct Fp16 {
+  std::uint16_t bits;
+};
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+TILEWRIGHT_INLINE float to_float(float value) { return value; }
+TILEWRIGHT_INLINE float to_float(Fp16 value) { return fp16_to_float(value.bits); }
+TILEWRIGHT_INLINE float to_float(Bf16 value) { return bf16_to_float(value.bits); }
+TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
+TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
+TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }
+
+}  // namespace tilewright::cpu

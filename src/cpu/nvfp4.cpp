@@ -1,0 +1,142 @@
+// NVFP4 on the CPU: rows over all cores, a block at a time, in the arithmetic that the GPU shares.
+//
+// Compiled without contraction of products and sums (src/CMakeLists.txt): where a product meets the
+// rounding constants of E2M1 and E4M3, a fused operation would round once instead of twice.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "common/nvfp4_recipe.hpp"
+#include "cpu/cpu_nvfp4.hpp"
+#include "cpu/element.hpp"
+
+namespace tilewright::cpu {
+namespace {
+
+using nvfp4::kBlock;
+using nvfp4::kInfinity;
+using nvfp4::kMagnitude;
+
+// Calls f with a null pointer to the element type.
+template <typename F>
+void with_element(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp32:
+      return f(static_cast<float*>(nullptr));
+    case DType::fp16:
+      return f(static_cast<Fp16*>(nullptr));
+    case DType::bf16:
+      return f(static_cast<Bf16*>(nullptr));
+    default:  // refused by the checks
+      return;
+  }
+}
+
+template <typename T>
+std::uint32_t magnitude_bits(T value) {
+  return std::bit_cast<std::uint32_t>(to_float(value)) & kMagnitude;
+}
+
+template <typename T>
+float finite_amax(const QuantizeNvfp4Params& p) {
+  const auto* const x = static_cast<const T*>(p.x);
+  std::uint32_t largest = 0;
+#pragma omp parallel for reduction(max : largest)
+  for (int row = 0; row < p.rows; ++row) {
+    for (std::int64_t k = 0; k < std::int64_t{p.blocks} * kBlock; ++k) {
+      const std::uint32_t magnitude = magnitude_bits(x[row * p.x_stride + k]);
+      largest = std::max(largest, magnitude < kInfinity ? magnitude : 0);
+    }
+  }
+  return std::bit_cast<float>(largest);
+}
+
+// Writes the codes of a block and returns its scale.
+template <typename T>
+std::uint8_t quantize_block(const T* x, float e, std::uint8_t* codes) {
+  std::uint32_t amax = 0;
+  for (int i = 0; i < kBlock; ++i) {
+    amax = std::max(amax, magnitude_bits(x[i]));
+  }
+  const std::uint8_t scale = float_to_e4m3(nvfp4::exact_scale(std::bit_cast<float>(amax), e));
+  const float m = nvfp4::code_factor(scale, e);
+  std::uint32_t code[kBlock];
+  for (int i = 0; i < kBlock; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(to_float(x[i]));
+    code[i] = (e2m1_magnitude(std::bit_cast<float>(bits & kMagnitude) * m) & 7u) |
+              (bits >> 28 & kE2m1Sign);
+  }
+  for (int i = 0; i < kBlock / 2; ++i) {
+    codes[i] = static_cast<std::uint8_t>(code[2 * i] | code[2 * i + 1] << 4);
+  }
+  return scale;
+}
+
+template <typename T>
+void quantize_rows(const QuantizeNvfp4Params& p, float e) {
+  const auto* const x = static_cast<const T*>(p.x);
+#pragma omp parallel for
+  for (int row = 0; row < p.scale_rows; ++row) {
+    const int blocks = row < p.rows ? p.blocks : 0;
+    for (int block = 0; block < blocks; ++block) {
+      p.scales.at(row, block) =
+          quantize_block(x + row * p.x_stride + std::int64_t{block} * kBlock, e,
+                         p.codes + row * p.codes_stride + std::int64_t{block} * kBlock / 2);
+    }
+    for (int block = blocks; block < p.scale_blocks; ++block) {
+      p.scales.at(row, block) = 0;
+    }
+  }
+}
+
+template <typename T>
+void dequantize_rows(const DequantizeNvfp4Params& p) {
+  const int block_size = p.is_mxfp4 ? nvfp4::kMxBlock : kBlock;
+  const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
+#pragma omp parallel for
+  for (int row = 0; row < p.rows; ++row) {
+    for (int block = 0; block < p.blocks; ++block) {
+      const float scale = nvfp4::decode_scale(p.scales.at(row, block), p.is_mxfp4, global_scale);
+      const std::int64_t first = std::int64_t{block} * block_size;
+      const std::uint8_t* const codes = p.codes + row * p.codes_stride + first / 2;
+      T* const out = static_cast<T*>(p.out) + row * p.out_stride + first;
+      for (int i = 0; i < block_size; ++i) {
+        const std::uint32_t code = codes[i / 2] >> 4 * (i % 2);
+        from_float(nvfp4::decode(code, scale, global_scale, p.global_scale_kind), out[i]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void quantize_nvfp4(const QuantizeNvfp4Params& p) {
+  with_element(p.dtype, [&]<typename T>(T*) {
+    const float global_scale = p.global_scale != nullptr
+                                   ? *p.global_scale
+                                   : nvfp4::global_scale_of(finite_amax<T>(p), p.global_scale_kind);
+    quantize_rows<T>(p, nvfp4::encode_scale(global_scale, p.global_scale_kind));
+    if (p.computed_global_scale != nullptr) {
+      *p.computed_global_scale = global_scale;
+    }
+  });
+}
+
+void dequantize_nvfp4(const DequantizeNvfp4Params& p) {
+  with_element(p.dtype, [&]<typename T>(T*) { dequantize_rows<T>(p); });
+}
+
+void convert_scales(const ConvertScalesParams& p) {
+  if (p.to.layout == ScaleLayout::swizzled) {
+    const auto [rows, blocks] = swizzled_scale_shape(p.rows, p.blocks);
+    std::memset(p.to.data, 0, static_cast<std::size_t>(rows * blocks));
+  }
+#pragma omp parallel for
+  for (int row = 0; row < p.rows; ++row) {
+    for (int block = 0; block < p.blocks; ++block) {
+      p.to.at(row, block) = p.from.at(row, block);
+    }
+  }
+}
+
+}  // namespace tilewright::cpu

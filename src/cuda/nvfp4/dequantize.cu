@@ -1,0 +1,101 @@
+// dequantize_nvfp4: one thread per eight values, 4 bytes of codes, of NVFP4 or MXFP4.
+//
+//   load codes, scale --> value, rounded to FP32 --> to the output's type --> store 16 or 32 bytes
+//
+// Source    tilewright/nvfp4.hpp has the arithmetic.
+// Tiles     a warp reads 128 bytes of codes and writes 512 of BF16: whole sectors both.
+// SMEM      none.
+// Registers whatever the compiler takes; nothing depends on them.
+// Limits    out aligned to 16 bytes, codes to 8, rows included.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "common/nvfp4_recipe.hpp"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/numeric.cuh"
+#include "cuda/nvfp4/block_tiles.cuh"
+#include "cuda/nvfp4/launchers.hpp"
+
+namespace tilewright::cuda {
+namespace dequantize_nvfp4 {
+
+constexpr int kValues = 8;  // of a thread, in one of its steps
+
+// Two neighbouring values, neither NaN, in memory.
+__device__ float2 to_pair(float low, float high, float*) { return make_float2(low, high); }
+__device__ std::uint32_t to_pair(float low, float high, __nv_bfloat16*) {
+  return pack_bf16x2(low, high);
+}
+__device__ std::uint32_t to_pair(float low, float high, __half*) { return pack_fp16x2(low, high); }
+
+// Two NaNs, the bits that the CPU writes.
+__device__ float2 nan_pair(float*) {
+  return make_float2(__uint_as_float(0x7fc00000u), __uint_as_float(0x7fc00000u));
+}
+__device__ std::uint32_t nan_pair(__nv_bfloat16*) { return 0x7fc07fc0u; }
+__device__ std::uint32_t nan_pair(__half*) { return 0x7e007e00u; }
+
+template <typename T>
+__device__ void store_eight(std::uint32_t codes, float scale, float global_scale, GlobalScale kind,
+                            T* out) {
+  alignas(uint4) decltype(nan_pair(out)) pairs[kValues / 2];
+#pragma unroll
+  for (int i = 0; i < kValues / 2; ++i) {
+    const auto decode = [&](int index) {
+      return nvfp4::decode(codes >> 4 * index, scale, global_scale, kind);
+    };
+    pairs[i] = scale != scale ? nan_pair(out) : to_pair(decode(2 * i), decode(2 * i + 1), out);
+  }
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(pairs) / sizeof(uint4)); ++i) {
+    reinterpret_cast<uint4*>(out)[i] = reinterpret_cast<const uint4*>(pairs)[i];
+  }
+}
+
+template <typename T, bool kIsMxfp4>
+__global__ void __launch_bounds__(kBlockThreads)
+    dequantize(const __grid_constant__ DequantizeNvfp4Params p, int log2_lanes) {
+  constexpr int kParts = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
+  const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
+
+  const BlockPosition first(log2_lanes);
+  for (int part = first.column; part < p.blocks * kParts; part += first.column_step) {
+    for (int row = first.row; row < p.rows; row += first.row_step) {
+      const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(
+          p.codes + row * p.codes_stride + std::int64_t{part} * (kValues / 2));
+      const float scale =
+          nvfp4::decode_scale(p.scales.at(row, part / kParts), kIsMxfp4, global_scale);
+      T* const out = static_cast<T*>(p.out) + row * p.out_stride + std::int64_t{part} * kValues;
+      store_eight(codes, scale, global_scale, p.global_scale_kind, out);
+    }
+  }
+}
+
+template <typename T>
+void launch_dequantize(const DequantizeNvfp4Params& p, Stream stream) {
+  constexpr int kMaxGrid = 1 << 12;
+  const int block = p.is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock;
+  const BlockTiles tiles(p.rows, p.blocks * (block / kValues), kMaxGrid);
+  if (p.is_mxfp4) {
+    launch<dequantize<T, true>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
+  } else {
+    launch<dequantize<T, false>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
+  }
+}
+
+}  // namespace dequantize_nvfp4
+
+void launch_dequantize_nvfp4(const DequantizeNvfp4Params& p, Stream stream) {
+  switch (p.dtype) {
+    case DType::fp32:
+      return dequantize_nvfp4::launch_dequantize<float>(p, stream);
+    case DType::fp16:
+      return dequantize_nvfp4::launch_dequantize<__half>(p, stream);
+    case DType::bf16:
+      return dequantize_nvfp4::launch_dequantize<__nv_bfloat16>(p, stream);
+    default:  // refused by the checks
+      return;
+  }
+}
+
+}  // namespace tilewright::cuda

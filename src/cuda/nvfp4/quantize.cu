@@ -1,0 +1,289 @@
+// quantize_nvfp4: one thread per block of 16 values.
+//
+//   amax      the largest finite |x|, a partial maximum for each thread block  (g computed only)
+//   quantize  e from g, or from the partial maxima; scales and codes
+//
+//   quantize:   e, factors[128] = m of every scale --> SMEM
+//               load a batch of blocks | each: |x| max -> scale -> m -> codes, store
+//
+// Source    tilewright/nvfp4.hpp has the arithmetic; E2M1's rounding is that of common/e2m1.hpp.
+// Tiles     block_tiles.cuh: a warp reads neighbouring blocks, whole sectors of 32 bytes (of FP32
+//           64) each; it writes 256 bytes of codes and 32 scales. A batch is a thread's blocks in
+//           two rows, of FP32 in one.
+// Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
+//           was read last, and lies in the L2 cache still.
+// SMEM      quantize: 128 factors; m depends on nothing else of a block than its scale.
+// Registers 256 threads, 6 thread blocks a multiprocessor: at most 40; of FP32 5 and 48.
+// Maximum   of unsigned integers: no order of threads changes it. No memory needs to be cleared.
+// Limits    x aligned to 16 bytes, codes to 8, rows included.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "common/nvfp4_recipe.hpp"
+#include "cuda/common/launch.cuh"
+#include "cuda/nvfp4/block_tiles.cuh"
+#include "cuda/nvfp4/launchers.hpp"
+
+namespace tilewright::cuda {
+namespace quantize_nvfp4 {
+
+using nvfp4::kBlock;
+using nvfp4::kInfinity;
+using nvfp4::kMagnitude;
+
+constexpr int kWarps = kBlockThreads / 32;
+constexpr int kScaleCodes = 128;  // without a sign
+
+// Resident thread blocks: FP32 needs more registers.
+template <typename T>
+constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : 6;
+
+// Blocks whose loads are under way together, in a thread.
+template <typename T>
+constexpr int kBatch = 4 / sizeof(T);
+
+// Sixteen neighbouring values as they lie in memory.
+template <typename T>
+struct Block {
+  static constexpr int kVectors = sizeof(T);  // 16 values of sizeof(T) bytes, 16 bytes a vector
+  static constexpr int kWords = 4 * kVectors;
+
+  __device__ std::uint32_t word(int i) const {
+    const uint4& v = vectors[i / 4];
+    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+  }
+
+  uint4 vectors[kVectors];
+};
+
+template <typename T>
+__device__ Block<T> load_block(const QuantizeNvfp4Params& p, int row, int column) {
+  const auto* const source = reinterpret_cast<const uint4*>(
+      static_cast<const T*>(p.x) + row * p.x_stride + std::int64_t{column} * kBlock);
+  Block<T> block;
+#pragma unroll
+  for (int i = 0; i < Block<T>::kVectors; ++i) {
+    block.vectors[i] = source[i];
+  }
+  return block;
+}
+
+// Value i of the block.
+__device__ float value(const Block<float>& block, int i) { return __uint_as_float(block.word(i)); }
+__device__ float value(const Block<__nv_bfloat16>& block, int i) {
+  const std::uint32_t word = block.word(i / 2);
+  return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+}
+__device__ float value(const Block<__half>& block, int i) {
+  const std::uint32_t word = block.word(i / 2);
+  const __half2 pair = reinterpret_cast<const __half2&>(word);
+  return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
+}
+
+// The bits of the largest magnitude, as FP32: numbers below infinity below NaN.
+__device__ std::uint32_t amax_bits(const Block<float>& block) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kBlock; ++i) {
+    largest = max(largest, block.word(i) & kMagnitude);
+  }
+  return largest;
+}
+template <typename Half, typename Half2>
+__device__ std::uint32_t amax_bits_of_halves(const Block<Half>& block) {
+  const auto magnitudes = [&](int i) {
+    const std::uint32_t word = block.word(i);
+    return __habs2(reinterpret_cast<const Half2&>(word));
+  };
+  Half2 largest = magnitudes(0);
+#pragma unroll
+  for (int i = 1; i < Block<Half>::kWords; ++i) {
+    largest = __hmax2_nan(largest, magnitudes(i));
+  }
+  return __float_as_uint(static_cast<float>(__hmax_nan(largest.x, largest.y))) & kMagnitude;
+}
+__device__ std::uint32_t amax_bits(const Block<__nv_bfloat16>& block) {
+  return amax_bits_of_halves<__nv_bfloat16, __nv_bfloat162>(block);
+}
+__device__ std::uint32_t amax_bits(const Block<__half>& block) {
+  return amax_bits_of_halves<__half, __half2>(block);
+}
+
+// The same over finite values, 0 where there are none.
+template <typename T>
+__device__ std::uint32_t finite_amax_bits(const Block<T>& block) {
+  std::uint32_t largest = amax_bits(block);
+  if (largest >= kInfinity) {  // rare
+    largest = 0;
+#pragma unroll
+    for (int i = 0; i < kBlock; ++i) {
+      const std::uint32_t magnitude = __float_as_uint(value(block, i)) & kMagnitude;
+      largest = max(largest, magnitude < kInfinity ? magnitude : 0u);
+    }
+  }
+  return largest;
+}
+
+// The maximum over the thread block, in all of its threads.
+__device__ std::uint32_t block_max(std::uint32_t value) {
+  __shared__ std::uint32_t of_warp[kWarps];
+  const std::uint32_t warp_max = __reduce_max_sync(0xffffffffu, value);
+  if (threadIdx.x % 32 == 0) {
+    of_warp[threadIdx.x / 32] = warp_max;
+  }
+  __syncthreads();
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) {
+    largest = max(largest, of_warp[warp]);
+  }
+  return largest;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
+    amax(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes) {
+  const BlockPosition first(log2_lanes);
+  std::uint32_t largest = 0;
+  for (int column = first.column; column < p.blocks; column += first.column_step) {
+    for (int row = first.row; row < p.rows; row += kBatch<T> * first.row_step) {
+      Block<T> batch[kBatch<T>] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch<T>; ++i) {
+        if (row + i * first.row_step < p.rows) {
+          batch[i] = load_block<T>(p, row + i * first.row_step, column);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch<T>; ++i) {
+        largest = max(largest, finite_amax_bits(batch[i]));
+      }
+    }
+  }
+  largest = block_max(largest);
+  if (threadIdx.x == 0) {
+    p.workspace[blockIdx.y * gridDim.x + blockIdx.x] = largest;
+  }
+}
+
+// g: given, or from the partial maxima.
+__device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
+  if (p.global_scale != nullptr) {
+    return *p.global_scale;
+  }
+  std::uint32_t largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < partials; i += kBlockThreads) {
+    largest = max(largest, p.workspace[i]);
+  }
+  const float amax = __uint_as_float(block_max(largest));
+  const float global_scale = nvfp4::global_scale_of(amax, p.global_scale_kind);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    *p.computed_global_scale = global_scale;
+  }
+  return global_scale;
+}
+
+// Eight codes in a word, the first in the lowest bits. The magnitudes are in low bytes, and the
+// signs in the highest bits, of a register for each value.
+template <typename T>
+__device__ std::uint32_t eight_codes(const Block<T>& block, int first, float m) {
+  std::uint32_t magnitude[8];
+  std::uint32_t bits[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float x = value(block, first + i);
+    bits[i] = __float_as_uint(x);
+    magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(x, m)));
+  }
+  // The lowest, or highest, bytes of every second value, in one word.
+  const auto low_bytes = [](const std::uint32_t* v) {
+    return __byte_perm(__byte_perm(v[0], v[2], 0x0040), __byte_perm(v[4], v[6], 0x0040), 0x5410);
+  };
+  const auto high_bytes = [](const std::uint32_t* v) {
+    return __byte_perm(__byte_perm(v[0], v[2], 0x0073), __byte_perm(v[4], v[6], 0x0073), 0x5410);
+  };
+  constexpr std::uint32_t kHighBits = 0x80808080u;
+  const std::uint32_t even = low_bytes(magnitude) | (high_bytes(bits) & kHighBits) >> 4;
+  const std::uint32_t odd = low_bytes(magnitude + 1) << 4 | (high_bytes(bits + 1) & kHighBits);
+  return even | odd;
+}
+
+// Writes the codes of a block and returns its scale.
+template <typename T>
+__device__ std::uint8_t quantize_block(const QuantizeNvfp4Params& p, const Block<T>& block, int row,
+                                       int column, float e, const float* factors) {
+  const float block_amax = __uint_as_float(amax_bits(block));
+  const std::uint8_t scale =
+      __nv_cvt_float_to_fp8(nvfp4::exact_scale(block_amax, e), __NV_SATFINITE, __NV_E4M3);
+  const float m = factors[scale % kScaleCodes];
+  std::uint8_t* const codes = p.codes + row * p.codes_stride + std::int64_t{column} * (kBlock / 2);
+  *reinterpret_cast<uint2*>(codes) = make_uint2(eight_codes(block, 0, m), eight_codes(block, 8, m));
+  return scale;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
+    quantize(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes, int partials) {
+  __shared__ float factors[kScaleCodes];
+  const float e = nvfp4::encode_scale(global_scale_of(p, partials), p.global_scale_kind);
+  if (threadIdx.x < kScaleCodes) {
+    factors[threadIdx.x] = nvfp4::code_factor(threadIdx.x, e);
+  }
+  __syncthreads();
+
+  const BlockPosition first(log2_lanes);
+  for (int column = first.column; column < p.scale_blocks; column += first.column_step) {
+    // Rows are counted from the last one, which may be padding.
+    for (int done = first.row; done < p.scale_rows; done += kBatch<T> * first.row_step) {
+      const auto row = [&](int i) { return p.scale_rows - 1 - done - i * first.row_step; };
+      const auto is_block = [&](int i) {
+        return row(i) >= 0 && row(i) < p.rows && column < p.blocks;
+      };
+      Block<T> batch[kBatch<T>] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch<T>; ++i) {
+        if (is_block(i)) {
+          batch[i] = load_block<T>(p, row(i), column);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch<T>; ++i) {
+        if (row(i) >= 0) {
+          p.scales.at(row(i), column) =
+              is_block(i) ? quantize_block(p, batch[i], row(i), column, e, factors) : 0;
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void launch_both(const QuantizeNvfp4Params& p, Stream stream) {
+  const int resident = p.multiprocessors * kBlocksPerSm<T>;
+  int partials = 0;
+  if (p.global_scale == nullptr) {
+    const BlockTiles tiles(p.rows, p.blocks, std::min(resident, kMaxPartials));
+    partials = tiles.thread_blocks();
+    launch<amax<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
+  }
+  const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident);
+  launch<quantize<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes, partials);
+}
+
+}  // namespace quantize_nvfp4
+
+void launch_quantize_nvfp4(const QuantizeNvfp4Params& p, Stream stream) {
+  switch (p.dtype) {
+    case DType::fp32:
+      return quantize_nvfp4::launch_both<float>(p, stream);
+    case DType::fp16:
+      return quantize_nvfp4::launch_both<__half>(p, stream);
+    case DType::bf16:
+      return quantize_nvfp4::launch_both<__nv_bfloat16>(p, stream);
+    default:  // refused by the checks
+      return;
+  }
+}
+
+}  // namespace tilewright::cuda

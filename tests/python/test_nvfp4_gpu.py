@@ -1,0 +1,66 @@
+"""quantize_nvfp4() and its inverse on CUDA tensors. Skipped where there is no GPU for them."""
+
+import pytest
+
+import tilewright
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+pytestmark = pytest.mark.skipif(
+    torch is None or not torch.cuda.is_available(), reason="needs PyTorch and a CUDA device"
+)
+
+
+def as_bytes(tensor):
+    return tensor.contiguous().view(torch.uint8).cpu()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("scale_layout", ["linear", "swizzled"])
+@pytest.mark.parametrize("kind", ["encode", "decode"])
+def test_the_gpu_gives_the_cpus_bytes(dtype, scale_layout, kind):
+    x = torch.randn(300, 1040).to(getattr(torch, dtype))
+    options = {"scale_layout": scale_layout, "global_scale_kind": kind}
+    on_cpu = tilewright.quantize_nvfp4(x, **options)
+    on_gpu = tilewright.quantize_nvfp4(x.cuda(), **options)
+    for gpu, cpu in zip(on_gpu, on_cpu, strict=True):
+        assert gpu.is_cuda and gpu.dtype == cpu.dtype
+        assert torch.equal(as_bytes(gpu), as_bytes(cpu))
+    out = [
+        tilewright.dequantize_nvfp4(*tensors, dtype=dtype, **options)
+        for tensors in (on_gpu, on_cpu)
+    ]
+    assert torch.equal(out[0].cpu(), out[1])
+
+
+def test_scales_are_swizzled_there_and_back():
+    scales = torch.randint(0, 127, (200, 37), dtype=torch.uint8, device="cuda")
+    swizzled = tilewright.swizzle_scales(scales)
+    assert torch.equal(swizzled.cpu(), tilewright.swizzle_scales(scales.cpu()))
+    assert torch.equal(tilewright.unswizzle_scales(swizzled, 200, 37), scales)
+
+
+def test_a_side_stream_and_a_graph():
+    x = torch.randn(512, 1024, device="cuda").bfloat16()
+    expected = tilewright.quantize_nvfp4(x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    on_stream = tilewright.quantize_nvfp4(x, stream=stream)
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = tilewright.quantize_nvfp4(x)
+    graph.replay()
+    torch.cuda.synchronize()
+    for results in (on_stream, captured):
+        for actual, right in zip(results, expected, strict=True):
+            assert torch.equal(as_bytes(actual), as_bytes(right))
+
+
+def test_misaligned_rows_are_refused():
+    x = torch.zeros(4, 72, device="cuda", dtype=torch.bfloat16)[:, 4:68]
+    with pytest.raises(tilewright.InvalidArgumentError, match="x: starts 8 bytes past"):
+        tilewright.quantize_nvfp4(x)
