@@ -184,28 +184,33 @@ __device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
   return global_scale;
 }
 
-// Eight codes in a word, the first in the lowest bits. The magnitudes are in low bytes, and the
-// signs in the highest bits, of a register for each value.
+// The bytes that hold the signs of every second one of eight values, from `first` (+ 1 if `odd`)
+// on. They come from memory's words: a value's conversion to FP32 may lose the sign of a NaN.
+template <typename T>
+__device__ std::uint32_t sign_bytes(const Block<T>& block, int first, int odd) {
+  constexpr int kPerWord = 4 / sizeof(T);
+  const auto word = [&](int i) { return block.word((first + 2 * i + odd) / kPerWord); };
+  const std::uint32_t pick = kPerWord == 2 && odd == 0 ? 0x0051 : 0x0073;
+  return __byte_perm(__byte_perm(word(0), word(1), pick), __byte_perm(word(2), word(3), pick),
+                     0x5410);
+}
+
+// Eight codes in a word, the first in the lowest bits.
 template <typename T>
 __device__ std::uint32_t eight_codes(const Block<T>& block, int first, float m) {
-  std::uint32_t magnitude[8];
-  std::uint32_t bits[8];
+  std::uint32_t magnitude[8];  // in the lowest byte
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float x = value(block, first + i);
-    bits[i] = __float_as_uint(x);
-    magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(x, m)));
+    magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(value(block, first + i), m)));
   }
-  // The lowest, or highest, bytes of every second value, in one word.
+  // The lowest bytes of every second one, in one word.
   const auto low_bytes = [](const std::uint32_t* v) {
     return __byte_perm(__byte_perm(v[0], v[2], 0x0040), __byte_perm(v[4], v[6], 0x0040), 0x5410);
   };
-  const auto high_bytes = [](const std::uint32_t* v) {
-    return __byte_perm(__byte_perm(v[0], v[2], 0x0073), __byte_perm(v[4], v[6], 0x0073), 0x5410);
-  };
   constexpr std::uint32_t kHighBits = 0x80808080u;
-  const std::uint32_t even = low_bytes(magnitude) | (high_bytes(bits) & kHighBits) >> 4;
-  const std::uint32_t odd = low_bytes(magnitude + 1) << 4 | (high_bytes(bits + 1) & kHighBits);
+  const std::uint32_t even = low_bytes(magnitude) | (sign_bytes(block, first, 0) & kHighBits) >> 4;
+  const std::uint32_t odd =
+      low_bytes(magnitude + 1) << 4 | (sign_bytes(block, first, 1) & kHighBits);
   return even | odd;
 }
 
