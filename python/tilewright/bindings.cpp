@@ -215,7 +215,8 @@ NB_MODULE(_native, m) {
       .def("workspace_bytes", &AttentionCall::workspace_bytes)
       .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
 
-<<<<<<< HEAD
+  bind_nvfp4(m);
+
   nb::class_<AttentionProblem>(m, "AttentionProblem")
       .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
            nb::arg("q_len"), nb::arg("kv_len"), nb::arg("heads"), nb::arg("kv_heads"),
@@ -227,15 +228,6 @@ NB_MODULE(_native, m) {
         nb::arg("multiprocessors"));
   m.def("why_not", &why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
         nb::kw_only(), nb::arg("device_index") = 0);
-=======
-  bind_nvfp4(m);
-  m.def("kernels", &py_kernels);
-  m.def("why_not", &py_why_not, nb::arg("kernel"), nb::kw_only(), nb::arg("device_index") = 0,
-        nb::arg("dtype").none() = nb::none(), nb::arg("batch") = 1, nb::arg("q_len") = 1,
-        nb::arg("kv_len") = 1, nb::arg("heads") = 1, nb::arg("kv_heads") = 1,
-        nb::arg("head_dim").none() = nb::none(), nb::arg("value_dim") = 0,
-        nb::arg("causal") = false);
->>>>>>> nvfp4
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());
   m.attr("commit") = nb::str(kCommit.data(), kCommit.size());

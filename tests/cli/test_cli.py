@@ -14,24 +14,8 @@ import jsonschema
 import pytest
 
 PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
-<<<<<<< HEAD
 LADDER = ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4", "k5"]
 LADDER += ["k6_pingpong", "k6_overlap", "k6"]
-=======
-LADDER = [
-    "k1",
-    "k2",
-    "k3_1",
-    "k3_2",
-    "k3_3",
-    "k4_qk",
-    "k4",
-    "k5",
-    "k6_pingpong",
-    "k6_overlap",
-    "k6",
-]
->>>>>>> nvfp4
 KERNELS = ["cpu", *LADDER, "flash"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
