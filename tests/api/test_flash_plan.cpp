@@ -66,6 +66,12 @@ TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128, /*causal=*/true)), 64) << "tiles of all lengths";
 }
 
+TEST(FlashPlan, IsMadeForAnUnknownGpu) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    EXPECT_EQ(plan_flash(square(2, 4096, 8, head_dim), /*sms=*/0).splits, 1);
+  }
+}
+
 TEST(FlashPlan, RunsInTheRowThatIsAskedFor) {
   const AttentionProblem problem = square(1, 16384, 16, 128);
   for (const int row : {4, 5, 6, 7}) {

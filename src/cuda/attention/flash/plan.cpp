@@ -27,7 +27,7 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
 bool idles_less(const FlashChoice& choice, const AttentionProblem& p, int sms) {
   constexpr double kGainOfLarger = 1.2;
   const auto rows_in_turn = [&](int br) {
-    return static_cast<double>(ceil_div(row_tiles(p, br) * p.heads, sms) * br);
+    return static_cast<double>(ceil_div(row_tiles(p, br) * p.heads, std::max(sms, 1)) * br);
   };
   const int br = choice.br();
   return !p.batch_invariant && kGainOfLarger * rows_in_turn(br) < rows_in_turn(br + 64);
