@@ -44,9 +44,8 @@ struct FlashTile {
   int kv_end;
   int full_first;
   int full_end;
-  int seen_first;  // keys outside [seen_first, seen_end) are seen by no query of the sequence:
-                   // their
-  int seen_end;    // values may be NaN
+  int seen_first;  // keys outside [seen_first, seen_end) are seen by no query of the sequence, and
+  int seen_end;    // their values may be NaN
   bool is_end;     // there are no more tiles
 };
 
@@ -197,14 +196,13 @@ inline constexpr int kTicketCountBits = 28;
 // Tickets: numbers from gridDim.x on that no two blocks of a launch get. The word holds the
 // launch's epoch above the count; whatever else it holds is from another time and is replaced.
 __device__ inline int take_ticket(const FlashSchedule& s) {
-  constexpr int kCountBits = kTicketCountBits;
   auto* const word = reinterpret_cast<unsigned long long*>(s.ticket);
   unsigned long long seen = *const_cast<volatile unsigned long long*>(word);
-  while (seen >> kCountBits != s.epoch) {
-    atomicCAS(word, seen, static_cast<unsigned long long>(s.epoch << kCountBits));
+  while (seen >> kTicketCountBits != s.epoch) {
+    atomicCAS(word, seen, static_cast<unsigned long long>(s.epoch << kTicketCountBits));
     seen = *const_cast<volatile unsigned long long*>(word);
   }
-  const auto count = static_cast<int>(atomicAdd(word, 1ull) & ((1u << kCountBits) - 1));
+  const auto count = static_cast<int>(atomicAdd(word, 1ull) & ((1u << kTicketCountBits) - 1));
   return count + static_cast<int>(gridDim.x);
 }
 
