@@ -108,6 +108,20 @@ GemmResult gemm_nvfp4(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options
   return result;
 }
 
+std::vector<double> gemm(const ConstTensorView& a, const ConstTensorView& b) {
+  std::vector<double> c;
+  for (std::int64_t i = 0; i < a.shape[0]; ++i) {
+    for (std::int64_t j = 0; j < b.shape[0]; ++j) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < a.shape[1]; ++k) {
+        sum += load(a, i * a.stride[0] + k) * load(b, j * b.stride[0] + k);
+      }
+      c.push_back(sum);
+    }
+  }
+  return c;
+}
+
 std::vector<std::int64_t> exact_sums(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
   const auto [m, n, k, l] = sizes_of(t);
   // Codes are multiples of 2^-1, scales of 2^-9.

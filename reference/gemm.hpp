@@ -17,6 +17,9 @@ struct GemmResult {
 // Computes the problem on host tensors; nothing is written to c.
 GemmResult gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options);
 
+// A B^T of (M, K) and (N, K), dense (M, N).
+std::vector<double> gemm(const ConstTensorView& a, const ConstTensorView& b);
+
 // The sums over k in integers, of codes and scales that hold no NaN: in units of 2^-20, (L, M, N).
 // Both operands are NVFP4; 2^20 terms or fewer cannot overflow.
 std::vector<std::int64_t> exact_sums(const GemmNvfp4Tensors& tensors,

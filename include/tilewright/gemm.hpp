@@ -80,4 +80,17 @@ std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
 void gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options = {},
                 Workspace workspace = {}, Stream stream = nullptr);
 
+// The steps that lead there, of docs/worklog/nvfp4-gemm.md: C = A B^T of BF16 matrices a (M, K),
+// b (N, K) and c (M, N) on a GPU, N a multiple of 16 and K of 64. Rows may lie any distance apart.
+struct GemmBf16Tensors {
+  ConstTensorView a;
+  ConstTensorView b;
+  TensorView c;
+};
+
+// Summed in FP32, rounded once. `kernel` is a name of kernels("gemm_bf16"), or "auto". Needs no
+// workspace; otherwise as gemm_nvfp4().
+void gemm_bf16(const GemmBf16Tensors& tensors, std::string_view kernel = "auto",
+               Stream stream = nullptr);
+
 }  // namespace tilewright

@@ -48,7 +48,7 @@ inline std::string name(HeadDims dims) {
 // One kernel's row: everything a person or a dispatcher wants to know before calling it.
 struct KernelInfo {
   std::string_view name;          // what AttentionOptions::kernel takes
-  std::string_view operation;     // "attention" or "gemm_nvfp4"
+  std::string_view operation;     // "attention", "gemm_bf16" or "gemm_nvfp4"
   std::string_view summary;       // one line
   DeviceKind device;              // where its tensors live
   int compute_capability;         // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU

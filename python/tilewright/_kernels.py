@@ -11,7 +11,7 @@ class Kernel:
     """One kernel of the library, and whether this machine can run it."""
 
     name: str  # what attention(kernel=...) or gemm_nvfp4(kernel=...) takes
-    operation: str  # "attention" or "gemm_nvfp4"
+    operation: str  # "attention", "gemm_bf16" or "gemm_nvfp4"
     summary: str
     device: str  # where its tensors live: "cpu" or "cuda"
     compute_capability: int  # the GPU it is built for, 90 for Hopper; 0 on the CPU

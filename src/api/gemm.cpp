@@ -12,15 +12,17 @@
 namespace tilewright {
 namespace {
 
-constexpr std::string_view kOperation = "gemm_nvfp4";
+// The kernel of that name, or the fastest.
+const KernelInfo& select_kernel(std::string_view operation, std::string_view name,
+                                const GemmProblem& problem, Device device) {
+  return name == "auto" ? fastest_kernel(operation, problem, device)
+                        : checked_kernel(named_kernel(operation, name), problem, device, "a");
+}
 
 const KernelInfo& check_and_select(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
   check_arguments(t, options);
-  const GemmProblem problem = problem_of(t, options);
   const KernelInfo& kernel =
-      options.kernel == "auto"
-          ? fastest_kernel(kOperation, problem, t.a.device)
-          : checked_kernel(named_kernel(kOperation, options.kernel), problem, t.a.device, "a");
+      select_kernel("gemm_nvfp4", options.kernel, problem_of(t, options), t.a.device);
   check_alignment(t, kernel);
   return kernel;
 }
@@ -116,6 +118,23 @@ void gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options
   } else {
     cuda::run_gemm_nvfp4(kernel.name, params, tensors.a.device.index, stream);
   }
+}
+
+void gemm_bf16(const GemmBf16Tensors& t, std::string_view kernel_name, Stream stream) {
+  check_arguments(t);
+  const GemmProblem problem = problem_of(t);
+  const KernelInfo& kernel = select_kernel("gemm_bf16", kernel_name, problem, t.a.device);
+  check_alignment(t, kernel);
+  const GemmBf16Params params{.m = static_cast<int>(problem.m),
+                              .n = static_cast<int>(problem.n),
+                              .k = static_cast<int>(problem.k),
+                              .a = t.a.data,
+                              .b = t.b.data,
+                              .c = t.c.data,
+                              .a_stride = stride_of(t.a, 0),
+                              .b_stride = stride_of(t.b, 0),
+                              .c_stride = stride_of(t.c, 0)};
+  cuda::run_gemm_bf16(kernel.name, params, t.a.device.index, stream);
 }
 
 }  // namespace tilewright

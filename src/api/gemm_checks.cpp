@@ -175,4 +175,30 @@ GemmProblem problem_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& option
           .batch_invariant = options.batch_invariant};
 }
 
+void check_arguments(const GemmBf16Tensors& t) {
+  const auto check = [&](const char* argument, const ConstTensorView& matrix) {
+    check_tensor(argument, matrix, kSingle);
+    check_dtype(argument, matrix, DType::bf16);
+    check_device(argument, matrix, t.a.device, "a");
+    check_last_dim_is_contiguous(argument, matrix, "must be");
+  };
+  check("a", t.a);
+  check("b", t.b);
+  check("c", t.c);
+  check_same("b", "columns", t.b.shape[1], "a's", t.a.shape[1]);
+  check_same("c", "rows", t.c.shape[0], "a's", t.a.shape[0]);
+  check_same("c", "columns", t.c.shape[1], "b's rows,", t.b.shape[0]);
+  check_no_overlap("c", t.c);
+}
+
+void check_alignment(const GemmBf16Tensors& t, const KernelInfo& kernel) {
+  check_rows_are_aligned("a", t.a, kernel.alignment_bytes);
+  check_rows_are_aligned("b", t.b, kernel.alignment_bytes);
+  check_rows_are_aligned("c", t.c, kernel.alignment_bytes);
+}
+
+GemmProblem problem_of(const GemmBf16Tensors& t) {
+  return {.m = t.a.shape[0], .n = t.b.shape[0], .k = t.a.shape[1]};
+}
+
 }  // namespace tilewright

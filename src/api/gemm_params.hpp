@@ -1,4 +1,4 @@
-// The checked form of a call of tilewright/gemm.hpp: what every backend receives.
+// The checked forms of the calls of tilewright/gemm.hpp: what every backend receives.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,18 @@ struct GemmNvfp4Params {
 
   bool batch_invariant = false;
   void* workspace = nullptr;
+};
+
+struct GemmBf16Params {
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  std::int64_t a_stride = 0;  // of rows
+  std::int64_t b_stride = 0;
+  std::int64_t c_stride = 0;
 };
 
 }  // namespace tilewright

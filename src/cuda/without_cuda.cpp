@@ -16,6 +16,10 @@ void run_attention(std::string_view, const AttentionParams&, int device, Stream)
   device_info(device);
 }
 
+void run_gemm_bf16(std::string_view, const GemmBf16Params&, int device, Stream) {
+  device_info(device);
+}
+
 void run_gemm_nvfp4(std::string_view, const GemmNvfp4Params&, int device, Stream) {
   device_info(device);
 }

@@ -37,6 +37,20 @@ constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary
           .head_dims = head_dims};
 }
 
+constexpr KernelInfo gemm_bf16_step(std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .operation = "gemm_bf16",
+          .summary = summary,
+          .device = DeviceKind::cuda,
+          .compute_capability = kHopper,
+          .dtypes = kBf16,
+          .alignment_bytes = 16,
+          .doc = "docs/worklog/nvfp4-gemm.md",
+          .out_dtypes = kBf16,
+          .n_multiple = 16,
+          .k_multiple = 64};
+}
+
 constexpr KernelInfo kFlash{.name = "flash",
                             .operation = "attention",
                             .summary = "production: K6 with persistent blocks, and every feature",
@@ -74,6 +88,9 @@ constexpr std::array kKernels = {
                 "docs/worklog/k6.md", kHeadDims),
     ladder_rung("k6", "both: ping-pong and overlap", "docs/worklog/k6.md", kHeadDims),
     kFlash,
+    gemm_bf16_step("gemm_naive", "one thread per output"),
+    gemm_bf16_step("gemm_tiled", "tiles in shared memory, CUDA cores"),
+    gemm_bf16_step("gemm_swizzled", "swizzled tiles, tensor cores by mma.sync"),
     KernelInfo{.name = "cpu",
                .operation = "gemm_nvfp4",
                .summary = "tiles dequantised to FP32, on all cores",
@@ -84,6 +101,17 @@ constexpr std::array kKernels = {
                .doc = "docs/architecture.md",
                .out_dtypes = kFloats,
                .k_multiple = 16},
+    KernelInfo{.name = "nvfp4_simple",
+               .operation = "gemm_nvfp4",
+               .summary = "gemm_swizzled with weights dequantised on their way to its tiles",
+               .device = DeviceKind::cuda,
+               .compute_capability = kHopper,
+               .dtypes = kBf16,
+               .alignment_bytes = 16,
+               .doc = "docs/worklog/nvfp4-gemm.md",
+               .out_dtypes = kFloats,
+               .n_multiple = 16,
+               .k_multiple = 64},
 };
 
 constexpr std::array<std::string_view, cuda::kFlashChoiceCount> kFlashRowNames = {

@@ -108,6 +108,31 @@ TEST(GemmCall, OnAGpuThatIsNotThereIsRefused) {
   expect_refused({"no_device", move, "device", {"cuda:0"}, ErrorCode::no_device});
 }
 
+TEST(GemmBf16, NamesWhatIsWrong) {
+  HostTensor a(DType::bf16, {5, 64});
+  HostTensor b(DType::bf16, {32, 64});
+  HostTensor c(DType::bf16, {5, 32});
+  const auto expect_throws = [](const GemmBf16Tensors& tensors, const char* message) {
+    try {
+      gemm_bf16(tensors);
+      FAIL() << "no exception";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::StartsWith(message));
+    }
+  };
+  const GemmBf16Tensors right{.a = a.view(), .b = b.view(), .c = c.view()};
+  expect_throws(right, "kernel: no kernel takes tensors on cpu");
+  GemmBf16Tensors wrong = right;
+  wrong.b.shape[1] = 32;
+  expect_throws(wrong, "b: columns is 32, must equal a's 64");
+  wrong = right;
+  wrong.c.shape[0] = 4;
+  expect_throws(wrong, "c: rows is 4, must equal a's 5");
+  wrong = right;
+  wrong.a.dtype = DType::fp16;
+  expect_throws(wrong, "a: has dtype fp16, must be bf16");
+}
+
 const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
 
 void misplace(ConstTensorView& view, int bytes) {
@@ -233,8 +258,10 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Call& c) { c.tensors.bias->device = kGpu; },
                 "bias",
                 {"cuda:0", "like a"}},
-        BadCall{
-            "kernel", [](Call& c) { c.options.kernel = "k4"; }, "kernel", {"'k4'", "auto, cpu"}}),
+        BadCall{"kernel",
+                [](Call& c) { c.options.kernel = "k4"; },
+                "kernel",
+                {"'k4'", "auto, cpu, nvfp4_simple"}}),
     kCaseName);
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST(Registry, NamesAreUniqueAndFound) {
 
 TEST(Registry, OperationsFollowEachOther) {
   std::vector<const KernelInfo*> all;
-  for (const char* const operation : {"attention", "gemm_nvfp4"}) {
+  for (const char* const operation : {"attention", "gemm_bf16", "gemm_nvfp4"}) {
     for (const KernelInfo& k : kernels(operation)) {
       EXPECT_EQ(k.operation, operation);
       all.push_back(&k);

@@ -17,7 +17,7 @@ PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
 LADDER = ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4", "k5"]
 LADDER += ["k6_pingpong", "k6_overlap", "k6"]
 ATTENTION = ["cpu", *LADDER, "flash"]
-KERNELS = [*ATTENTION, "cpu"]  # of gemm_nvfp4
+KERNELS = [*ATTENTION, "gemm_naive", "gemm_tiled", "gemm_swizzled", "cpu", "nvfp4_simple"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
 SMALL_SWEEP = ["sweep", "--seqlens", "16,32", "--headdims", "16,32", "--tokens", "32",
@@ -82,7 +82,7 @@ def test_list_names_every_kernel_and_why_it_cannot_run(cli):
     for operation, name, last in zip(
         (line.split()[1] for line in blocks[0::3]), KERNELS, blocks[2::3], strict=True
     ):
-        assert operation in ("attention:", "gemm_nvfp4:")
+        assert operation in ("attention:", "gemm_bf16:", "gemm_nvfp4:")
         assert last.strip().startswith("runs here" if name == "cpu" else "cannot run here: device")
 
 
