@@ -11,6 +11,7 @@ namespace tilewright::reference {
 namespace {
 
 constexpr int kBlock = 16;
+constexpr std::int64_t kLarge = 1 << 22;  // products that are worth a thread's start
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Sizes {
@@ -80,10 +81,12 @@ double global_factor(const std::optional<ConstTensorView>& scale, GlobalScale ki
 
 GemmResult gemm_nvfp4(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
   const auto [m, n, k, l] = sizes_of(t);
-  GemmResult result;
+  const auto count = static_cast<std::size_t>(l * m * n);
+  GemmResult result{.c = std::vector<double>(count), .magnitude = std::vector<double>(count)};
   for (std::int64_t batch = 0; batch < l; ++batch) {
     const auto a = values_of(t.a, t.sfa, options.sfa_layout, batch, m, k);
     const auto b = values_of(t.b, t.sfb, options.sfb_layout, batch, n, k);
+#pragma omp parallel for if (m * n * k > kLarge)
     for (std::int64_t i = 0; i < m; ++i) {
       const double row_factor =
           global_factor(t.global_scale_a, options.global_scale_a_kind, batch, i);
@@ -100,8 +103,9 @@ GemmResult gemm_nvfp4(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options
         const double bias = t.bias ? load(*t.bias, j * t.bias->stride[0]) : 0.0;
         const double residual =
             t.residual ? load(*t.residual, row_offset(*t.residual, batch, i) + j) : 0.0;
-        result.c.push_back(sum * factor + bias + residual);
-        result.magnitude.push_back(magnitude * factor + std::abs(bias) + std::abs(residual));
+        const std::size_t index = static_cast<std::size_t>((batch * m + i) * n + j);
+        result.c[index] = sum * factor + bias + residual;
+        result.magnitude[index] = magnitude * factor + std::abs(bias) + std::abs(residual);
       }
     }
   }

@@ -10,8 +10,8 @@ import pathlib
 import shlex
 import subprocess
 
-import jsonschema
 import pytest
+from results_file import read_lines
 
 PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
 LADDER = ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4", "k5"]
@@ -22,44 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
 SMALL_SWEEP = ["sweep", "--seqlens", "16,32", "--headdims", "16,32", "--tokens", "32",
                "--hidden", "64", "--gap", "0"]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def binary():
-    path = os.environ.get("TILEWRIGHT_CLI")
-    if path is None and "TILEWRIGHT_BUILD_DIR" in os.environ:
-        path = os.path.join(os.environ["TILEWRIGHT_BUILD_DIR"], "cli", "tilewright")
-    if path is None:
-        pytest.fail("set TILEWRIGHT_CLI to the tilewright binary, or TILEWRIGHT_BUILD_DIR")
-    if not os.access(path, os.X_OK):
-        pytest.fail(f"there is no program at {path}")
-    return path
-
-
-@pytest.fixture
-def cli(binary, tmp_path):
-    def run(*arguments, **environment):
-        kept = {name: os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH")}
-        return subprocess.run(
-            [binary, *map(str, arguments)],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=120,
-            env=kept | {"CUDA_VISIBLE_DEVICES": ""} | environment,
-        )
-
-    return run
-
-
-def read_lines(path):
-    """A results file's lines, each held against the schema."""
-    schema = json.loads((ROOT / "results" / "schema.json").read_text())
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
-    for line in lines:
-        jsonschema.validate(line, schema)
-    return lines
 
 
 def reproducing_commands(output):

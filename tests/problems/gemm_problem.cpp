@@ -155,20 +155,11 @@ double half_ulp(DType dtype, double value) {
   return std::ldexp(1.0, exponent - digits);
 }
 
-// The oracle's values, rounded to c's dtype, against themselves.
-double rounding_error(const GemmCase& c, const std::vector<double>& expected) {
-  HostTensor rounded(c.c_dtype, {static_cast<std::int64_t>(expected.size())});
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    reference::store(rounded.view(), static_cast<std::int64_t>(i), expected[i]);
-  }
-  return reference::compare(rounded.view(), expected).rel_fro;
-}
-
 void expect_within_bounds(const GemmCase& c, const reference::GemmResult& expected,
                           const ConstTensorView& result) {
   const reference::ErrorNorms norms = reference::compare(result, expected.c);
   EXPECT_TRUE(norms.same_specials);
-  EXPECT_LE(norms.rel_fro, rounding_error(c, expected.c) + 1e-6);
+  EXPECT_LE(norms.rel_fro, reference::rounding_error(c.c_dtype, expected.c) + 1e-6);
   const double sums_error = static_cast<double>(c.k + 4) * 0x1p-24;
   std::size_t i = 0;
   for_each_element(result, [&](std::int64_t row, std::int64_t column, std::int64_t offset) {
