@@ -219,6 +219,7 @@ NB_MODULE(_native, m) {
       .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
 
   bind_nvfp4(m);
+  bind_gemm(m);
 
   nb::class_<AttentionProblem>(m, "AttentionProblem")
       .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
