@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "cli/checkpoint.hpp"
 #include "cli/commands.hpp"
 #include "cli/gemm_tensors.hpp"
 #include "cli/options.hpp"
@@ -22,6 +23,8 @@ struct GemmArguments {
   std::string a_dtype = "bf16";
   bool bias = false;
   bool residual = false;
+  std::string weights;  // empty: a random weight
+  std::string tensor;
 };
 
 // "nvfp4" where `dtype` is of its codes.
@@ -109,11 +112,29 @@ void print(const std::string& kernel, const ResultCase& c, const Outcome& outcom
                            : "not checked");
 }
 
-int run(const GemmArguments& a) {
+// The weight asked for; n, k and l become those of a checkpoint's.
+Nvfp4Operand weight_of(GemmArguments& a) {
+  if (a.weights.empty()) {
+    return random_operand(a.l, a.n, a.k, a.run.seed);
+  }
+  if (a.tensor.empty()) {
+    throw UsageError("--tensor", "is absent, must be given with --weights");
+  }
+  Nvfp4Operand weight = read_weight(a.weights, a.tensor);
+  const ConstTensorView codes = weight.codes.view();
+  a.l = 1;
+  a.n = codes.shape[1];
+  a.k = 2 * codes.shape[2];
+  return weight;
+}
+
+int run(GemmArguments a) {
+  case_of(a);  // sizes that are wrong are refused before anything is made of them
+  Nvfp4Operand weight = weight_of(a);
   const GemmCase c = case_of(a);
   ResultsFile results(a.run.json_path, /*resume=*/false);
   const auto machine = open_machine(parse_device(a.run.device).value_or(default_device()));
-  GemmTensors tensors(c, random_operand(a.l, a.n, a.k, a.run.seed), *machine);
+  GemmTensors tensors(c, std::move(weight), *machine);
   const ResultCase described = result_case(c, tensors.bytes());
   int exit_code = kPass;
   for (const std::string& kernel : kernel_names(a.run.kernels, c.problem, machine->device())) {
@@ -149,13 +170,20 @@ void add_case_options(CLI::App& app, GemmArguments& a) {
       ->capture_default_str();
   app.add_flag("--bias", a.bias, "Add a bias");
   app.add_flag("--residual", a.residual, "Add a residual");
+  app.add_option("--weights", a.weights,
+                 "A safetensors file to take the weight from, and with it n and k; l is 1")
+      ->type_name("FILE");
+  app.add_option("--tensor", a.tensor,
+                 "The layer's name there: NAME.weight, NAME.weight_scale and NAME.weight_scale_2 "
+                 "of ModelOpt, or compressed-tensors' names")
+      ->type_name("NAME");
 }
 
 }  // namespace
 
 Command add_gemm_command(CLI::App& app) {
-  CLI::App* const command = app.add_subcommand(
-      "gemm", "Multiply by a random NVFP4 weight: check and time kernels on one case");
+  CLI::App* const command =
+      app.add_subcommand("gemm", "Multiply by an NVFP4 weight: check and time kernels on one case");
   const auto arguments = std::make_shared<GemmArguments>();
   arguments->run.kernels = {"auto"};
   add_case_options(*command, *arguments);
