@@ -13,6 +13,7 @@
 // Order     of additions: within a step of K, then step by step; not a matter of M, L or the tile.
 // Limits    a tile of B is dequantised anew for every 96 rows of A.
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "common/gemm_epilogue.hpp"
@@ -45,16 +46,21 @@ struct Scratch {
   alignas(64) float sum[kBr * kBc];
 };
 
+constexpr auto kE2m1Values = [] {
+  std::array<float, 16> values{};
+  for (std::uint32_t code = 0; code < 16; ++code) {
+    values[code] = e2m1_to_float(code);
+  }
+  return values;
+}();
+
 // A block's 16 values, the exact products of codes and scale, `stride` apart.
 TILEWRIGHT_INLINE void dequantize_block(const std::uint8_t* codes, std::uint8_t scale_bits,
                                         float* out, int stride) {
   const float scale = e4m3_to_float(scale_bits);
-  float value[kBlock];
-  for (int i = 0; i < kBlock; ++i) {
-    value[i] = e2m1_to_float(codes[i / 2] >> 4 * (i % 2)) * scale;
-  }
-  for (int i = 0; i < kBlock; ++i) {
-    out[i * stride] = value[i];
+  for (int i = 0; i < kBlock / 2; ++i) {
+    out[2 * i * stride] = kE2m1Values[codes[i] & 15] * scale;
+    out[(2 * i + 1) * stride] = kE2m1Values[codes[i] >> 4] * scale;
   }
 }
 
