@@ -31,6 +31,7 @@ Command add_list_command(CLI::App& app);
 Command add_info_command(CLI::App& app);
 Command add_attention_command(CLI::App& app);
 Command add_quantize_command(CLI::App& app);
+Command add_gemm_command(CLI::App& app);
 Command add_sweep_command(CLI::App& app);
 
 }  // namespace tilewright::cli

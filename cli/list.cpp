@@ -37,14 +37,13 @@ std::vector<std::string_view> names_of(std::span<const Feature> features) {
   return names;
 }
 
-// Of the smallest problem that satisfies the kernel's other constraints.
 std::optional<std::string> why_not_here(const KernelInfo& kernel) {
-  AttentionProblem problem{.dtype = kernel.dtypes.front()};
-  if (!kernel.head_dims.empty()) {
-    problem.head_dim = kernel.head_dims.front().qk;
-    problem.value_dim = kernel.head_dims.front().v;
+  try {
+    const auto reason = can_run(kernel, device_info(device_for(kernel, std::nullopt)));
+    return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
+  } catch (const Error& error) {  // there is no such device
+    return error.what();
   }
-  return why_not(kernel, problem, device_for(kernel, std::nullopt));
 }
 
 // A list of pairs: the head dim of q and k, and of v and o.
@@ -64,12 +63,32 @@ Json to_json(const KernelInfo& kernel) {
           {"device", kernel.device == DeviceKind::cpu ? "cpu" : "cuda"},
           {"compute_capability", kernel.compute_capability},
           {"dtypes", names_of(kernel.dtypes)},
-          {"head_dims", to_json(kernel.head_dims)},
-          {"features", names_of(kernel.features)},
           {"alignment_bytes", kernel.alignment_bytes},
           {"doc", kernel.doc},
+          {"head_dims", to_json(kernel.head_dims)},
+          {"features", names_of(kernel.features)},
+          {"out_dtypes", names_of(kernel.out_dtypes)},
+          {"n_multiple", kernel.n_multiple},
+          {"k_multiple", kernel.k_multiple},
           {"can_run", !reason},
           {"reason", reason ? Json(*reason) : Json()}};
+}
+
+std::string attention_limits(const KernelInfo& kernel) {
+  const std::string head_dims =
+      kernel.head_dims.empty() ? "any"
+                               : fmt::format("{}", fmt::join(names_of(kernel.head_dims), ", "));
+  const std::string features =
+      kernel.features.empty()
+          ? ""
+          : fmt::format("takes {}; ", fmt::join(names_of(kernel.features), ", "));
+  return fmt::format("head dim {}; {}", head_dims, features);
+}
+
+std::string gemm_limits(const KernelInfo& kernel) {
+  return fmt::format("of c {}; N in steps of {}, K of {}; ",
+                     fmt::join(names_of(kernel.out_dtypes), ", "), kernel.n_multiple,
+                     kernel.k_multiple);
 }
 
 void print(const KernelInfo& kernel) {
@@ -77,17 +96,11 @@ void print(const KernelInfo& kernel) {
                                  ? "cpu"
                                  : fmt::format("cuda {}.{}", kernel.compute_capability / 10,
                                                kernel.compute_capability % 10);
-  const std::string head_dims =
-      kernel.head_dims.empty() ? "any"
-                               : fmt::format("{}", fmt::join(names_of(kernel.head_dims), ", "));
   fmt::print("{:<6} {}: {}\n", kernel.name, kernel.operation, kernel.summary);
-  const std::string features =
-      kernel.features.empty()
-          ? ""
-          : fmt::format("takes {}; ", fmt::join(names_of(kernel.features), ", "));
-  fmt::print("       on {}; dtype {}; head dim {}; {}aligned to {} bytes; {}\n", device,
-             fmt::join(names_of(kernel.dtypes), ", "), head_dims, features, kernel.alignment_bytes,
-             kernel.doc);
+  fmt::print("       on {}; dtype {}; {}aligned to {} bytes; {}\n", device,
+             fmt::join(names_of(kernel.dtypes), ", "),
+             kernel.operation == "attention" ? attention_limits(kernel) : gemm_limits(kernel),
+             kernel.alignment_bytes, kernel.doc);
   const std::optional<std::string> reason = why_not_here(kernel);
   fmt::print("       {}\n", reason ? "cannot run here: " + *reason : "runs here");
 }

@@ -1,4 +1,4 @@
-// The command line: tilewright list | info | attention | quantize | sweep.
+// The command line: tilewright list | info | attention | quantize | gemm | sweep.
 #include <fmt/core.h>
 
 #include <array>
@@ -33,9 +33,9 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit status: 0 pass, 1 wrong result, 2 bad usage, 3 not supported by this machine or "
       "build.");
-  const std::array commands = {add_list_command(app), add_info_command(app),
+  const std::array commands = {add_list_command(app),      add_info_command(app),
                                add_attention_command(app), add_quantize_command(app),
-                               add_sweep_command(app)};
+                               add_gemm_command(app),      add_sweep_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -27,8 +27,8 @@ std::vector<const KernelInfo*> runnable_kernels(Device device,
                                                 const std::vector<AttentionProblem>& problems) {
   std::vector<const KernelInfo*> runnable;
   std::string reason;
-  for (const KernelInfo& kernel : kernels()) {
-    if (kernel.operation != "attention" || kernel.device != device.kind) {
+  for (const KernelInfo& kernel : kernels("attention")) {
+    if (kernel.device != device.kind) {
       continue;
     }
     const bool can_run_one = std::ranges::any_of(problems, [&](const AttentionProblem& problem) {
@@ -48,10 +48,10 @@ std::vector<const KernelInfo*> runnable_kernels(Device device,
 }
 
 const KernelInfo* named_kernel(const std::string& option, const std::string& kernel_name) {
-  const KernelInfo* const kernel = find_kernel(kernel_name);
+  const KernelInfo* const kernel = find_kernel("attention", kernel_name);
   if (kernel == nullptr) {
     std::vector<std::string_view> known;
-    for (const KernelInfo& each : kernels()) {
+    for (const KernelInfo& each : kernels("attention")) {
       known.push_back(each.name);
     }
     throw UsageError(option, fmt::format("is '{}', must be auto, all or some of {}", kernel_name,

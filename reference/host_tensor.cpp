@@ -174,4 +174,12 @@ ErrorNorms compare(const ConstTensorView& actual, const std::vector<double>& exp
   return norms;
 }
 
+double rounding_error(DType dtype, const std::vector<double>& expected) {
+  HostTensor rounded(dtype, {static_cast<std::int64_t>(expected.size())});
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    store(rounded.view(), static_cast<std::int64_t>(i), expected[i]);
+  }
+  return compare(rounded.view(), expected).rel_fro;
+}
+
 }  // namespace tilewright::reference

@@ -53,4 +53,7 @@ struct ErrorNorms {
 // Elements where both sides hold the same infinity or NaN do not enter the norms.
 ErrorNorms compare(const ConstTensorView& actual, const std::vector<double>& expected);
 
+// The relative error of the expected values rounded to a dtype.
+double rounding_error(DType dtype, const std::vector<double>& expected);
+
 }  // namespace tilewright::reference

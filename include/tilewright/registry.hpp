@@ -48,28 +48,36 @@ inline std::string name(HeadDims dims) {
 // One kernel's row: everything a person or a dispatcher wants to know before calling it.
 struct KernelInfo {
   std::string_view name;          // what AttentionOptions::kernel takes
-  std::string_view operation;     // "attention"
+  std::string_view operation;     // "attention", "gemm_bf16" or "gemm_nvfp4"
   std::string_view summary;       // one line
   DeviceKind device;              // where its tensors live
   int compute_capability;         // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
-  std::span<const DType> dtypes;  // of q, k and v
-  std::span<const HeadDims> head_dims;  // empty: any
-  std::span<const Feature> features;
-  int alignment_bytes;   // of base pointers and outer strides of q, k, v and o
+  std::span<const DType> dtypes;  // of q, k and v; of a
+  int alignment_bytes;   // of base pointers and outer strides of q, k, v and o, or of a, b and c
   std::string_view doc;  // its worklog page, relative to the repository
+
+  // Of attention.
+  std::span<const HeadDims> head_dims = {};  // empty: any
+  std::span<const Feature> features = {};
+
+  // Of a GEMM.
+  std::span<const DType> out_dtypes = {};  // of c
+  int n_multiple = 1;                      // what N and K must be multiples of
+  int k_multiple = 1;
 };
 
-// All kernels of this version, in the ladder's order, whether or not this build or machine can run
-// them.
+// All kernels of this version, whether or not this build or machine can run them; those of an
+// operation follow each other, in ascending order of speed.
 std::span<const KernelInfo> kernels();
+std::span<const KernelInfo> kernels(std::string_view operation);
 
 // The shapes of tiles that "flash" chooses from, each as a kernel of its own: "flash/0" and on, the
 // rows of its table. They are there to be measured: a row runs all that its shape can, be it the
 // best for it or not. kernels() has none of them, and "auto" never takes one.
 std::span<const KernelInfo> flash_rows();
 
-// The kernel of that name, of kernels() or flash_rows(), or null.
-const KernelInfo* find_kernel(std::string_view name);
+// An operation's kernel of that name, of kernels() or flash_rows(), or null.
+const KernelInfo* find_kernel(std::string_view operation, std::string_view name);
 
 // The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
 // are checked against alignment_bytes when the tensors are given. Of packed sequences `batch` is
@@ -93,6 +101,17 @@ struct AttentionProblem {
   bool batch_invariant = false;
 
   bool asks_for(Feature feature) const;
+};
+
+// The same of a GEMM: c (l, m, n) = a (l, m, k) times the transpose of b (l, n, k).
+struct GemmProblem {
+  DType a_dtype = DType::bf16;  // e2m1x2: NVFP4
+  DType c_dtype = DType::bf16;
+  std::int64_t m = 1;
+  std::int64_t n = 16;
+  std::int64_t k = 64;
+  std::int64_t l = 1;
+  bool batch_invariant = false;
 };
 
 // A device's properties that decide which kernels run there.
@@ -120,15 +139,21 @@ struct Reason {
 };
 
 // Nothing where `kernel` runs `problem` on `device`; else the first reason why it does not. A pure
-// function of its arguments and of how the library was built.
+// function of its arguments and of how the library was built. The problem is one of the kernel's
+// operation; without one, the device is all that is looked at.
 std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
                               const DeviceInfo& device);
+std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& problem,
+                              const DeviceInfo& device);
+std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device);
 
 // The one of flash_rows() in which "flash" runs `problem` on `device`; null where none takes it.
 const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device);
 
 // Bytes of workspace that `kernel` needs for `problem` on `device`.
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
+                            const DeviceInfo& device);
+std::size_t workspace_bytes(const KernelInfo& kernel, const GemmProblem& problem,
                             const DeviceInfo& device);
 
 }  // namespace tilewright

@@ -23,6 +23,7 @@ from tilewright._errors import (
 
 if TYPE_CHECKING:
     from tilewright._attention import attention
+    from tilewright._gemm import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
     from tilewright._native import commit as __commit__
     from tilewright._native import version as __version__
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "attention",
     "dequantize_nvfp4",
+    "gemm_nvfp4",
     "kernels",
     "quantize_nvfp4",
     "swizzle_scales",
@@ -55,6 +57,7 @@ _LAZY = {
     "attention": ("tilewright._attention", "attention"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
+    "gemm_nvfp4": ("tilewright._gemm", "gemm_nvfp4"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
     "quantize_nvfp4": ("tilewright._nvfp4", "quantize_nvfp4"),
     "swizzle_scales": ("tilewright._nvfp4", "swizzle_scales"),

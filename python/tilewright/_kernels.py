@@ -10,27 +10,30 @@ from tilewright import _native
 class Kernel:
     """One kernel of the library, and whether this machine can run it."""
 
-    name: str  # what attention(kernel=...) takes
-    operation: str
+    name: str  # what attention(kernel=...) or gemm_nvfp4(kernel=...) takes
+    operation: str  # "attention", "gemm_bf16" or "gemm_nvfp4"
     summary: str
     device: str  # where its tensors live: "cpu" or "cuda"
     compute_capability: int  # the GPU it is built for, 90 for Hopper; 0 on the CPU
-    dtypes: tuple[str, ...]  # of "fp32", "fp16", "bf16"
+    dtypes: tuple[str, ...]  # of "fp32", "fp16", "bf16", "e2m1x2"; of a GEMM's a
     head_dims: tuple[tuple[int, int], ...]  # of q and k, and of v; empty: any
     features: tuple[str, ...]  # of "window", "softcap", "sinks", "packed", "unnormalized"
+    out_dtypes: tuple[str, ...]  # of a GEMM's c
+    n_multiple: int  # what a GEMM's N and K must be multiples of
+    k_multiple: int
     alignment_bytes: int  # of base pointers and outer strides
     doc: str  # its page in the repository
     why_not: str | None  # why this machine cannot run it; None where it can
 
 
 def kernels() -> list[Kernel]:
-    """All kernels of this version, in ascending order of speed."""
-    return [_kernel(row) for row in _native.kernels()]
+    """All kernels of this version, operation by operation, in ascending order of speed."""
+    return [Kernel(**row) for row in _native.kernels()]
 
 
 def flash_rows() -> list[Kernel]:
     """The shapes that "flash" chooses from, each as a kernel of its own, for measuring them."""
-    return [_kernel(row) for row in _native.flash_rows()]
+    return [Kernel(**row) for row in _native.flash_rows()]
 
 
 def flash_row_of(case: dict[str, Any]) -> str:
@@ -43,7 +46,3 @@ def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     fields = dict(case)
     packed = fields.pop("lengths", None) is not None
     return _native.AttentionProblem(**fields, packed=packed)
-
-
-def _kernel(row: dict[str, Any]) -> Kernel:
-    return Kernel(**row, why_not=_native.why_not(row["name"]))

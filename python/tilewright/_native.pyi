@@ -46,6 +46,21 @@ class QuantizeNvfp4Call:
     def workspace_bytes(self) -> int: ...
     def run(self, workspace: Tensor | None, stream: int) -> None: ...
 
+class GemmNvfp4Call:
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        *,
+        sfa_swizzled: bool,
+        sfb_swizzled: bool,
+        decode_a: bool,
+        decode_b: bool,
+        batch_invariant: bool,
+        kernel_name: str,
+    ) -> None: ...
+    def workspace_bytes(self) -> int: ...
+    def run(self, workspace: Tensor | None, stream: int) -> None: ...
+
 def dequantize_nvfp4(
     tensors: dict[str, Tensor], *, swizzled: bool, decode: bool, stream: int
 ) -> None: ...

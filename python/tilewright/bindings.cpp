@@ -81,6 +81,20 @@ class AttentionCall {
   AttentionOptions options_;
 };
 
+// Why a kernel cannot run a problem on a device of its kind; nothing where it can. Without a
+// problem, the device is the only reason.
+std::optional<std::string> why_not(const KernelInfo& kernel,
+                                   const std::optional<AttentionProblem>& problem,
+                                   int device_index) {
+  try {
+    const DeviceInfo& device = device_info({kernel.device, device_index});
+    const auto reason = problem ? can_run(kernel, *problem, device) : can_run(kernel, device);
+    return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
+  } catch (const Error& error) {  // there is no such device
+    return error.what();
+  }
+}
+
 // A row of the kernel table, as keyword arguments of tilewright.Kernel.
 nb::dict to_dict(const KernelInfo& kernel) {
   const auto text = [](std::string_view view) { return nb::str(view.data(), view.size()); };
@@ -105,8 +119,16 @@ nb::dict to_dict(const KernelInfo& kernel) {
     features.append(text(name(feature)));
   }
   row["features"] = nb::tuple(features);
+  nb::list out_dtypes;
+  for (const DType dtype : kernel.out_dtypes) {
+    out_dtypes.append(text(name(dtype)));
+  }
+  row["out_dtypes"] = nb::tuple(out_dtypes);
+  row["n_multiple"] = kernel.n_multiple;
+  row["k_multiple"] = kernel.k_multiple;
   row["alignment_bytes"] = kernel.alignment_bytes;
   row["doc"] = text(kernel.doc);
+  row["why_not"] = nb::cast(why_not(kernel, std::nullopt, 0));
   return row;
 }
 
@@ -143,33 +165,14 @@ AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, std::i
           .packed_queries = packed};
 }
 
-// A small problem that a kernel takes.
-AttentionProblem smallest_problem(const KernelInfo& kernel) {
-  AttentionProblem problem;
-  problem.dtype = kernel.dtypes.front();
-  if (!kernel.head_dims.empty()) {
-    problem.head_dim = kernel.head_dims.front().qk;
-    problem.value_dim = kernel.head_dims.front().v;
-  }
-  return problem;
-}
-
-// Why a kernel cannot run a problem on a device of its kind; nothing where it can. Without a
-// problem, the device is the only reason.
-std::optional<std::string> why_not(std::string_view kernel_name,
-                                   const std::optional<AttentionProblem>& problem,
-                                   int device_index) {
-  const KernelInfo* kernel = find_kernel(kernel_name);
+std::optional<std::string> py_why_not(std::string_view kernel_name,
+                                      const std::optional<AttentionProblem>& problem,
+                                      int device_index) {
+  const KernelInfo* kernel = find_kernel("attention", kernel_name);
   if (kernel == nullptr) {
     fail("kernel", "is '" + std::string(kernel_name) + "', must be one of kernels()");
   }
-  try {
-    const auto reason = can_run(*kernel, problem.value_or(smallest_problem(*kernel)),
-                                device_info({kernel->device, device_index}));
-    return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
-  } catch (const Error& error) {  // there is no such device
-    return error.what();
-  }
+  return why_not(*kernel, problem, device_index);
 }
 
 std::string_view py_flash_row_of(const AttentionProblem& problem, int multiprocessors) {
@@ -216,6 +219,7 @@ NB_MODULE(_native, m) {
       .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
 
   bind_nvfp4(m);
+  bind_gemm(m);
 
   nb::class_<AttentionProblem>(m, "AttentionProblem")
       .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
@@ -226,7 +230,7 @@ NB_MODULE(_native, m) {
   m.def("flash_rows", [] { return to_list(flash_rows()); });
   m.def("flash_row_of", &py_flash_row_of, nb::arg("problem"), nb::kw_only(),
         nb::arg("multiprocessors"));
-  m.def("why_not", &why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
+  m.def("why_not", &py_why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
         nb::kw_only(), nb::arg("device_index") = 0);
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());

@@ -2,37 +2,17 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
-#include "native_tensor.hpp"
+#include "nvfp4_arguments.hpp"
 #include "tilewright/nvfp4.hpp"
 
 namespace tilewright {
 namespace {
 
-const TensorView& view(const nb::dict& tensors, const char* argument) {
-  return nb::cast<const Tensor&>(tensors[argument]).view();
-}
-
-std::optional<TensorView> find(const nb::dict& tensors, const char* argument) {
-  return tensors.contains(argument) ? std::optional(view(tensors, argument)) : std::nullopt;
-}
-
-ScaleLayout to_layout(bool is_swizzled) {
-  return is_swizzled ? ScaleLayout::swizzled : ScaleLayout::linear;
-}
-
-GlobalScale to_kind(bool is_decode) {
-  return is_decode ? GlobalScale::decode : GlobalScale::encode;
-}
-
-Stream to_stream(std::uintptr_t stream) { return reinterpret_cast<Stream>(stream); }
-
 // A call's tensors and options, put together once for the workspace query and the call itself.
 class QuantizeNvfp4Call {
  public:
-  // `tensors` has a Tensor for each argument that is given, under its C++ name.
   QuantizeNvfp4Call(const nb::dict& tensors, bool swizzled, bool decode)
       : owners_(tensors),
         tensors_{.x = view(tensors, "x"),

@@ -17,8 +17,9 @@ namespace tilewright {
 
 namespace nb = nanobind;
 
-// Adds the functions of tilewright/nvfp4.hpp to the module.
+// Add the functions of tilewright/nvfp4.hpp and tilewright/gemm.hpp to the module.
 void bind_nvfp4(nb::module_& m);
+void bind_gemm(nb::module_& m);
 
 [[noreturn]] inline void fail(const std::string& argument, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, argument, message);

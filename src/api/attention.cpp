@@ -9,6 +9,7 @@
 #include "attention_params.hpp"
 #include "cpu/cpu_attention.hpp"
 #include "cuda/cuda_backend.hpp"
+#include "kernel_selection.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
@@ -39,55 +40,15 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .batch_invariant = options.batch_invariant};
 }
 
-void throw_if(const std::optional<Reason>& reason) {
-  if (reason) {
-    throw Error(reason->code, reason->argument, reason->message);
-  }
-}
-
-const KernelInfo& named_kernel(std::string_view kernel_name) {
-  if (const KernelInfo* kernel = find_kernel(kernel_name)) {
-    return *kernel;
-  }
-  std::string known = "auto";
-  for (const KernelInfo& kernel : kernels()) {
-    known += ", " + std::string(kernel.name);
-  }
-  known += ", or a row of flash's table, " + std::string(flash_rows().front().name) + " to " +
-           std::string(flash_rows().back().name);
-  fail("kernel", "is '" + std::string(kernel_name) + "', must be one of " + known);
-}
-
-// The kernel that will run: the named one, or for "auto" the last of the table that can, since the
-// table ascends in speed.
 const KernelInfo& select_kernel(const AttentionTensors& t, const AttentionOptions& options) {
   const AttentionProblem problem = problem_of(t, options);
-  if (options.kernel != "auto") {
-    const KernelInfo& kernel = named_kernel(options.kernel);
-    if (kernel.device != t.q.device.kind) {
-      fail("q", "is on " + name(t.q.device) + ", kernel " + std::string(kernel.name) +
-                    " takes tensors on " + (kernel.device == DeviceKind::cpu ? "the cpu" : "cuda"));
-    }
-    throw_if(can_run(kernel, problem, device_info(t.q.device)));
-    return kernel;
+  if (options.kernel == "auto") {
+    return fastest_kernel("attention", problem, t.q.device);
   }
-  const DeviceInfo& device = device_info(t.q.device);
-  std::optional<Reason> first_reason;
-  for (std::size_t i = kernels().size(); i-- > 0;) {
-    const KernelInfo& kernel = kernels()[i];
-    if (kernel.operation != "attention" || kernel.device != t.q.device.kind) {
-      continue;
-    }
-    const std::optional<Reason> reason = can_run(kernel, problem, device);
-    if (!reason) {
-      return kernel;
-    }
-    if (!first_reason) {
-      first_reason = reason;
-    }
-  }
-  throw_if(first_reason);
-  throw Error(ErrorCode::unsupported, "kernel", "no kernel takes tensors on " + name(t.q.device));
+  static const std::string kRows = ", or a row of flash's table, " +
+                                   std::string(flash_rows().front().name) + " to " +
+                                   std::string(flash_rows().back().name);
+  return checked_kernel(named_kernel("attention", options.kernel, kRows), problem, t.q.device, "q");
 }
 
 const KernelInfo& check_and_select(const AttentionTensors& t, const AttentionOptions& options) {

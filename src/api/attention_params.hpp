@@ -66,7 +66,4 @@ struct AttentionParams {
   bool batch_invariant = false;
 };
 
-// Runs one kernel on checked arguments. CPU kernels ignore the stream.
-using AttentionLaunch = void (*)(const AttentionParams&, Stream);
-
 }  // namespace tilewright

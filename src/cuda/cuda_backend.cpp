@@ -9,12 +9,17 @@
 #include "cuda/attention/flash/launch.hpp"
 #include "cuda/attention/launchers.hpp"
 #include "cuda/common/error.hpp"
+#include "cuda/gemm/launchers.hpp"
 #include "cuda/nvfp4/launchers.hpp"
 
 namespace tilewright::cuda {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 12> kAttentionLaunchers = {{
+// Launchers by the names of their kernels.
+template <typename Params, std::size_t kCount>
+using Launchers = std::array<std::pair<std::string_view, void (*)(const Params&, Stream)>, kCount>;
+
+constexpr Launchers<AttentionParams, 12> kAttentionLaunchers = {{
     {"k1", launch_k1},
     {"k2", launch_k2},
     {"k3_1", launch_k3_1},
@@ -28,6 +33,22 @@ constexpr std::array<std::pair<std::string_view, AttentionLaunch>, 12> kAttentio
     {"k6", launch_k6},
     {"flash", launch_flash},
 }};
+
+constexpr Launchers<GemmBf16Params, 3> kGemmBf16Launchers = {{
+    {"gemm_naive", launch_gemm_naive},
+    {"gemm_tiled", launch_gemm_tiled},
+    {"gemm_swizzled", launch_gemm_swizzled},
+}};
+
+constexpr Launchers<GemmNvfp4Params, 1> kGemmNvfp4Launchers = {{
+    {"nvfp4_simple", launch_nvfp4_simple},
+}};
+
+// Of a name that the table has.
+auto launcher_of(const auto& launchers, std::string_view kernel) {
+  return std::ranges::find(launchers, kernel, [](const auto& entry) { return entry.first; })
+      ->second;
+}
 
 int attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
@@ -92,9 +113,19 @@ void run_attention(std::string_view kernel, const AttentionParams& params, int d
   if (const std::optional<int> row = flash_row_named(kernel)) {
     return launch_flash_row(*row, params, stream);
   }
-  const auto* const launcher = std::ranges::find(
-      kAttentionLaunchers, kernel, &std::pair<std::string_view, AttentionLaunch>::first);
-  launcher->second(params, stream);
+  launcher_of(kAttentionLaunchers, kernel)(params, stream);
+}
+
+void run_gemm_bf16(std::string_view kernel, const GemmBf16Params& params, int device,
+                   Stream stream) {
+  const DeviceGuard guard(device);
+  launcher_of(kGemmBf16Launchers, kernel)(params, stream);
+}
+
+void run_gemm_nvfp4(std::string_view kernel, const GemmNvfp4Params& params, int device,
+                    Stream stream) {
+  const DeviceGuard guard(device);
+  launcher_of(kGemmNvfp4Launchers, kernel)(params, stream);
 }
 
 void run_quantize_nvfp4(const QuantizeNvfp4Params& params, int device, Stream stream) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention_params.hpp"
+#include "gemm_params.hpp"
 #include "nvfp4_params.hpp"
 #include "tilewright/registry.hpp"
 
@@ -24,6 +25,12 @@ DeviceInfo device_info(int index);
 // device's stream.
 void run_attention(std::string_view kernel, const AttentionParams& params, int device,
                    Stream stream);
+
+// Queue the matrix product of that name, of a CUDA row of kernels(), on a device's stream.
+void run_gemm_bf16(std::string_view kernel, const GemmBf16Params& params, int device,
+                   Stream stream);
+void run_gemm_nvfp4(std::string_view kernel, const GemmNvfp4Params& params, int device,
+                    Stream stream);
 
 // Queue the kernels of tilewright/nvfp4.hpp on a device's stream.
 void run_quantize_nvfp4(const QuantizeNvfp4Params& params, int device, Stream stream);

@@ -16,6 +16,14 @@ void run_attention(std::string_view, const AttentionParams&, int device, Stream)
   device_info(device);
 }
 
+void run_gemm_bf16(std::string_view, const GemmBf16Params&, int device, Stream) {
+  device_info(device);
+}
+
+void run_gemm_nvfp4(std::string_view, const GemmNvfp4Params&, int device, Stream) {
+  device_info(device);
+}
+
 void run_quantize_nvfp4(const QuantizeNvfp4Params&, int device, Stream) { device_info(device); }
 
 void run_dequantize_nvfp4(const DequantizeNvfp4Params&, int device, Stream) { device_info(device); }

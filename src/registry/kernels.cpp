@@ -5,6 +5,7 @@
 
 #include "cuda/attention/flash/plan.hpp"
 #include "cuda/cuda_backend.hpp"
+#include "registry/reasons.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
@@ -13,6 +14,7 @@ namespace {
 constexpr std::array kBf16 = {DType::bf16};
 constexpr std::array kHalves = {DType::bf16, DType::fp16};
 constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
+constexpr std::array kGemmOperands = {DType::bf16, DType::fp16, DType::e2m1x2};
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{256, 256}};
 constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
 constexpr std::array kFlashHeadDims = {HeadDims{64, 64},   HeadDims{96, 96},   HeadDims{128, 128},
@@ -30,13 +32,37 @@ constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary
           .device = DeviceKind::cuda,
           .compute_capability = kHopper,
           .dtypes = kBf16,
-          .head_dims = head_dims,
-          .features = {},
           .alignment_bytes = 16,
-          .doc = doc};
+          .doc = doc,
+          .head_dims = head_dims};
 }
 
-// Ascending in speed: "auto" takes the last row that can run the problem.
+constexpr KernelInfo gemm_bf16_step(std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .operation = "gemm_bf16",
+          .summary = summary,
+          .device = DeviceKind::cuda,
+          .compute_capability = kHopper,
+          .dtypes = kBf16,
+          .alignment_bytes = 16,
+          .doc = "docs/worklog/nvfp4-gemm.md",
+          .out_dtypes = kBf16,
+          .n_multiple = 16,
+          .k_multiple = 64};
+}
+
+constexpr KernelInfo kFlash{.name = "flash",
+                            .operation = "attention",
+                            .summary = "production: K6 with persistent blocks, and every feature",
+                            .device = DeviceKind::cuda,
+                            .compute_capability = kHopper,
+                            .dtypes = kHalves,
+                            .alignment_bytes = 16,
+                            .doc = "docs/worklog/flash.md",
+                            .head_dims = kFlashHeadDims,
+                            .features = kAllFeatures};
+
+// Operation by operation, ascending in speed: "auto" takes the last row that can run the problem.
 constexpr std::array kKernels = {
     KernelInfo{.name = "cpu",
                .operation = "attention",
@@ -44,10 +70,9 @@ constexpr std::array kKernels = {
                .device = DeviceKind::cpu,
                .compute_capability = 0,
                .dtypes = kFloats,
-               .head_dims = {},
-               .features = kAllFeatures,
                .alignment_bytes = 1,
-               .doc = "docs/architecture.md"},
+               .doc = "docs/architecture.md",
+               .features = kAllFeatures},
     ladder_rung("k1", "naive: three launches, S in global memory", "docs/worklog/k1.md"),
     ladder_rung("k2", "tiled online softmax in one kernel, CUDA cores", "docs/worklog/k2.md"),
     ladder_rung("k3_1", "K2 fed by TMA, one stage", "docs/worklog/k3.md"),
@@ -62,16 +87,31 @@ constexpr std::array kKernels = {
     ladder_rung("k6_overlap", "K5 with the softmax of a tile under the product of the last",
                 "docs/worklog/k6.md", kHeadDims),
     ladder_rung("k6", "both: ping-pong and overlap", "docs/worklog/k6.md", kHeadDims),
-    KernelInfo{.name = "flash",
-               .operation = "attention",
-               .summary = "production: K6 with persistent blocks, and every feature",
+    kFlash,
+    gemm_bf16_step("gemm_naive", "one thread per output"),
+    gemm_bf16_step("gemm_tiled", "tiles in shared memory, CUDA cores"),
+    gemm_bf16_step("gemm_swizzled", "swizzled tiles, tensor cores by mma.sync"),
+    KernelInfo{.name = "cpu",
+               .operation = "gemm_nvfp4",
+               .summary = "tiles dequantised to FP32, on all cores",
+               .device = DeviceKind::cpu,
+               .compute_capability = 0,
+               .dtypes = kGemmOperands,
+               .alignment_bytes = 1,
+               .doc = "docs/architecture.md",
+               .out_dtypes = kFloats,
+               .k_multiple = 16},
+    KernelInfo{.name = "nvfp4_simple",
+               .operation = "gemm_nvfp4",
+               .summary = "gemm_swizzled with weights dequantised on their way to its tiles",
                .device = DeviceKind::cuda,
                .compute_capability = kHopper,
-               .dtypes = kHalves,
-               .head_dims = kFlashHeadDims,
-               .features = kAllFeatures,
+               .dtypes = kBf16,
                .alignment_bytes = 16,
-               .doc = "docs/worklog/flash.md"},
+               .doc = "docs/worklog/nvfp4-gemm.md",
+               .out_dtypes = kFloats,
+               .n_multiple = 16,
+               .k_multiple = 64},
 };
 
 constexpr std::array<std::string_view, cuda::kFlashChoiceCount> kFlashRowNames = {
@@ -91,7 +131,7 @@ constexpr auto kFlashRowHeadDims = [] {
 // "flash", narrowed to what each of its shapes can run.
 constexpr auto kFlashRows = [] {
   std::array<KernelInfo, cuda::kFlashChoiceCount> rows{};
-  rows.fill(kKernels.back());
+  rows.fill(kFlash);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const cuda::FlashChoice& shape = cuda::kFlashChoices[i];
     rows[i].name = kFlashRowNames[i];
@@ -107,52 +147,6 @@ constexpr auto kFlashRows = [] {
   return rows;
 }();
 
-template <typename Range, typename Format>
-std::string join(const Range& range, Format format) {
-  std::string text;
-  for (const auto& item : range) {
-    text += (text.empty() ? "" : ", ") + std::string(format(item));
-  }
-  return text;
-}
-
-std::string capability_text(int capability) {
-  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
-}
-
-std::optional<Reason> device_reason(const KernelInfo& kernel, const DeviceInfo& device) {
-  if (kernel.device == DeviceKind::cuda && !cuda::is_built()) {
-    return Reason{ErrorCode::no_device, "kernel",
-                  std::string(kernel.name) + " needs CUDA, and this build of Tilewright has none"};
-  }
-  if (kernel.device != device.device.kind) {
-    return Reason{ErrorCode::unsupported, "device",
-                  "is " + name(device.device) + ", kernel " + std::string(kernel.name) +
-                      " runs on " + (kernel.device == DeviceKind::cpu ? "the cpu" : "cuda")};
-  }
-  if (kernel.compute_capability != device.compute_capability) {
-    return Reason{ErrorCode::unsupported, "device",
-                  "is " + device.name + " of compute capability " +
-                      capability_text(device.compute_capability) + ", kernel " +
-                      std::string(kernel.name) + " is built for " +
-                      capability_text(kernel.compute_capability)};
-  }
-  return std::nullopt;
-}
-
-Reason q_reason(const std::string& what, const KernelInfo& kernel, const std::string& takes) {
-  return {ErrorCode::unsupported, "q",
-          "has " + what + ", kernel " + std::string(kernel.name) + " takes " + takes};
-}
-
-std::optional<Reason> dtype_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
-  if (std::ranges::find(kernel.dtypes, problem.dtype) != kernel.dtypes.end()) {
-    return std::nullopt;
-  }
-  return q_reason("dtype " + std::string(name(problem.dtype)), kernel,
-                  join(kernel.dtypes, [](DType dtype) { return name(dtype); }));
-}
-
 std::optional<Reason> head_dim_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
   const std::int64_t value_dim = problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
   const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim)};
@@ -160,8 +154,11 @@ std::optional<Reason> head_dim_reason(const KernelInfo& kernel, const AttentionP
       std::ranges::find(kernel.head_dims, dims) != kernel.head_dims.end()) {
     return std::nullopt;
   }
-  return q_reason("head_dim " + name(dims), kernel,
-                  join(kernel.head_dims, [](HeadDims each) { return name(each); }));
+  std::string all;
+  for (const HeadDims each : kernel.head_dims) {
+    all += (all.empty() ? "" : ", ") + name(each);
+  }
+  return takes_reason(kernel, "q", "head_dim " + name(dims), all);
 }
 
 // What the caller gave to ask for a feature.
@@ -198,9 +195,9 @@ std::optional<Reason> cluster_reason(const KernelInfo& kernel, const AttentionPr
                   "is true, kernel " + std::string(kernel.name) + " takes no mask"};
   }
   const cuda::FlashChoice& shape = cuda::kFlashChoices[*row];
-  return q_reason("seqlen " + std::to_string(problem.q_len), kernel,
-                  "a multiple of " + std::to_string(shape.cluster) + " tiles of " +
-                      std::to_string(shape.br()) + " rows");
+  return takes_reason(kernel, "q", "seqlen " + std::to_string(problem.q_len),
+                      "a multiple of " + std::to_string(shape.cluster) + " tiles of " +
+                          std::to_string(shape.br()) + " rows");
 }
 
 // Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
@@ -250,11 +247,20 @@ bool AttentionProblem::asks_for(Feature feature) const {
 
 std::span<const KernelInfo> kernels() { return kKernels; }
 
+std::span<const KernelInfo> kernels(std::string_view operation) {
+  const auto is_other = [&](std::string_view other) { return other != operation; };
+  const auto first = std::ranges::find(kKernels, operation, &KernelInfo::operation);
+  const auto last = std::ranges::find_if(first, kKernels.end(), is_other, &KernelInfo::operation);
+  return {first, last};
+}
+
 std::span<const KernelInfo> flash_rows() { return kFlashRows; }
 
-const KernelInfo* find_kernel(std::string_view name) {
+const KernelInfo* find_kernel(std::string_view operation, std::string_view name) {
   for (const std::span<const KernelInfo> table : {kernels(), flash_rows()}) {
-    const auto found = std::ranges::find(table, name, &KernelInfo::name);
+    const auto found = std::ranges::find_if(table, [&](const KernelInfo& kernel) {
+      return kernel.operation == operation && kernel.name == name;
+    });
     if (found != table.end()) {
       return &*found;
     }
@@ -264,10 +270,10 @@ const KernelInfo* find_kernel(std::string_view name) {
 
 std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
                               const DeviceInfo& device) {
-  if (auto reason = device_reason(kernel, device)) {
+  if (auto reason = can_run(kernel, device)) {
     return reason;
   }
-  if (auto reason = dtype_reason(kernel, problem)) {
+  if (auto reason = dtype_reason(kernel, kernel.dtypes, "q", problem.dtype)) {
     return reason;
   }
   if (auto reason = head_dim_reason(kernel, problem)) {

@@ -29,7 +29,7 @@ const FlashChoice& choice_of(const AttentionProblem& problem) {
 }
 
 TEST(FlashPlan, HasAChoiceForAllThatTheTableOfKernelsPromises) {
-  const KernelInfo& flash = *find_kernel("flash");
+  const KernelInfo& flash = *find_kernel("attention", "flash");
   for (const HeadDims dims : flash.head_dims) {
     for (const DType dtype : flash.dtypes) {
       for (const std::int64_t length : {1, 64, 128, 1000, 1024, 2048, 8192, 16384}) {

@@ -26,7 +26,7 @@ DeviceInfo gpu(const char* name, int compute_capability, double gigabytes) {
 const DeviceInfo kH200 = gpu("NVIDIA H200", 90, 141);
 
 const KernelInfo& kernel(std::string_view name) {
-  const KernelInfo* const found = find_kernel(name);
+  const KernelInfo* const found = find_kernel("attention", name);
   if (found == nullptr) {
     throw std::out_of_range(std::string(name));
   }
@@ -34,30 +34,43 @@ const KernelInfo& kernel(std::string_view name) {
 }
 
 TEST(Registry, NamesAreUniqueAndFound) {
-  std::set<std::string_view> names;
+  std::set<std::pair<std::string_view, std::string_view>> names;
   for (const KernelInfo& k : kernels()) {
-    EXPECT_TRUE(names.insert(k.name).second) << k.name;
-    EXPECT_EQ(find_kernel(k.name), &k);
+    EXPECT_TRUE(names.emplace(k.operation, k.name).second) << k.name;
+    EXPECT_EQ(find_kernel(k.operation, k.name), &k);
   }
-  EXPECT_EQ(find_kernel("no such kernel"), nullptr);
-  EXPECT_EQ(find_kernel("auto"), nullptr);
+  EXPECT_EQ(find_kernel("attention", "no such kernel"), nullptr);
+  EXPECT_EQ(find_kernel("no such operation", "cpu"), nullptr);
+  EXPECT_EQ(find_kernel("attention", "auto"), nullptr);
+}
+
+TEST(Registry, OperationsFollowEachOther) {
+  std::vector<const KernelInfo*> all;
+  for (const char* const operation : {"attention", "gemm_bf16", "gemm_nvfp4"}) {
+    for (const KernelInfo& k : kernels(operation)) {
+      EXPECT_EQ(k.operation, operation);
+      all.push_back(&k);
+    }
+  }
+  EXPECT_EQ(all.size(), kernels().size());
+  EXPECT_TRUE(kernels("no such operation").empty());
 }
 
 TEST(Registry, RowsOfFlashAreFoundButNotListed) {
   for (std::size_t i = 0; i < flash_rows().size(); ++i) {
     const KernelInfo& row = flash_rows()[i];
     EXPECT_EQ(row.name, "flash/" + std::to_string(i));
-    EXPECT_EQ(find_kernel(row.name), &row);
+    EXPECT_EQ(find_kernel("attention", row.name), &row);
     EXPECT_EQ(row.doc, kernel("flash").doc);
     EXPECT_THAT(kernels(), testing::Each(testing::Field(&KernelInfo::name, testing::Ne(row.name))));
   }
-  EXPECT_EQ(find_kernel("flash/" + std::to_string(flash_rows().size())), nullptr);
-  EXPECT_EQ(find_kernel("flash/"), nullptr);
+  EXPECT_EQ(find_kernel("attention", "flash/" + std::to_string(flash_rows().size())), nullptr);
+  EXPECT_EQ(find_kernel("attention", "flash/"), nullptr);
 }
 
 TEST(Registry, TheLadderIsInOrder) {
   std::vector<std::string_view> names;
-  for (const KernelInfo& k : kernels()) {
+  for (const KernelInfo& k : kernels("attention")) {
     names.push_back(k.name);
   }
   EXPECT_THAT(names, testing::ElementsAre("cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4",
@@ -79,7 +92,7 @@ TEST(CanRun, EveryCudaKernelTakesTheSweepOnHopper) {
   if (!cuda::is_built()) {
     GTEST_SKIP() << "built without CUDA";
   }
-  for (const KernelInfo& k : kernels()) {
+  for (const KernelInfo& k : kernels("attention")) {
     for (const std::int64_t head_dim : {64, 128}) {
       const AttentionProblem problem{
           .q_len = 16384, .kv_len = 16384, .heads = 32, .head_dim = head_dim};
@@ -92,7 +105,7 @@ TEST(CanRun, SaysThatABuildWithoutCudaHasNoGpuKernels) {
   if (cuda::is_built()) {
     GTEST_SKIP() << "built with CUDA";
   }
-  const auto reason = can_run(kernel("k4"), {}, kH200);
+  const auto reason = can_run(kernel("k4"), kH200);
   ASSERT_TRUE(reason);
   EXPECT_EQ(reason->code, ErrorCode::no_device);
   EXPECT_EQ(reason->argument, "kernel");
@@ -251,9 +264,24 @@ INSTANTIATE_TEST_SUITE_P(
                 {"549755813888", "141000000000", "NVIDIA H200"}}),
     [](const auto& parameter) { return parameter.param.description; });
 
+TEST(CanRunGemm, TheCpuKernelTakesAnyNAndBlocksOfK) {
+  const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
+  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "cpu");
+  EXPECT_FALSE(can_run(gemm, {.a_dtype = DType::e2m1x2, .m = 3, .n = 17, .k = 48}, cpu));
+  const auto wrong_k = can_run(gemm, {.k = 24}, cpu);
+  ASSERT_TRUE(wrong_k);
+  EXPECT_EQ(wrong_k->argument, "b");
+  EXPECT_EQ(wrong_k->message, "has K 24, kernel cpu takes multiples of 16");
+  const auto wrong_dtype = can_run(gemm, {.a_dtype = DType::fp32}, cpu);
+  ASSERT_TRUE(wrong_dtype);
+  EXPECT_EQ(wrong_dtype->message, "has dtype fp32, kernel cpu takes bf16, fp16, e2m1x2");
+  EXPECT_EQ(can_run(gemm, GemmProblem{}, kH200)->argument, "device");
+  EXPECT_EQ(workspace_bytes(gemm, GemmProblem{}, cpu), 0u);
+}
+
 TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
   const AttentionProblem problem{.batch = 3, .q_len = 100, .kv_len = 200, .heads = 5};
-  for (const KernelInfo& k : kernels()) {
+  for (const KernelInfo& k : kernels("attention")) {
     EXPECT_EQ(workspace_bytes(k, problem, kH200), k.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u)
         << k.name;
   }

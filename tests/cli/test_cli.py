@@ -10,55 +10,18 @@ import pathlib
 import shlex
 import subprocess
 
-import jsonschema
 import pytest
+from results_file import read_lines
 
 PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
 LADDER = ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4", "k5"]
 LADDER += ["k6_pingpong", "k6_overlap", "k6"]
-KERNELS = ["cpu", *LADDER, "flash"]
+ATTENTION = ["cpu", *LADDER, "flash"]
+KERNELS = [*ATTENTION, "gemm_naive", "gemm_tiled", "gemm_swizzled", "cpu", "nvfp4_simple"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
 SMALL_SWEEP = ["sweep", "--seqlens", "16,32", "--headdims", "16,32", "--tokens", "32",
                "--hidden", "64", "--gap", "0"]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def binary():
-    path = os.environ.get("TILEWRIGHT_CLI")
-    if path is None and "TILEWRIGHT_BUILD_DIR" in os.environ:
-        path = os.path.join(os.environ["TILEWRIGHT_BUILD_DIR"], "cli", "tilewright")
-    if path is None:
-        pytest.fail("set TILEWRIGHT_CLI to the tilewright binary, or TILEWRIGHT_BUILD_DIR")
-    if not os.access(path, os.X_OK):
-        pytest.fail(f"there is no program at {path}")
-    return path
-
-
-@pytest.fixture
-def cli(binary, tmp_path):
-    def run(*arguments, **environment):
-        kept = {name: os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH")}
-        return subprocess.run(
-            [binary, *map(str, arguments)],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=120,
-            env=kept | {"CUDA_VISIBLE_DEVICES": ""} | environment,
-        )
-
-    return run
-
-
-def read_lines(path):
-    """A results file's lines, each held against the schema."""
-    schema = json.loads((ROOT / "results" / "schema.json").read_text())
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
-    for line in lines:
-        jsonschema.validate(line, schema)
-    return lines
 
 
 def reproducing_commands(output):
@@ -78,8 +41,11 @@ def test_list_names_every_kernel_and_why_it_cannot_run(cli):
     assert result.returncode == PASS
     blocks = result.stdout.splitlines()
     assert [line.split()[0] for line in blocks[0::3]] == KERNELS
-    assert blocks[2].strip() == "runs here"
-    assert all(line.strip().startswith("cannot run here: device: ") for line in blocks[5::3])
+    for operation, name, last in zip(
+        (line.split()[1] for line in blocks[0::3]), KERNELS, blocks[2::3], strict=True
+    ):
+        assert operation in ("attention:", "gemm_bf16:", "gemm_nvfp4:")
+        assert last.strip().startswith("runs here" if name == "cpu" else "cannot run here: device")
 
 
 def test_list_as_json(cli):
@@ -414,7 +380,7 @@ def test_bad_environment_names_the_option(cli, variable, value):
 
 
 def test_unknown_kernel_is_told_the_known_ones(cli):
-    assert ",".join(KERNELS) in cli("attention", "--kernel", "k9").stderr
+    assert ",".join(ATTENTION) in cli("attention", "--kernel", "k9").stderr
 
 
 def test_bad_usage_leaves_the_results_file_alone(cli, tmp_path):

@@ -17,12 +17,12 @@ class KernelTest : public testing::TestWithParam<std::string> {
     if (cuda_device_count() == 0) {
       GTEST_SKIP() << "no CUDA device";
     }
-    if (const auto reason = can_run(kernel(), {}, device_info(kDevice))) {
+    if (const auto reason = can_run(kernel(), device_info(kDevice))) {
       GTEST_SKIP() << reason->message;
     }
   }
 
-  const KernelInfo& kernel() const { return *find_kernel(GetParam()); }
+  const KernelInfo& kernel() const { return *find_kernel("attention", GetParam()); }
 
   bool takes(const Problem& problem) const {
     return !can_run(kernel(), constraints_of(problem), device_info(kDevice));
@@ -34,8 +34,8 @@ class KernelTest : public testing::TestWithParam<std::string> {
 
 inline std::vector<std::string> cuda_attention_kernels() {
   std::vector<std::string> names;
-  for (const KernelInfo& kernel : kernels()) {
-    if (kernel.device == DeviceKind::cuda && kernel.operation == "attention") {
+  for (const KernelInfo& kernel : kernels("attention")) {
+    if (kernel.device == DeviceKind::cuda) {
       names.emplace_back(kernel.name);
     }
   }

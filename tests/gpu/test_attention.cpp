@@ -139,7 +139,7 @@ TEST(FlashRowsGpu, TakeWhatTheyCan) {
     GTEST_SKIP() << "no CUDA device";
   }
   const DeviceInfo& device = device_info({DeviceKind::cuda, 0});
-  if (const auto reason = can_run(*find_kernel("flash"), {}, device)) {
+  if (const auto reason = can_run(*find_kernel("attention", "flash"), device)) {
     GTEST_SKIP() << reason->message;
   }
   for (const KernelInfo& row : flash_rows()) {

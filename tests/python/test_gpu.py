@@ -22,7 +22,11 @@ pytestmark = pytest.mark.skipif(
     torch is None or not torch.cuda.is_available(), reason="needs PyTorch and a CUDA device"
 )
 
-KERNELS = [kernel for kernel in tilewright.kernels() if kernel.device == "cuda"]
+KERNELS = [
+    kernel
+    for kernel in tilewright.kernels()
+    if kernel.operation == "attention" and kernel.device == "cuda"
+]
 FASTEST = KERNELS[-1].name
 POISON = 7.0
 LONG_WAIT_CYCLES = 200_000_000  # about a tenth of a second

@@ -10,17 +10,18 @@ import tilewright
 
 
 def test_the_cpu_kernel_runs_everywhere():
-    by_name = {kernel.name: kernel for kernel in tilewright.kernels()}
-    assert by_name["cpu"].why_not is None
-    assert by_name["cpu"].device == "cpu"
-    assert by_name["cpu"].dtypes == ("fp32", "fp16", "bf16")
+    by_operation = {row.operation: row for row in tilewright.kernels() if row.name == "cpu"}
+    assert by_operation["attention"].dtypes == ("fp32", "fp16", "bf16")
+    assert by_operation["gemm_nvfp4"].dtypes == ("bf16", "fp16", "e2m1x2")
+    assert all(kernel.device == "cpu" for kernel in by_operation.values())
+    assert all(kernel.why_not is None for kernel in by_operation.values())
 
 
 def test_the_ladder_is_listed_with_its_constraints():
-    ladder = [kernel for kernel in tilewright.kernels() if kernel.device == "cuda"]
+    attention = [row for row in tilewright.kernels() if row.operation == "attention"]
+    ladder = [kernel for kernel in attention if kernel.device == "cuda"]
     assert [k.name for k in ladder][:7] == ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4"]
     for kernel in ladder:
-        assert kernel.operation == "attention"
         assert kernel.compute_capability == 90
         assert "bf16" in kernel.dtypes
         assert {(64, 64), (128, 128)} <= set(kernel.head_dims)

@@ -36,6 +36,10 @@ class TilewrightKernel(Peer):
 
 def peers(device: str) -> list[Peer]:
     kind = device.partition(":")[0]
-    kernels = [TilewrightKernel(row) for row in tilewright.kernels() if row.device == kind]
+    kernels = [
+        TilewrightKernel(row)
+        for row in tilewright.kernels()
+        if row.operation == "attention" and row.device == kind
+    ]
     rows = [TilewrightKernel(row, in_all=False) for row in flash_rows() if row.device == kind]
     return kernels + rows

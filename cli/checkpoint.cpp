@@ -1,0 +1,67 @@
+#include "cli/checkpoint.hpp"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "cli/commands.hpp"
+#include "cli/safetensors.hpp"
+
+namespace tilewright::cli {
+namespace {
+
+using reference::HostTensor;
+
+constexpr int kBlock = 16;
+
+// A matrix as a batch of one.
+HostTensor as_batch(const HostTensor& matrix) {
+  const ConstTensorView view = matrix.view();
+  HostTensor batch(view.dtype, {1, view.shape[0], view.shape[1]});
+  std::memcpy(batch.data(), matrix.data(), matrix.bytes());
+  return batch;
+}
+
+void check(const std::string& tensor, const HostTensor& value, DType dtype, int rank) {
+  const ConstTensorView view = value.view();
+  if (view.dtype != dtype || view.rank != rank) {
+    throw UsageError("--tensor",
+                     fmt::format("tensor '{}' is {} of rank {}, must be {} of rank {}", tensor,
+                                 name(view.dtype), view.rank, name(dtype), rank));
+  }
+}
+
+}  // namespace
+
+Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
+  SafetensorsFile file(path);
+  const bool is_modelopt = !file.contains(layer + ".weight_packed");
+  const std::string codes = layer + (is_modelopt ? ".weight" : ".weight_packed");
+  const std::string scales = layer + ".weight_scale";
+  const std::string global = layer + (is_modelopt ? ".weight_scale_2" : ".weight_global_scale");
+  const HostTensor code_matrix = file.read(codes);
+  const HostTensor scale_matrix = file.read(scales);
+  const HostTensor global_scale = file.read(global);
+  check(codes, code_matrix, DType::e2m1x2, 2);
+  check(scales, scale_matrix, DType::e4m3, 2);
+  check(global, global_scale, DType::fp32, 1);
+  const auto& code_shape = code_matrix.view().shape;
+  const auto& scale_shape = scale_matrix.view().shape;
+  if (scale_shape[0] != code_shape[0] || scale_shape[1] * kBlock != code_shape[1] * 2) {
+    throw UsageError(
+        "--tensor",
+        fmt::format("tensor '{}' is ({}, {}), must have a scale for every 8 bytes of "
+                    "'{}', ({}, {})",
+                    scales, scale_shape[0], scale_shape[1], codes, code_shape[0], code_shape[1]));
+  }
+  if (global_scale.view().shape[0] != 1) {
+    throw UsageError("--tensor", fmt::format("tensor '{}' has {} values, must have 1", global,
+                                             global_scale.view().shape[0]));
+  }
+  return {.codes = as_batch(code_matrix),
+          .scales = as_batch(scale_matrix),
+          .global_scale = global_scale,
+          .kind = is_modelopt ? GlobalScale::decode : GlobalScale::encode};
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,15 @@
+// NVFP4 weights of checkpoints.
+#pragma once
+
+#include <string>
+
+#include "cli/gemm_tensors.hpp"
+
+namespace tilewright::cli {
+
+// The weight of a layer, (1, N, K), from a safetensors file: NAME.weight, NAME.weight_scale and
+// NAME.weight_scale_2 as ModelOpt names them, or NAME.weight_packed, NAME.weight_scale and
+// NAME.weight_global_scale as compressed-tensors does. Throws UsageError.
+Nvfp4Operand read_weight(const std::string& path, const std::string& name);
+
+}  // namespace tilewright::cli

@@ -1,0 +1,206 @@
+// tilewright gemm: a matrix product with an NVFP4 weight, checked and timed.
+#include <fmt/core.h>
+
+#include <memory>
+
+#include "cli/checkpoint.hpp"
+#include "cli/commands.hpp"
+#include "cli/gemm_tensors.hpp"
+#include "cli/options.hpp"
+#include "cli/results.hpp"
+
+namespace tilewright::cli {
+namespace {
+
+constexpr std::string_view kOperation = "gemm_nvfp4";
+
+struct GemmArguments {
+  RunOptions run;
+  std::int64_t m = 16;
+  std::int64_t n = 4096;
+  std::int64_t k = 4096;
+  std::int64_t l = 1;
+  std::string a_dtype = "bf16";
+  bool bias = false;
+  bool residual = false;
+  std::string weights;  // empty: a random weight
+  std::string tensor;
+};
+
+// "nvfp4" where `dtype` is of its codes.
+std::string_view type_name(DType dtype) { return dtype == DType::e2m1x2 ? "nvfp4" : name(dtype); }
+
+DType parse_a_dtype(const std::string& text) {
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::e2m1x2}) {
+    if (text == type_name(dtype)) {
+      return dtype;
+    }
+  }
+  throw UsageError("--a-dtype", fmt::format("is '{}', must be bf16, fp16 or nvfp4", text));
+}
+
+GemmCase case_of(const GemmArguments& a) {
+  check_size("--m", a.m);
+  check_size("--n", a.n);
+  check_size("--k", a.k);
+  check_size("--l", a.l);
+  if (a.k % 16 != 0) {
+    throw UsageError("--k", fmt::format("is {}, must be a multiple of 16", a.k));
+  }
+  check_timing(a.run.timing);
+  return {.problem = {.a_dtype = parse_a_dtype(a.a_dtype),
+                      .c_dtype = parse_dtype(a.run.dtype),
+                      .m = a.m,
+                      .n = a.n,
+                      .k = a.k,
+                      .l = a.l},
+          .bias = a.bias,
+          .residual = a.residual,
+          .seed = a.run.seed};
+}
+
+ResultCase result_case(const GemmCase& c, double bytes) {
+  const GemmProblem& p = c.problem;
+  Json object = {{"m", p.m}, {"n", p.n}, {"k", p.k}, {"l", p.l}};
+  object["a_dtype"] = type_name(p.a_dtype);
+  object["b_dtype"] = "nvfp4";
+  object["out_dtype"] = name(p.c_dtype);
+  for (const auto& [feature, is_on] : {std::pair("bias", c.bias), {"residual", c.residual}}) {
+    if (is_on) {
+      object[feature] = true;
+    }
+  }
+  return {
+      .operation = std::string(kOperation), .object = object, .flops = flops(c), .bytes = bytes};
+}
+
+// The names asked for; "all" stands for those that can run the case on the device, "auto" for the
+// fastest of these.
+std::vector<std::string> kernel_names(const std::vector<std::string>& asked,
+                                      const GemmProblem& problem, Device device) {
+  std::vector<std::string> runnable;
+  for (const KernelInfo& kernel : kernels(kOperation)) {
+    if (!can_run(kernel, problem, device_info(device))) {
+      runnable.emplace_back(kernel.name);
+    }
+  }
+  std::vector<std::string> names;
+  for (const std::string& each : asked) {
+    if (each != "all" && each != "auto") {
+      names.push_back(each);
+    } else if (runnable.empty()) {
+      throw Error(ErrorCode::unsupported, "kernel", "none can run this case on " + name(device));
+    } else {
+      names.insert(names.end(), each == "all" ? runnable.begin() : runnable.end() - 1,
+                   runnable.end());
+    }
+  }
+  return names;
+}
+
+void print(const std::string& kernel, const ResultCase& c, const Outcome& outcome) {
+  if (outcome.is_wrong()) {
+    fmt::print("{:<14} FAILED: {}\n", kernel, outcome.check->failure);
+    return;
+  }
+  const Timing& timing = *outcome.timing;
+  fmt::print("{:<14} {:>10.1f} us  (p10 {:.1f}, p90 {:.1f})  {:>8.3f} TFLOP/s  {:>8.1f} GB/s  {}\n",
+             kernel, timing.median_us, timing.p10_us, timing.p90_us,
+             c.flops / timing.median_us * 1e-6, c.bytes / timing.median_us * 1e-3,
+             outcome.check ? fmt::format("ok: relative {:.1e}, max {:.1e}",
+                                         outcome.check->rel_fro_error, outcome.check->max_abs_error)
+                           : "not checked");
+}
+
+// The weight asked for; n, k and l become those of a checkpoint's.
+Nvfp4Operand weight_of(GemmArguments& a) {
+  if (a.weights.empty()) {
+    return random_operand(a.l, a.n, a.k, a.run.seed);
+  }
+  if (a.tensor.empty()) {
+    throw UsageError("--tensor", "is absent, must be given with --weights");
+  }
+  Nvfp4Operand weight = read_weight(a.weights, a.tensor);
+  const ConstTensorView codes = weight.codes.view();
+  a.l = 1;
+  a.n = codes.shape[1];
+  a.k = 2 * codes.shape[2];
+  return weight;
+}
+
+int run(GemmArguments a) {
+  case_of(a);  // sizes that are wrong are refused before anything is made of them
+  Nvfp4Operand weight = weight_of(a);
+  const GemmCase c = case_of(a);
+  ResultsFile results(a.run.json_path, /*resume=*/false);
+  const auto machine = open_machine(parse_device(a.run.device).value_or(default_device()));
+  GemmTensors tensors(c, std::move(weight), *machine);
+  const ResultCase described = result_case(c, tensors.bytes());
+  int exit_code = kPass;
+  for (const std::string& kernel : kernel_names(a.run.kernels, c.problem, machine->device())) {
+    Outcome outcome;
+    if (a.run.check) {
+      outcome.check = tensors.check(kernel);
+    }
+    if (outcome.is_wrong()) {
+      outcome.reason = "wrong result: " + outcome.check->failure;
+      exit_code = kMismatch;
+    } else {
+      outcome.timing = measure(*machine, tensors.launch(kernel), a.run.timing);
+    }
+    print(kernel, described, outcome);
+    results.append(
+        result_line(described, "tilewright/" + kernel, outcome, description_of(*machine)));
+  }
+  return exit_code;
+}
+
+void add_case_options(CLI::App& app, GemmArguments& a) {
+  const auto add_size = [&](const char* option, std::int64_t& value, const char* what) {
+    app.add_option(option, value, what)->type_name("N")->capture_default_str();
+  };
+  add_size("--m", a.m, "Rows of the activations");
+  add_size("--n", a.n, "Rows of the weight, columns of the result");
+  add_size("--k", a.k, "Columns of both, a multiple of 16");
+  add_size("--l", a.l, "Products in the batch");
+  app.add_option("--a-dtype", a.a_dtype, "Of the activations: bf16, fp16 or nvfp4")
+      ->capture_default_str();
+  app.add_option("--dtype", a.run.dtype, "Of the result: bf16, fp16 or fp32")
+      ->envname("DTYPE")
+      ->capture_default_str();
+  app.add_flag("--bias", a.bias, "Add a bias");
+  app.add_flag("--residual", a.residual, "Add a residual");
+  app.add_option("--weights", a.weights,
+                 "A safetensors file to take the weight from, and with it n and k; l is 1")
+      ->type_name("FILE");
+  app.add_option("--tensor", a.tensor,
+                 "The layer's name there: NAME.weight, NAME.weight_scale and NAME.weight_scale_2 "
+                 "of ModelOpt, or compressed-tensors' names")
+      ->type_name("NAME");
+}
+
+}  // namespace
+
+Command add_gemm_command(CLI::App& app) {
+  CLI::App* const command =
+      app.add_subcommand("gemm", "Multiply by an NVFP4 weight: check and time kernels on one case");
+  const auto arguments = std::make_shared<GemmArguments>();
+  arguments->run.kernels = {"auto"};
+  add_case_options(*command, *arguments);
+  command
+      ->add_option(
+          "--kernel", arguments->run.kernels,
+          "Names, comma-separated; all: every one that can run; auto: the fastest of these")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->envname("KERNEL")
+      ->capture_default_str();
+  command
+      ->add_option("--device", arguments->run.device,
+                   "cpu, cuda or cuda:N (default: cuda where there is one)")
+      ->envname("DEVICE");
+  add_measurement_options(*command, arguments->run);
+  return {command, [arguments] { return run(*arguments); }};
+}
+
+}  // namespace tilewright::cli

@@ -1,0 +1,136 @@
+#include "cli/gemm_tensors.hpp"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "reference/gemm.hpp"
+#include "tilewright/nvfp4.hpp"
+
+namespace tilewright::cli {
+namespace {
+
+using reference::HostTensor;
+
+constexpr int kBlock = 16;
+constexpr int kPoison = 0xFF;
+
+// (l, rows, columns) as one matrix of all rows.
+TensorView as_matrix(TensorView t) {
+  return contiguous(static_cast<std::byte*>(t.data), t.dtype,
+                    std::array{t.shape[0] * t.shape[1], t.shape[2]});
+}
+
+HostTensor random_tensor(DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t seed) {
+  HostTensor tensor(dtype, shape);
+  reference::fill_normal(tensor.view(), seed);
+  return tensor;
+}
+
+}  // namespace
+
+Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed) {
+  Nvfp4Operand operand{.codes = HostTensor(DType::e2m1x2, {l, rows, k / 2}),
+                       .scales = HostTensor(DType::e4m3, {l, rows, k / kBlock}),
+                       .global_scale = HostTensor(DType::fp32, {1})};
+  HostTensor values = random_tensor(DType::fp32, {l, rows, k}, seed);
+  quantize_nvfp4({.x = as_matrix(values.view()),
+                  .codes = as_matrix(operand.codes.view()),
+                  .scales = as_matrix(operand.scales.view()),
+                  .computed_global_scale = operand.global_scale.view()});
+  return operand;
+}
+
+double flops(const GemmCase& c) {
+  const GemmProblem& p = c.problem;
+  return 2.0 * static_cast<double>(p.l) * static_cast<double>(p.m) * static_cast<double>(p.n) *
+         static_cast<double>(p.k);
+}
+
+GemmTensors::GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machine)
+    : is_w4a4_(c.problem.a_dtype == DType::e2m1x2),
+      a_(random_operand(c.problem.l, is_w4a4_ ? c.problem.m : 1, c.problem.k, c.seed + 1)),
+      b_(std::move(weight)),
+      values_(random_tensor(is_w4a4_ ? DType::bf16 : c.problem.a_dtype,
+                            {c.problem.l, c.problem.m, c.problem.k}, c.seed + 2)),
+      bias_(random_tensor(c.problem.c_dtype, {c.problem.n}, c.seed + 3)),
+      residual_(
+          random_tensor(c.problem.c_dtype, {c.problem.l, c.problem.m, c.problem.n}, c.seed + 4)),
+      c_(c.problem.c_dtype, {c.problem.l, c.problem.m, c.problem.n}),
+      machine_(machine) {
+  std::memset(c_.data(), kPoison, c_.bytes());
+  host_ = {.a = is_w4a4_ ? a_.codes.view() : values_.view(),
+           .b = b_.codes.view(),
+           .sfb = b_.scales.view(),
+           .c = c_.view(),
+           .global_scale_b = b_.global_scale.view()};
+  device_ = {.a = upload(is_w4a4_ ? a_.codes : values_),
+             .b = upload(b_.codes),
+             .sfb = upload(b_.scales),
+             .c = upload(c_),
+             .global_scale_b = upload(b_.global_scale)};
+  const auto add = [&](std::optional<ConstTensorView> GemmNvfp4Tensors::*field, bool is_given,
+                       HostTensor& tensor) {
+    if (is_given) {
+      host_.*field = tensor.view();
+      device_.*field = upload(tensor);
+    }
+  };
+  add(&GemmNvfp4Tensors::sfa, is_w4a4_, a_.scales);
+  add(&GemmNvfp4Tensors::global_scale_a, is_w4a4_, a_.global_scale);
+  add(&GemmNvfp4Tensors::bias, c.bias, bias_);
+  add(&GemmNvfp4Tensors::residual, c.residual, residual_);
+}
+
+double GemmTensors::bytes() const {
+  std::size_t bytes = b_.codes.bytes() + b_.scales.bytes() + c_.bytes();
+  bytes += is_w4a4_ ? a_.codes.bytes() + a_.scales.bytes() : values_.bytes();
+  bytes += (host_.bias ? bias_.bytes() : 0) + (host_.residual ? residual_.bytes() : 0);
+  return static_cast<double>(bytes);
+}
+
+GemmNvfp4Options GemmTensors::options(std::string_view kernel) const {
+  return {.global_scale_a_kind = a_.kind, .global_scale_b_kind = b_.kind, .kernel = kernel};
+}
+
+Launch GemmTensors::launch(std::string_view kernel) {
+  Workspace workspace{.bytes = gemm_nvfp4_workspace_bytes(device_, options(kernel))};
+  if (workspace.bytes > 0) {
+    memory_.push_back(machine_.allocate(workspace.bytes));
+    workspace.data = memory_.back().get();
+  }
+  return [this, kernel, workspace](Stream stream) {
+    gemm_nvfp4(device_, options(kernel), workspace, stream);
+  };
+}
+
+CheckResult GemmTensors::check(std::string_view kernel) {
+  std::memset(c_.data(), kPoison, c_.bytes());
+  machine_.upload(device_.c.data, c_.data(), c_.bytes());
+  machine_.run(launch(kernel));
+  machine_.download(c_.data(), device_.c.data, c_.bytes());
+  const reference::GemmResult expected = reference::gemm_nvfp4(host_, options(kernel));
+  const reference::ErrorNorms norms = reference::compare(c_.view(), expected.c);
+  const double limit = reference::rounding_error(host_.c.dtype, expected.c) + 1e-6;
+  CheckResult result;
+  result.rel_fro_error = norms.rel_fro;
+  result.max_abs_error = norms.max_abs;
+  if (!norms.same_specials) {
+    result.failure = "NaN or infinities stand in other places than they must";
+  } else if (!(norms.rel_fro <= limit)) {
+    result.failure =
+        fmt::format("the relative error is {:.2e}, must be at most {:.2e}", norms.rel_fro, limit);
+  }
+  return result;
+}
+
+TensorView GemmTensors::upload(HostTensor& tensor) {
+  memory_.push_back(machine_.allocate(tensor.bytes()));
+  machine_.upload(memory_.back().get(), tensor.data(), tensor.bytes());
+  TensorView view = tensor.view();
+  view.data = memory_.back().get();
+  view.device = machine_.device();
+  return view;
+}
+
+}  // namespace tilewright::cli

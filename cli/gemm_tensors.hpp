@@ -1,0 +1,62 @@
+// The tensors of a gemm_nvfp4 case: in host memory, and their copies on a machine.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cli/check.hpp"
+#include "cli/machine.hpp"
+#include "reference/host_tensor.hpp"
+#include "tilewright/gemm.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::cli {
+
+// An operand in NVFP4: matrices (l, rows, k) with linear scales and one global scale.
+struct Nvfp4Operand {
+  reference::HostTensor codes;
+  reference::HostTensor scales;
+  reference::HostTensor global_scale;
+  GlobalScale kind = GlobalScale::encode;
+};
+
+// Normally distributed values, quantised.
+Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed);
+
+struct GemmCase {
+  GemmProblem problem;
+  bool bias = false;
+  bool residual = false;
+  std::uint64_t seed = 0;
+};
+
+double flops(const GemmCase& c);
+
+class GemmTensors {
+ public:
+  // All but the weight is random, by the case's seed.
+  GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machine);
+
+  // Bytes that a call must read and write.
+  double bytes() const;
+
+  Launch launch(std::string_view kernel);
+
+  // Runs a kernel once: a relative Frobenius error of 1e-6 over that of rounding to c's dtype.
+  CheckResult check(std::string_view kernel);
+
+ private:
+  GemmNvfp4Options options(std::string_view kernel) const;
+  TensorView upload(reference::HostTensor& tensor);
+
+  bool is_w4a4_;
+  Nvfp4Operand a_;
+  Nvfp4Operand b_;
+  reference::HostTensor values_, bias_, residual_, c_;
+  Machine& machine_;
+  std::vector<Memory> memory_;
+  GemmNvfp4Tensors host_, device_;
+};
+
+}  // namespace tilewright::cli

@@ -1,0 +1,96 @@
+// Matrix products with NVFP4 weights: of BF16 or FP16 activations (W4A16), or of activations that
+// are NVFP4 too (W4A4). nvfp4.hpp has the format.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "tilewright/error.hpp"
+#include "tilewright/launch.hpp"
+#include "tilewright/nvfp4.hpp"
+#include "tilewright/tensor.hpp"
+
+namespace tilewright {
+
+// C = A B^T, plus a bias and a residual where given. Shapes: M rows of A (tokens), N rows of B
+// (output features), K summed over, L products side by side. The batch L leads, and either all
+// matrices have it or none has:
+//
+//   a     ([L,] M, K) bf16 or fp16, or the codes of NVFP4: ([L,] M, K / 2) e2m1x2
+//   b     ([L,] N, K / 2) e2m1x2, the codes of the weight
+//   sfb   the e4m3 scales of b: linear ([L,] N, K / 16), or swizzled
+//         ([L,] N up to a multiple of 128, K / 16 up to one of 4)
+//   sfa   those of a, likewise, where a is NVFP4; else absent
+//   c     ([L,] M, N) bf16, fp16 or fp32
+//
+//   global_scale_a, global_scale_b
+//         fp32: (1) of the whole tensor, or ([L,] M) and ([L,] N), one for each row. 1 when absent.
+//         Only with a's codes has a one
+//   bias      (N), the dtype of c: added to every row
+//   residual  ([L,] M, N), the dtype of c. May be c itself
+//
+// K is a multiple of 16. Along K, and N of c and residual, elements are contiguous; a matrix of
+// swizzled scales is contiguous as a whole. Every other stride is free, in elements: tensors
+// (M, K, L) with the batch outermost in memory are these with their dimensions permuted, and a
+// weight that all of the batch shares has the batch stride 0. All sizes are at least 1. All
+// tensors live on one device. c may not overlap an input, but for a residual that is c.
+struct GemmNvfp4Tensors {
+  ConstTensorView a;
+  ConstTensorView b;
+  ConstTensorView sfb;
+  TensorView c;
+  std::optional<ConstTensorView> sfa = std::nullopt;
+  std::optional<ConstTensorView> global_scale_a = std::nullopt;
+  std::optional<ConstTensorView> global_scale_b = std::nullopt;
+  std::optional<ConstTensorView> bias = std::nullopt;
+  std::optional<ConstTensorView> residual = std::nullopt;
+};
+
+struct GemmNvfp4Options {
+  ScaleLayout sfa_layout = ScaleLayout::linear;
+  ScaleLayout sfb_layout = ScaleLayout::linear;
+  GlobalScale global_scale_a_kind = GlobalScale::encode;
+  GlobalScale global_scale_b_kind = GlobalScale::encode;
+  // A row of c is the same bits whatever M and L are, and whatever the other rows hold.
+  bool batch_invariant = false;
+  // A name of kernels("gemm_nvfp4"), or "auto": the fastest kernel that can run the problem.
+  std::string_view kernel = "auto";
+};
+
+// The bytes of workspace that gemm_nvfp4() will need for these tensors. Looks at no data. Throws
+// what gemm_nvfp4() would throw, the workspace check aside.
+std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
+                                       const GemmNvfp4Options& options = {});
+
+// For every l, i, j:
+//
+//   sum = sum over k of (a[i, k] sfa[i, k / 16]) (b[j, k] sfb[j, k / 16])
+//   c[i, j] = sum global_b[j] global_a[i] + bias[j] + residual[i, j]
+//
+// Dequantised operands and the product of two codes and their scales are exact; a product with an
+// activation of 16 bits may round to FP32. The sum is added up in FP32, in an order that is the
+// kernel's own and the same in every call with the same shapes. A global scale of `encode` divides,
+// one of `decode` multiplies; that and what follows is FP32, and the result is rounded once to c's
+// dtype. So where all partial sums are exact in FP32, c is exact.
+//
+// A NaN scale, or a global scale that is not positive and finite, makes all that it enters NaN.
+//
+// Streams, workspaces, CUDA graphs and errors are attention()'s: see attention.hpp.
+void gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options = {},
+                Workspace workspace = {}, Stream stream = nullptr);
+
+// The steps that lead there, of docs/worklog/nvfp4-gemm.md: C = A B^T of BF16 matrices a (M, K),
+// b (N, K) and c (M, N) on a GPU, N a multiple of 16 and K of 64. Rows may lie any distance apart.
+struct GemmBf16Tensors {
+  ConstTensorView a;
+  ConstTensorView b;
+  TensorView c;
+};
+
+// Summed in FP32, rounded once. `kernel` is a name of kernels("gemm_bf16"), or "auto". Needs no
+// workspace; otherwise as gemm_nvfp4().
+void gemm_bf16(const GemmBf16Tensors& tensors, std::string_view kernel = "auto",
+               Stream stream = nullptr);
+
+}  // namespace tilewright

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "gemm_params.hpp"
+
+namespace tilewright::cpu {
+
+// Tiles of both operands dequantised to FP32 and multiplied, over all cores.
+void gemm_nvfp4(const GemmNvfp4Params& params);
+
+}  // namespace tilewright::cpu

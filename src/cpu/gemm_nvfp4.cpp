@@ -1,0 +1,228 @@
+// Matrix products with NVFP4 operands on the CPU: FP32 arithmetic, on all cores.
+//
+// A task is a tile of C; it walks K in steps, and turns what it needs of A and B into FP32:
+//
+//   for each step of K:
+//     dequantise A, row-major; dequantise B, transposed       (Br, Bk), (Bk, Bc)
+//     C += A B, each step summed by itself before it is added
+//   C * global scales + bias + residual -> C's dtype
+//
+// Tiles     Br = 96 rows, Bc = 64, Bk = 256.
+// Scratch   212 KB a thread on its stack: the L2 cache holds it.
+// Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
+// Order     of additions: within a step of K, then step by step; not a matter of M, L or the tile.
+// Limits    a tile of B is dequantised anew for every 96 rows of A.
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "common/gemm_epilogue.hpp"
+#include "cpu/cpu_gemm.hpp"
+#include "cpu/element.hpp"
+#include "cpu/vector.hpp"
+
+namespace tilewright::cpu {
+namespace {
+
+using nvfp4::kBlock;
+
+constexpr int kBr = 96;
+constexpr int kBc = 64;
+constexpr int kBk = 256;
+
+// A tile of C.
+struct Task {
+  int batch;
+  int row0;
+  int rows;
+  int column0;
+  int columns;
+};
+
+struct Scratch {
+  alignas(64) float a[kBr * kBk];
+  alignas(64) float b[kBk * kBc];
+  alignas(64) float step[kBr * kBc];
+  alignas(64) float sum[kBr * kBc];
+};
+
+constexpr auto kE2m1Values = [] {
+  std::array<float, 16> values{};
+  for (std::uint32_t code = 0; code < 16; ++code) {
+    values[code] = e2m1_to_float(code);
+  }
+  return values;
+}();
+
+// A block's 16 values, the exact products of codes and scale, `stride` apart.
+TILEWRIGHT_INLINE void dequantize_block(const std::uint8_t* codes, std::uint8_t scale_bits,
+                                        float* out, int stride) {
+  const float scale = e4m3_to_float(scale_bits);
+  for (int i = 0; i < kBlock / 2; ++i) {
+    out[2 * i * stride] = kE2m1Values[codes[i] & 15] * scale;
+    out[(2 * i + 1) * stride] = kE2m1Values[codes[i] >> 4] * scale;
+  }
+}
+
+// Rows row0 ... of A over [k0, k0 + count), a row of the tile after the other.
+template <typename T>
+TILEWRIGHT_INLINE void load_a(const GemmNvfp4Params& p, const Task& task, int k0, int count,
+                              float* tile) {
+  const auto* const a = static_cast<const T*>(p.a) + task.batch * p.a_stride.batch;
+  for (int i = 0; i < task.rows; ++i) {
+    const T* const row = a + (task.row0 + i) * p.a_stride.row + k0;
+    for (int k = 0; k < count; ++k) {
+      tile[i * kBk + k] = to_float(row[k]);
+    }
+  }
+}
+
+TILEWRIGHT_INLINE void dequantize_a(const GemmNvfp4Params& p, const Task& task, int k0, int count,
+                                    float* tile) {
+  const auto* const a = static_cast<const std::uint8_t*>(p.a) + task.batch * p.a_stride.batch;
+  Scales<const std::uint8_t> scales = p.sfa;
+  scales.data += task.batch * p.sfa_batch_stride;
+  for (int i = 0; i < task.rows; ++i) {
+    const std::uint8_t* const codes = a + (task.row0 + i) * p.a_stride.row;
+    for (int k = k0; k < k0 + count; k += kBlock) {
+      dequantize_block(codes + k / 2, scales.at(task.row0 + i, k / kBlock),
+                       tile + i * kBk + (k - k0), 1);
+    }
+  }
+}
+
+// Rows column0 ... of B over [k0, k0 + count) as columns of the tile; columns beyond N are 0.
+TILEWRIGHT_INLINE void dequantize_b(const GemmNvfp4Params& p, const Task& task, int k0, int count,
+                                    float* tile) {
+  const std::uint8_t* const b = p.b + task.batch * p.b_stride.batch;
+  Scales<const std::uint8_t> scales = p.sfb;
+  scales.data += task.batch * p.sfb_batch_stride;
+  for (int j = 0; j < task.columns; ++j) {
+    const std::uint8_t* const codes = b + (task.column0 + j) * p.b_stride.row;
+    for (int k = k0; k < k0 + count; k += kBlock) {
+      dequantize_block(codes + k / 2, scales.at(task.column0 + j, k / kBlock),
+                       tile + (k - k0) * kBc + j, kBc);
+    }
+  }
+  for (int k = 0; k < count; ++k) {
+    std::fill(tile + k * kBc + task.columns, tile + (k + 1) * kBc, 0.0f);
+  }
+}
+
+TILEWRIGHT_INLINE float scaled(float sum, const RowScales& scales, int batch, int row) {
+  return scales.data == nullptr
+             ? sum
+             : scale_globally(sum,
+                              scales.data[batch * scales.stride.batch + row * scales.stride.row],
+                              scales.kind);
+}
+
+template <typename T>
+void store_c(const GemmNvfp4Params& p, const Task& task, const float* sum) {
+  const auto at = [&](auto* matrix, const MatrixStrides& stride, int row) {
+    return matrix + task.batch * stride.batch + row * stride.row;
+  };
+  for (int i = 0; i < task.rows; ++i) {
+    const int row = task.row0 + i;
+    T* const c = at(static_cast<T*>(p.c), p.c_stride, row);
+    for (int j = 0; j < task.columns; ++j) {
+      const int column = task.column0 + j;
+      float value = scaled(sum[i * kBc + j], p.global_b, task.batch, column);
+      value = scaled(value, p.global_a, task.batch, row);
+      if (p.bias != nullptr) {
+        value += to_float(static_cast<const T*>(p.bias)[column * p.bias_stride]);
+      }
+      if (p.residual != nullptr) {
+        value += to_float(at(static_cast<const T*>(p.residual), p.residual_stride, row)[column]);
+      }
+      from_float(value, c[column]);
+    }
+  }
+}
+
+template <int kRows>
+TILEWRIGHT_INLINE void multiply_tile(const GemmNvfp4Params& p, const Task& task, Scratch& s) {
+  std::fill(s.sum, s.sum + task.rows * kBc, 0.0f);
+  for (int k0 = 0; k0 < p.k; k0 += kBk) {
+    const int count = std::min(kBk, p.k - k0);
+    if (p.a_dtype == DType::e2m1x2) {
+      dequantize_a(p, task, k0, count, s.a);
+    } else if (p.a_dtype == DType::bf16) {
+      load_a<Bf16>(p, task, k0, count, s.a);
+    } else {
+      load_a<Fp16>(p, task, k0, count, s.a);
+    }
+    dequantize_b(p, task, k0, count, s.b);
+    multiply<kRows, false>(s.a, kBk, s.b, kBc, s.step, kBc, task.rows, kBc, count);
+    for (int i = 0; i < task.rows * kBc; ++i) {
+      s.sum[i] += s.step[i];
+    }
+  }
+}
+
+using MultiplyTile = void (*)(const GemmNvfp4Params&, const Task&, Scratch&);
+
+void multiply_portable(const GemmNvfp4Params& p, const Task& task, Scratch& scratch) {
+  multiply_tile<6>(p, task, scratch);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void multiply_avx2(const GemmNvfp4Params& p, const Task& task,
+                                                       Scratch& scratch) {
+  multiply_tile<6>(p, task, scratch);
+}
+
+__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) void multiply_avx512(
+    const GemmNvfp4Params& p, const Task& task, Scratch& scratch) {
+  multiply_tile<12>(p, task, scratch);
+}
+#endif
+
+MultiplyTile best_for_this_cpu() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return multiply_avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return multiply_avx2;
+  }
+#endif
+  return multiply_portable;
+}
+
+void store_any(const GemmNvfp4Params& p, const Task& task, const float* sum) {
+  switch (p.c_dtype) {
+    case DType::fp32:
+      return store_c<float>(p, task, sum);
+    case DType::fp16:
+      return store_c<Fp16>(p, task, sum);
+    case DType::bf16:
+      return store_c<Bf16>(p, task, sum);
+    default:  // refused by the checks
+      return;
+  }
+}
+
+}  // namespace
+
+void gemm_nvfp4(const GemmNvfp4Params& p) {
+  static const MultiplyTile multiply_task = best_for_this_cpu();
+#pragma omp parallel for collapse(3) schedule(dynamic)
+  for (int batch = 0; batch < p.l; ++batch) {
+    for (int row0 = 0; row0 < p.m; row0 += kBr) {
+      for (int column0 = 0; column0 < p.n; column0 += kBc) {
+        const Task task{.batch = batch,
+                        .row0 = row0,
+                        .rows = std::min(kBr, p.m - row0),
+                        .column0 = column0,
+                        .columns = std::min(kBc, p.n - column0)};
+        Scratch scratch;
+        multiply_task(p, task, scratch);
+        store_any(p, task, scratch.sum);
+      }
+    }
+  }
+}
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,105 @@
+// A thread block's 64 x 64 of C on tensor cores, from swizzled tiles in shared memory.
+#pragma once
+
+#include <cstdint>
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/mma_sm80.hpp>
+
+namespace tilewright::cuda {
+
+inline constexpr int kMmaTile = 64;      // Br, Bc and Bk
+inline constexpr int kMmaThreads = 128;  // four warps, 2 x 2, of 32 x 32 of C each
+inline constexpr int kChunk = 8;         // BF16 values in 16 bytes, the unit of loads and swizzle
+inline constexpr int kRowChunks = kMmaTile / kChunk;
+
+// 64 rows of 64 BF16 values, 128 bytes each: all 32 banks. Chunk j of row i lies at j ^ (i % 8), so
+// that the same chunk of eight rows, which one step of ldmatrix reads, is in eight different
+// places of four banks.
+struct alignas(128) SwizzledTile {
+  uint4 chunks[kMmaTile * kRowChunks];
+
+  __device__ uint4& at(int row, int chunk) {
+    return chunks[row * kRowChunks + (chunk ^ row % kRowChunks)];
+  }
+};
+
+// Rows row0 ... of a BF16 matrix from column k0 on, 16 bytes a thread at a time; zeros from row_end
+// on.
+__device__ __forceinline__ void load_tile(SwizzledTile& tile, const void* matrix,
+                                          std::int64_t stride, int row0, int row_end, int k0) {
+#pragma unroll
+  for (int i = threadIdx.x; i < kMmaTile * kRowChunks; i += kMmaThreads) {
+    const int row = i / kRowChunks;
+    const int chunk = i % kRowChunks;
+    const auto* const source =
+        static_cast<const std::uint16_t*>(matrix) + (row0 + row) * stride + k0 + chunk * kChunk;
+    tile.at(row, chunk) =
+        row0 + row < row_end ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+// A warp's 32 x 32 of C: 2 x 4 products of m16n8k16.
+class WarpTile {
+ public:
+  __device__ WarpTile()
+      : lane_(threadIdx.x % 32),
+        row0_(threadIdx.x / 64 * kSide),
+        column0_(threadIdx.x / 32 % 2 * kSide) {}
+
+  // C += A B^T over the tiles' 64 of K.
+  __device__ void multiply(SwizzledTile& sA, SwizzledTile& sB) {
+#pragma unroll
+    for (int step = 0; step < kMmaTile / 16; ++step) {
+      std::uint32_t rA[2][4];
+      std::uint32_t rB[2][4];  // of two blocks of 8 columns each
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_fragment(sA.at(row0_ + 16 * i + lane_ % 16, 2 * step + lane_ / 16), rA[i]);
+        load_fragment(
+            sB.at(column0_ + 16 * i + lane_ % 8 + lane_ / 16 * 8, 2 * step + lane_ / 8 % 2), rB[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float(&c)[4] = rC_[i][j];
+          const std::uint32_t* const b = rB[j / 2] + j % 2 * 2;
+          cute::SM80_16x8x16_F32BF16BF16F32_TN::fma(c[0], c[1], c[2], c[3], rA[i][0], rA[i][1],
+                                                    rA[i][2], rA[i][3], b[0], b[1], c[0], c[1],
+                                                    c[2], c[3]);
+        }
+      }
+    }
+  }
+
+  // Calls f(row, column, value) for this thread's elements, counted from the block's first.
+  template <typename F>
+  __device__ void for_each(F&& f) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          f(row0_ + 16 * i + lane_ / 4 + e / 2 * 8, column0_ + 8 * j + lane_ % 4 * 2 + e % 2,
+            rC_[i][j][e]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSide = 32;
+
+  static __device__ void load_fragment(const uint4& chunk, std::uint32_t (&fragment)[4]) {
+    cute::SM75_U32x4_LDSM_N::copy(reinterpret_cast<const cute::uint128_t&>(chunk), fragment[0],
+                                  fragment[1], fragment[2], fragment[3]);
+  }
+
+  int lane_;
+  int row0_;
+  int column0_;
+  float rC_[2][4][4] = {};
+};
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,52 @@
+"""tilewright gemm: exit status, messages, checks, results files."""
+
+import pytest
+from results_file import read_lines
+
+PASS, _, USAGE, _ = range(4)
+SMALL = ["gemm", "--m", "5", "--n", "48", "--k", "128", "--gap", "0", "--samples", "5"]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("a_dtype", ["bf16", "fp16", "nvfp4"])
+@pytest.mark.parametrize("case", [[], ["--l", "3"], ["--bias", "--residual"]])
+def test_check_passes_on_the_cpu(cli, a_dtype, dtype, case):
+    result = cli(*SMALL, "--a-dtype", a_dtype, "--dtype", dtype, "--check", *case)
+    assert result.returncode == PASS, result.stdout + result.stderr
+    assert result.stdout.split()[0] == "cpu"
+    assert "ok: relative" in result.stdout
+
+
+def test_results_file(cli, tmp_path):
+    path = tmp_path / "gemm.jsonl"
+    assert cli(*SMALL, "--bias", "--check", "--kernel", "all", "--json", path).returncode == PASS
+    (line,) = read_lines(path)
+    assert line["operation"] == "gemm_nvfp4" and line["impl"] == "tilewright/cpu"
+    assert line["case"] == {
+        "m": 5,
+        "n": 48,
+        "k": 128,
+        "l": 1,
+        "a_dtype": "bf16",
+        "b_dtype": "nvfp4",
+        "out_dtype": "bf16",
+        "bias": True,
+    }
+    assert 0 < line["rel_fro_error"] < 2**-9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--k", "40"], "--k: is 40, must be a multiple of 16"),
+        (["--m", "0"], "--m: is 0, must be at least 1"),
+        (["--a-dtype", "e4m3"], "--a-dtype: is 'e4m3', must be bf16, fp16 or nvfp4"),
+        (["--dtype", "nvfp4"], "--dtype: is 'nvfp4'"),
+        (["--kernel", "k4"], "kernel: is 'k4', must be one of auto, cpu"),
+        (["--kernel", "nvfp4_simple"], "kernel nvfp4_simple takes tensors on cuda"),
+    ],
+)
+def test_bad_usage(cli, wrong, message):
+    result = cli("gemm", "--n", "48", *wrong)
+    assert result.returncode == USAGE
+    assert message in result.stderr

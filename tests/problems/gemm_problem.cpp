@@ -1,0 +1,326 @@
+#include "problems/gemm_problem.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "problems/problem.hpp"
+#include "reference/gemm.hpp"
+
+namespace tilewright::test {
+namespace {
+
+using reference::HostTensor;
+
+bool is_w4a4(const GemmCase& c) { return c.a_dtype == DType::e2m1x2; }
+
+// An ([L,] rows, columns) tensor, filled with kUnwritten.
+HostTensor matrix(const GemmCase& c, DType dtype, std::int64_t rows, std::int64_t columns,
+                  GemmOrder order) {
+  constexpr std::int64_t kGap = 16;
+  const std::int64_t l = c.l.value_or(1);
+  std::vector<std::int64_t> shape{l, rows, columns};
+  std::vector<std::int64_t> stride{rows * columns, columns, 1};
+  if (order == GemmOrder::padded_rows) {
+    stride = {rows * (columns + kGap) + kGap, columns + kGap, 1};
+  } else if (order == GemmOrder::batch_inside) {
+    stride = {columns, l * columns, 1};
+  }
+  if (!c.l) {
+    shape.erase(shape.begin());
+    stride.erase(stride.begin());
+  }
+  HostTensor tensor(dtype, shape, stride);
+  std::memset(tensor.data(), static_cast<int>(kUnwritten), tensor.bytes());
+  return tensor;
+}
+
+// Calls f(batch, row, column, offset) for every element of a matrix.
+template <typename F>
+void for_each_element(const ConstTensorView& x, const F& f) {
+  const bool is_batched = x.rank == 3;
+  const std::int64_t rows = x.shape[x.rank - 2];
+  const std::int64_t columns = x.shape[x.rank - 1];
+  for (std::int64_t batch = 0; batch < (is_batched ? x.shape[0] : 1); ++batch) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t column = 0; column < columns; ++column) {
+        const std::int64_t batch_offset = is_batched ? batch * x.stride[0] : 0;
+        f(row, column, batch_offset + row * x.stride[x.rank - 2] + column);
+      }
+    }
+  }
+}
+
+class Generator {
+ public:
+  Generator(const GemmCase& c) : case_(c), engine_(c.seed) {}
+
+  HostTensor codes(std::int64_t rows) {
+    HostTensor tensor = matrix(case_, DType::e2m1x2, rows, case_.k / 2, case_.order);
+    fill(tensor.view(), [&] {
+      const int byte = below(256);
+      return is_exact() ? byte & 0xBB : byte;  // magnitudes up to 1.5
+    });
+    return tensor;
+  }
+
+  HostTensor scales(std::int64_t rows) {
+    const std::int64_t blocks = case_.k / 16;
+    if (case_.layout == ScaleLayout::linear) {
+      HostTensor tensor = matrix(case_, DType::e4m3, rows, blocks, case_.order);
+      fill(tensor.view(), [&] { return scale(); });
+      return tensor;
+    }
+    HostTensor linear = matrix(case_, DType::e4m3, rows, blocks, GemmOrder::dense);
+    fill(linear.view(), [&] { return scale(); });
+    const auto [padded_rows, padded_blocks] = swizzled_scale_shape(rows, blocks);
+    HostTensor tensor = matrix(case_, DType::e4m3, padded_rows, padded_blocks, GemmOrder::dense);
+    swizzle(linear, tensor);
+    return tensor;
+  }
+
+  HostTensor global_scales(std::int64_t rows) {
+    HostTensor tensor = case_.global_scales != GlobalScales::each_row ? HostTensor(DType::fp32, {1})
+                        : case_.l ? HostTensor(DType::fp32, {*case_.l, rows})
+                                  : HostTensor(DType::fp32, {rows});
+    const std::int64_t count = tensor.bytes() / sizeof(float);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double factor = is_exact() ? 0.5 : 0.01 * (1 + below(100));
+      reference::store(tensor.view(), i, case_.kind == GlobalScale::encode ? 1 / factor : factor);
+    }
+    return tensor;
+  }
+
+  HostTensor values(DType dtype, std::int64_t rows, std::int64_t columns) {
+    HostTensor tensor = matrix(case_, dtype, rows, columns, case_.order);
+    fill(tensor.view(), [&] { return value(); });
+    return tensor;
+  }
+
+  HostTensor vector(DType dtype, std::int64_t size) {
+    HostTensor tensor(dtype, {size});
+    for (std::int64_t i = 0; i < size; ++i) {
+      reference::store(tensor.view(), i, value());
+    }
+    return tensor;
+  }
+
+ private:
+  bool is_exact() const { return case_.inputs == GemmInputs::exact; }
+
+  int below(int end) { return static_cast<int>(engine_() % static_cast<unsigned>(end)); }
+
+  double value() { return is_exact() ? below(9) - 4 : std::normal_distribution<double>()(engine_); }
+
+  int scale() {
+    constexpr int kSixteen = 0x58;
+    if (case_.inputs == GemmInputs::nans && below(64) == 0) {
+      return 0x7f;
+    }
+    return is_exact() ? 0x38 + 8 * below(2) : below(kSixteen + 1);  // exact: 1 or 2
+  }
+
+  static void fill(const TensorView& tensor, const std::function<double()>& next) {
+    for_each_element(tensor, [&](std::int64_t, std::int64_t, std::int64_t offset) {
+      reference::store(tensor, offset, next());
+    });
+  }
+
+  // Of each of the batch; what belongs to no block becomes NaN again.
+  void swizzle(HostTensor& linear, HostTensor& swizzled) const {
+    const auto part = [&](TensorView all, std::int64_t batch) {
+      const int first = all.rank - 2;
+      TensorView one =
+          contiguous(static_cast<std::byte*>(all.data) + (first == 1 ? batch * all.stride[0] : 0),
+                     all.dtype, std::array{all.shape[first], all.shape[first + 1]});
+      return one;
+    };
+    for (std::int64_t batch = 0; batch < case_.l.value_or(1); ++batch) {
+      swizzle_scales(part(linear.view(), batch), part(swizzled.view(), batch));
+    }
+  }
+
+  const GemmCase& case_;
+  std::mt19937_64 engine_;
+};
+
+// Half the distance between neighbours around a value, in c's dtype.
+double half_ulp(DType dtype, double value) {
+  const int digits = dtype == DType::bf16 ? 8 : dtype == DType::fp16 ? 11 : 24;
+  const int least = dtype == DType::fp16 ? -14 : -126;
+  const int exponent = value == 0 ? least : std::max(std::ilogb(value), least);
+  return std::ldexp(1.0, exponent - digits);
+}
+
+void expect_within_bounds(const GemmCase& c, const reference::GemmResult& expected,
+                          const ConstTensorView& result) {
+  const reference::ErrorNorms norms = reference::compare(result, expected.c);
+  EXPECT_TRUE(norms.same_specials);
+  EXPECT_LE(norms.rel_fro, reference::rounding_error(c.c_dtype, expected.c) + 1e-6);
+  const double sums_error = static_cast<double>(c.k + 4) * 0x1p-24;
+  std::size_t i = 0;
+  for_each_element(result, [&](std::int64_t row, std::int64_t column, std::int64_t offset) {
+    const double value = expected.c[i];
+    const double bound = half_ulp(c.c_dtype, value) * 1.01 + sums_error * expected.magnitude[i];
+    if (std::isfinite(value)) {
+      EXPECT_LE(std::abs(reference::load(result, offset) - value), bound)
+          << "at " << row << ", " << column;
+    }
+    ++i;
+  });
+}
+
+// Of exact cases: the integer sum, times powers of two, plus integers.
+void expect_equal(const GemmCase& c, const GemmNvfp4Tensors& t, const GemmNvfp4Options& options,
+                  const ConstTensorView& result) {
+  const std::vector<std::int64_t> sums = reference::exact_sums(t, options);
+  const double factor = c.global_scales == GlobalScales::none ? 1.0 : 0.25;
+  HostTensor rounded(c.c_dtype, {1});
+  std::size_t i = 0;
+  for_each_element(result, [&](std::int64_t row, std::int64_t column, std::int64_t offset) {
+    double value = static_cast<double>(sums[i]) * 0x1p-20 * factor;
+    value += t.bias ? reference::load(*t.bias, column) : 0.0;
+    value += t.residual ? reference::load(*t.residual, offset) : 0.0;
+    reference::store(rounded.view(), 0, value);
+    EXPECT_EQ(reference::load(result, offset), reference::load(rounded.view(), 0))
+        << "at " << row << ", " << column;
+    ++i;
+  });
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
+  out << c.m << " x " << c.n << " x " << c.k;
+  if (c.l) {
+    out << " x " << *c.l;
+  }
+  return out << " " << name(c.a_dtype) << " to " << name(c.c_dtype)
+             << (c.layout == ScaleLayout::linear ? "" : " swizzled") << " globals "
+             << static_cast<int>(c.global_scales)
+             << (c.kind == GlobalScale::encode ? " encode" : " decode") << (c.bias ? " bias" : "")
+             << (c.residual ? " residual" : "") << (c.in_place ? " in place" : "")
+             << (c.batch_invariant ? " invariant" : "") << " order " << static_cast<int>(c.order)
+             << " inputs " << static_cast<int>(c.inputs) << " seed " << c.seed;
+}
+
+GemmNvfp4Options options_of(const GemmCase& c, std::string_view kernel) {
+  return {.sfa_layout = c.layout,
+          .sfb_layout = c.layout,
+          .global_scale_a_kind = c.kind,
+          .global_scale_b_kind = c.kind,
+          .batch_invariant = c.batch_invariant,
+          .kernel = kernel};
+}
+
+GemmProblem constraints_of(const GemmCase& c) {
+  return {.a_dtype = c.a_dtype,
+          .c_dtype = c.c_dtype,
+          .m = c.m,
+          .n = c.n,
+          .k = c.k,
+          .l = c.l.value_or(1),
+          .batch_invariant = c.batch_invariant};
+}
+
+GemmHostSet make_tensors(const GemmCase& c) {
+  Generator generator(c);
+  GemmHostSet set{
+      .a = is_w4a4(c) ? generator.codes(c.m) : generator.values(c.a_dtype, c.m, c.k),
+      .b = generator.codes(c.n),
+      .sfa = generator.scales(c.m),
+      .sfb = generator.scales(c.n),
+      .global_scale_a = generator.global_scales(c.m),
+      .global_scale_b = generator.global_scales(c.n),
+      .bias = generator.vector(c.c_dtype, c.n),
+      .residual = generator.values(c.c_dtype, c.m, c.n),
+      .c = matrix(c, c.c_dtype, c.m, c.n, c.order),
+  };
+  if (c.in_place) {
+    set.c = set.residual;
+  }
+  return set;
+}
+
+void expect_right(const GemmCase& c, GemmHostSet inputs, const HostTensor& result) {
+  const GemmNvfp4Tensors tensors = inputs.views(c);
+  if (c.inputs == GemmInputs::exact) {
+    expect_equal(c, tensors, options_of(c), result.view());
+  } else {
+    expect_within_bounds(c, reference::gemm_nvfp4(tensors, options_of(c)), result.view());
+  }
+  EXPECT_TRUE(reference::gaps_hold(result, kUnwritten));
+}
+
+std::vector<GemmCase> gemm_cases() {
+  std::vector<GemmCase> cases;
+  std::uint64_t seed = 0;
+  const auto add = [&](GemmCase c) {
+    c.seed = ++seed;
+    cases.push_back(c);
+  };
+  for (const DType a : {DType::bf16, DType::fp16, DType::e2m1x2}) {
+    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
+      add({.m = 5, .n = 48, .k = 192, .a_dtype = a, .c_dtype = out});
+      add({.m = 130, .n = 64, .k = 64, .l = 2, .a_dtype = a, .c_dtype = out, .bias = true});
+      add({.m = 33, .n = 144, .k = 320, .a_dtype = a, .c_dtype = out, .residual = true});
+    }
+    for (const GemmOrder order : {GemmOrder::padded_rows, GemmOrder::batch_inside}) {
+      for (const std::int64_t l : {1, 3}) {
+        add({.m = 7,
+             .n = 32,
+             .k = 128,
+             .l = l,
+             .a_dtype = a,
+             .bias = true,
+             .residual = true,
+             .order = order});
+      }
+    }
+    for (const GlobalScales scales :
+         {GlobalScales::none, GlobalScales::one, GlobalScales::each_row}) {
+      for (const GlobalScale kind : {GlobalScale::encode, GlobalScale::decode}) {
+        add({.m = 20, .n = 32, .k = 64, .a_dtype = a, .global_scales = scales, .kind = kind});
+        add({.m = 20,
+             .n = 32,
+             .k = 64,
+             .l = 2,
+             .a_dtype = a,
+             .c_dtype = DType::fp32,
+             .global_scales = scales,
+             .kind = kind});
+      }
+    }
+    for (const std::int64_t l : {1, 3}) {
+      add({.m = 140, .n = 272, .k = 320, .l = l, .a_dtype = a, .layout = ScaleLayout::swizzled});
+    }
+    add({.m = 17, .n = 64, .k = 1024, .a_dtype = a, .residual = true, .in_place = true});
+    add({.m = 40, .n = 80, .k = 256, .a_dtype = a, .inputs = GemmInputs::nans});
+    add({.m = 40,
+         .n = 80,
+         .k = 256,
+         .l = 2,
+         .a_dtype = a,
+         .layout = ScaleLayout::swizzled,
+         .inputs = GemmInputs::nans});
+  }
+  for (const std::int64_t k : {64, 1024, 4096}) {
+    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
+      add({.m = 65,
+           .n = 48,
+           .k = k,
+           .l = 2,
+           .a_dtype = DType::e2m1x2,
+           .c_dtype = out,
+           .bias = true,
+           .residual = true,
+           .inputs = GemmInputs::exact});
+    }
+  }
+  return cases;
+}
+
+}  // namespace tilewright::test

@@ -1,0 +1,117 @@
+"""gemm_nvfp4() on the CPU, beside dequantised operands in float64."""
+
+import numpy
+import pytest
+
+import tilewright
+from tilewright import ArgumentTypeError, InvalidArgumentError
+
+pytest.importorskip("ml_dtypes")
+
+M, N, K = 5, 48, 128
+
+
+def make(rows, seed, dtype="float32"):
+    return numpy.random.default_rng(seed).standard_normal((rows, K)).astype(dtype)
+
+
+def dequantized(codes, scales, global_scale):
+    return tilewright.dequantize_nvfp4(codes, scales, global_scale).astype("float64")
+
+
+def relative_error(actual, expected):
+    difference = actual.astype("float64") - expected
+    return numpy.linalg.norm(difference) / numpy.linalg.norm(expected)
+
+
+@pytest.fixture
+def weight():
+    return tilewright.quantize_nvfp4(make(N, 1))
+
+
+@pytest.mark.parametrize("a_dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_w4a16(weight, a_dtype, dtype):
+    a = make(M, 2, a_dtype)
+    out = tilewright.gemm_nvfp4(a, *weight, dtype=dtype)
+    assert out.shape == (M, N) and out.dtype.name == dtype
+    expected = a.astype("float64") @ dequantized(*weight).T
+    limit = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2e-7}[dtype]
+    assert relative_error(out, expected) < limit
+
+
+@pytest.mark.parametrize("layout", ["linear", "swizzled"])
+def test_w4a4_with_bias_and_residual(weight, layout):
+    codes, scales, global_scale = tilewright.quantize_nvfp4(make(M, 3))
+    bias = make(1, 4)[0, :N].copy()
+    residual = make(M, 5)[:, :N]
+    expected = dequantized(codes, scales, global_scale) @ dequantized(*weight).T + bias + residual
+    b, sfb, global_scale_b = weight
+    if layout == "swizzled":
+        scales, sfb = tilewright.swizzle_scales(scales), tilewright.swizzle_scales(sfb)
+    out = residual.copy()
+    result = tilewright.gemm_nvfp4(
+        codes,
+        b,
+        sfb,
+        global_scale_b,
+        sfa=scales,
+        global_scale_a=global_scale,
+        bias=bias,
+        residual=out,
+        out=out,
+        sfa_layout=layout,
+        sfb_layout=layout,
+    )
+    assert result is out
+    assert relative_error(out, expected) < 1e-6
+
+
+def test_a_batch_and_decode_scales_of_rows(weight):
+    a = numpy.stack([make(M, 6, "float16"), make(M, 7, "float16")])
+    b, sfb, _ = weight
+    rows = numpy.exp2(numpy.arange(2 * N) % 5 - 2).astype("float32").reshape(2, N)
+    out = tilewright.gemm_nvfp4(
+        a,
+        numpy.stack([b, b]),
+        numpy.stack([sfb, sfb]),
+        rows,
+        global_scale_b_kind="decode",
+        dtype="float32",
+    )
+    one = numpy.ones(1, "float32")
+    expected = a.astype("float64") @ dequantized(b, sfb, one).T * rows[:, None, :]
+    assert relative_error(out, expected) < 1e-6
+
+
+def test_torch(weight):
+    torch = pytest.importorskip("torch")
+    a = torch.from_numpy(make(M, 2)).to(torch.bfloat16)
+    b, sfb, global_scale = map(torch.from_numpy, weight)
+    out = tilewright.gemm_nvfp4(a, b, sfb.view(torch.float8_e4m3fn), global_scale)
+    assert out.dtype is torch.bfloat16 and out.shape == (M, N)
+    expected = a.double().numpy() @ dequantized(*weight).T
+    assert relative_error(out.float().numpy(), expected) < 2**-8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "exception", "argument", "message"),
+    [
+        ({"a": [1.0]}, ArgumentTypeError, "a", "is a builtins.list"),
+        ({"a": make(M, 2)}, InvalidArgumentError, "a", "has dtype fp32, must be bf16, fp16"),
+        ({"a": make(M, 2, "float16")[0]}, InvalidArgumentError, "a", "has rank 1"),
+        ({"b": make(N, 1)}, InvalidArgumentError, "b", "has dtype float32, must be uint8"),
+        ({"sfb_layout": "zigzag"}, InvalidArgumentError, "sfb_layout", "'linear' or 'swizzled'"),
+        ({"dtype": "int8"}, InvalidArgumentError, "dtype", "is 'int8'"),
+        ({"kernel": 3}, ArgumentTypeError, "kernel", "is 3"),
+        ({"kernel": "k4"}, InvalidArgumentError, "kernel", "is 'k4', must be one of auto, cpu"),
+        ({"sfa": make(M, 2)}, InvalidArgumentError, "sfa", "must be uint8"),
+    ],
+)
+def test_wrong_arguments(weight, wrong, exception, argument, message):
+    b, sfb, global_scale = weight
+    right = {"a": make(M, 2, "float16"), "b": b, "sfb": sfb, "global_scale_b": global_scale}
+    with pytest.raises(exception) as raised:
+        tilewright.gemm_nvfp4(**(right | wrong))
+    assert raised.value.argument == argument
+    assert message in str(raised.value)
