@@ -1,0 +1,143 @@
+// The layout of a prepacked NVFP4 weight: what prepack_nvfp4_weight() writes and the kernel nvfp4
+// reads. docs/nvfp4.md has the layout at length; a change of it is a new kNvfp4WeightLayout.
+//
+// A weight (N, K) is cut into tiles of 64 x 64, rows up to a multiple of 64 and columns up to one
+// of 128, the rest being zeros; tile (i, j) is number i * K_tiles + j. A tile has 2304 bytes:
+//
+//   2048 codes    16 bytes for each thread of a warpgroup: the values that it holds of a tile as
+//                 WGMMA's A operand, in two halves of 32 columns, each two words
+//    256 scales   8 bytes for each four threads with the same rows: one word for each half
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "common/block_scale.hpp"
+
+namespace tilewright {
+
+inline constexpr int kNvfp4WeightLayout = 1;  // version
+
+struct WeightTile {
+  static constexpr int kRows = 64;
+  static constexpr int kColumns = 64;
+  static constexpr int kPaddedColumns = 128;  // K is padded to a multiple of
+  static constexpr int kCode_bytes = kRows * kColumns / 2;
+  static constexpr int kScale_bytes = kRows * kColumns / 16;
+  static constexpr int k_bytes = kCode_bytes + kScale_bytes;
+
+  static constexpr int kThreads = 128;
+  static constexpr int kHalves = 2;
+  static constexpr int kPairs = 8;  // a thread's pairs of neighbouring columns in one half
+  static constexpr int kCodeWords = 2;
+};
+static_assert(WeightTile::k_bytes == 2304);
+
+constexpr std::int64_t weight_row_tiles(std::int64_t rows) {
+  return (rows + WeightTile::kRows - 1) / WeightTile::kRows;
+}
+
+constexpr std::int64_t weight_column_tiles(std::int64_t columns) {
+  constexpr int kPadded = WeightTile::kPaddedColumns;
+  return (columns + kPadded - 1) / kPadded * (kPadded / WeightTile::kColumns);
+}
+
+// Where the first value of a thread's pair lies in a tile; the other is right of it. This is the
+// order of WGMMA's registers: m64k16 by m64k16, rows g and g + 8 by turns.
+struct TilePosition {
+  int row;
+  int column;
+};
+
+constexpr TilePosition pair_position(int thread, int half, int pair) {
+  return {.row = thread / 32 * 16 + thread % 32 / 4 + pair % 2 * 8,
+          .column = half * 32 + pair / 4 * 16 + pair / 2 % 2 * 8 + thread % 4 * 2};
+}
+
+// Codes. A pair is a word that has the first value's sign in bit 15 and its other three bits in
+// bits 8 ... 6, where a BF16 number has the end of its exponent and the start of its mantissa; the
+// second value is 16 bits above. Read so, it is the value times 2^-126.
+//
+// Of the 32 bits of a word a pair takes eight, and rotated by 0, 4 and 10 three pairs fill 24. What
+// two words have left makes up two pairs more. So eight pairs are in two words a and b:
+//
+//   pairs 0, 1, 2 = a, a >>> 4, a << 6      each masked by kPairMask
+//   pairs 3, 4, 5 = b, b >>> 4, b << 6
+//   rest          = a where kRestMask is set, b >>> 2 elsewhere
+//   pairs 6, 7    = rest >>> 6, rest << 4
+using PairWords = std::array<std::uint32_t, WeightTile::kPairs>;
+using CodeWords = std::array<std::uint32_t, WeightTile::kCodeWords>;
+
+inline constexpr std::uint32_t kPairMask = 0x81c081c0u;
+inline constexpr std::uint32_t kRestMask = 0x60306030u;
+
+constexpr std::uint32_t pair_word(std::uint32_t first, std::uint32_t second) {
+  const auto place = [](std::uint32_t code) { return (code & 8u) << 12 | (code & 7u) << 6; };
+  return place(first) | place(second) << 16;
+}
+
+constexpr CodeWords pack_pairs(const PairWords& pairs) {
+  const std::uint32_t rest = std::rotl(pairs[6], 6) | pairs[7] >> 4;
+  return {pairs[0] | std::rotl(pairs[1], 4) | pairs[2] >> 6 | (rest & kRestMask),
+          pairs[3] | std::rotl(pairs[4], 4) | pairs[5] >> 6 | std::rotl(rest & ~kRestMask, 2)};
+}
+
+constexpr PairWords unpack_pairs(const CodeWords& words) {
+  const auto [a, b] = words;
+  const std::uint32_t rest = (a & kRestMask) | (std::rotr(b, 2) & ~kRestMask);
+  return {a & kPairMask,
+          std::rotr(a, 4) & kPairMask,
+          a << 6 & kPairMask,
+          b & kPairMask,
+          std::rotr(b, 4) & kPairMask,
+          b << 6 & kPairMask,
+          std::rotr(rest, 6) & kPairMask,
+          rest << 4 & kPairMask};
+}
+
+// Scales. E4M3 with its subnormal numbers made normal: five bits of exponent, of the scale times
+// 2^7 with FP16's bias, and three of mantissa. 0xff is NaN. There is no sign: of a block with a
+// negative scale the codes change theirs. Nor is there a zero: the codes of a block whose scale is
+// zero are zeros, of their sign, and the byte, 0, stands for 2^-22.
+inline constexpr int kPackedScaleExponent = 7;
+inline constexpr std::uint32_t kPackedScaleNaN = 0xff;
+
+constexpr std::uint32_t pack_scale(std::uint32_t e4m3) {
+  const std::uint32_t magnitude = e4m3 & 0x7fu;
+  if (magnitude == kE4m3NaN) {
+    return kPackedScaleNaN;
+  }
+  if (magnitude == 0) {
+    return 0;
+  }
+  constexpr int kRebias = (127 - 15 - kPackedScaleExponent)
+                          << 3;  // FP32's exponents are further up
+  return (std::bit_cast<std::uint32_t>(e4m3_to_float(magnitude)) >> 20) - kRebias;
+}
+
+constexpr float packed_scale_to_float(std::uint32_t packed) {
+  if (packed == kPackedScaleNaN) {
+    return e4m3_to_float(kE4m3NaN);
+  }
+  constexpr std::uint32_t kRebias = (127 - 15 - kPackedScaleExponent) << 3;
+  return packed == 0 ? 0.0f : std::bit_cast<float>((packed + kRebias) << 20);
+}
+
+constexpr std::uint32_t unpack_scale(std::uint32_t packed) {
+  return packed == kPackedScaleNaN ? kE4m3NaN : float_to_e4m3(packed_scale_to_float(packed));
+}
+
+// A word has the scales of the rows g and g + 8 in the first 16 columns of a half, and then those
+// in the other 16: the former in bits 4 ... 11 and 20 ... 27, the latter eight bits above, round
+// the end.
+constexpr std::uint32_t pack_scales(std::uint32_t first_g, std::uint32_t first_g8,
+                                    std::uint32_t second_g, std::uint32_t second_g8) {
+  return std::rotl(first_g | first_g8 << 16, 4) | std::rotl(second_g | second_g8 << 16, 12);
+}
+
+constexpr std::uint32_t packed_scale(std::uint32_t word, bool is_second, bool is_row_g8) {
+  return std::rotr(word, 4 + (is_second ? 8 : 0) + (is_row_g8 ? 16 : 0)) & 0xffu;
+}
+
+}  // namespace tilewright
