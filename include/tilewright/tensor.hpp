@@ -18,6 +18,7 @@ enum class DType : std::uint8_t {
   e2m1x2,  // a byte of two FP4 values; shapes and strides count bytes
   e4m3,    // FP8 without infinities (e4m3fn); of block scales the sign is 0
   e8m0,    // an exponent alone: 2^(byte - 127), 255 is NaN
+  u8,      // bytes whose meaning their operation defines
 };
 
 constexpr std::size_t size_bytes(DType dtype) {
@@ -31,6 +32,7 @@ constexpr std::size_t size_bytes(DType dtype) {
     case DType::e2m1x2:
     case DType::e4m3:
     case DType::e8m0:
+    case DType::u8:
       return 1;
   }
   return 0;
@@ -54,6 +56,8 @@ constexpr std::string_view name(DType dtype) {
       return "e4m3";
     case DType::e8m0:
       return "e8m0";
+    case DType::u8:
+      return "u8";
   }
   return "unknown";
 }

@@ -5,20 +5,15 @@
 
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/cuda_backend.hpp"
+#include "matrix_checks.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
 namespace {
 
-constexpr std::array kMatrix = {"rows", "columns"};
 constexpr std::array kOne = {"1"};
 constexpr int kX_alignment_bytes = 16;
 constexpr int kCodes_alignment_bytes = 8;
-
-// What a GPU kernel asks for; memory on the CPU is aligned to its elements.
-int alignment_of(Device device, int gpu_bytes) {
-  return device.kind == DeviceKind::cuda ? gpu_bytes : 1;
-}
 
 void check_is_float(const char* argument, const ConstTensorView& tensor) {
   if (tensor.dtype != DType::fp32 && tensor.dtype != DType::fp16 && tensor.dtype != DType::bf16) {
@@ -28,7 +23,7 @@ void check_is_float(const char* argument, const ConstTensorView& tensor) {
 
 // A matrix of values or codes.
 void check_matrix(const char* argument, const ConstTensorView& tensor) {
-  check_tensor(argument, tensor, kMatrix);
+  check_tensor(argument, tensor, kMatrixDims);
   check_last_dim_is_contiguous(argument, tensor, "must be");
 }
 
@@ -69,13 +64,6 @@ void check_global_scale(const char* argument, const ConstTensorView& scale, Devi
   check_is_aligned(argument, scale.data, static_cast<int>(size_bytes(scale.dtype)));
 }
 
-void check_is_multiple(const char* argument, std::int64_t columns, int of, const char* why) {
-  if (columns % of != 0) {
-    fail(argument, "has " + std::to_string(columns) + " columns, must have a multiple of " +
-                       std::to_string(of) + why);
-  }
-}
-
 // Threads count blocks, padding included, in 32 bits.
 void check_block_count(const char* argument, std::int64_t rows, std::int64_t blocks) {
   const auto [padded_rows, padded_blocks] = swizzled_scale_shape(rows, blocks);
@@ -83,19 +71,6 @@ void check_block_count(const char* argument, std::int64_t rows, std::int64_t blo
     throw Error(ErrorCode::unsupported, argument,
                 "has " + std::to_string(rows) + " rows of " + std::to_string(blocks) +
                     " blocks, must have fewer than 2^31 blocks in all");
-  }
-}
-
-// Is there such a device, and are the kernels built for it?
-void check_device_is_supported(const char* argument, Device device) {
-  constexpr int kHopper = 90;
-  const DeviceInfo& info = device_info(device);
-  if (device.kind == DeviceKind::cuda && info.compute_capability != kHopper) {
-    throw Error(ErrorCode::unsupported, argument,
-                "is on " + info.name + " of compute capability " +
-                    std::to_string(info.compute_capability / 10) + "." +
-                    std::to_string(info.compute_capability % 10) +
-                    ", the kernels are built for 9.0");
   }
 }
 
@@ -115,10 +90,26 @@ void check_either_global_scale(const QuantizeNvfp4Tensors& t) {
 
 }  // namespace
 
+int alignment_of(Device device, int gpu_bytes) {
+  return device.kind == DeviceKind::cuda ? gpu_bytes : 1;
+}
+
+void check_device_is_supported(const char* argument, Device device) {
+  constexpr int kHopper = 90;
+  const DeviceInfo& info = device_info(device);
+  if (device.kind == DeviceKind::cuda && info.compute_capability != kHopper) {
+    throw Error(ErrorCode::unsupported, argument,
+                "is on " + info.name + " of compute capability " +
+                    std::to_string(info.compute_capability / 10) + "." +
+                    std::to_string(info.compute_capability % 10) +
+                    ", the kernels are built for 9.0");
+  }
+}
+
 void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options) {
   check_matrix("x", t.x);
   check_is_float("x", t.x);
-  check_is_multiple("x", t.x.shape[1], nvfp4::kBlock, ", the block");
+  check_columns_are_multiple("x", t.x.shape[1], nvfp4::kBlock, ", the block");
   const std::int64_t rows = t.x.shape[0];
   const std::int64_t blocks = t.x.shape[1] / nvfp4::kBlock;
   check_block_count("x", rows, blocks);
@@ -147,7 +138,7 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
     check_dtype("scales", t.scales, DType::e4m3, ", or e8m0 of MXFP4");
   }
   const int block_bytes = (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / 2;
-  check_is_multiple("codes", t.codes.shape[1], block_bytes, ", the bytes of a block");
+  check_columns_are_multiple("codes", t.codes.shape[1], block_bytes, ", the bytes of a block");
   const std::int64_t rows = t.codes.shape[0];
   const std::int64_t blocks = t.codes.shape[1] / block_bytes;
   check_block_count("codes", rows, blocks);

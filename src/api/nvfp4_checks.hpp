@@ -10,6 +10,12 @@ namespace tilewright {
 void check_arguments(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options);
 void check_arguments(const DequantizeNvfp4Tensors& tensors, const DequantizeNvfp4Options& options);
 
+// What a GPU kernel asks for; memory on the CPU is aligned to its elements.
+int alignment_of(Device device, int gpu_bytes);
+
+// Is there such a device, and are the kernels built for it?
+void check_device_is_supported(const char* argument, Device device);
+
 // Of swizzle_scales() and unswizzle_scales(); that an output does not overlap itself aside.
 void check_conversion(const ConstTensorView& linear, const ConstTensorView& swizzled);
 

@@ -1,8 +1,10 @@
-// The checked forms of the calls of tilewright/nvfp4.hpp: what every backend receives.
+// The checked forms of the calls of tilewright/nvfp4.hpp and nvfp4_weight.hpp: what every backend
+// receives.
 #pragma once
 
 #include <cstdint>
 
+#include "common/nvfp4_weight_tile.hpp"
 #include "common/scale_layout.hpp"
 #include "tilewright/nvfp4.hpp"
 
@@ -52,6 +54,18 @@ struct ConvertScalesParams {
   Scales<std::uint8_t> to;
   int rows = 0;
   int blocks = 0;
+};
+
+struct PrepackWeightParams {
+  UnpackedWeight<const std::uint8_t> weight;
+  std::uint8_t* packed = nullptr;
+  std::int64_t packed_batch_stride = 0;
+};
+
+struct UnpackWeightParams {
+  const std::uint8_t* packed = nullptr;
+  std::int64_t packed_batch_stride = 0;
+  UnpackedWeight<std::uint8_t> weight;
 };
 
 // Of the GPU's quantiser: partial maxima of a matrix, one a thread block.

@@ -14,10 +14,9 @@
 #include <cstdint>
 
 #include "common/block_scale.hpp"
+#include "tilewright/nvfp4_weight.hpp"
 
 namespace tilewright {
-
-inline constexpr int kNvfp4WeightLayout = 1;  // version
 
 struct WeightTile {
   static constexpr int kRows = 64;
@@ -42,6 +41,9 @@ constexpr std::int64_t weight_column_tiles(std::int64_t columns) {
   constexpr int kPadded = WeightTile::kPaddedColumns;
   return (columns + kPadded - 1) / kPadded * (kPadded / WeightTile::kColumns);
 }
+
+static_assert(packed_nvfp4_weight_shape(65, 144) ==
+              std::array{weight_row_tiles(65), weight_column_tiles(144) * WeightTile::k_bytes});
 
 // Where the first value of a thread's pair lies in a tile; the other is right of it. This is the
 // order of WGMMA's registers: m64k16 by m64k16, rows g and g + 8 by turns.

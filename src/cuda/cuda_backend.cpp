@@ -143,6 +143,16 @@ void run_convert_scales(const ConvertScalesParams& params, int device, Stream st
   launch_convert_scales(params, stream);
 }
 
+void run_prepack_nvfp4_weight(const PrepackWeightParams& params, int device, Stream stream) {
+  const DeviceGuard guard(device);
+  launch_prepack_nvfp4_weight(params, stream);
+}
+
+void run_unpack_nvfp4_weight(const UnpackWeightParams& params, int device, Stream stream) {
+  const DeviceGuard guard(device);
+  launch_unpack_nvfp4_weight(params, stream);
+}
+
 std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream) {
   const DeviceGuard guard(device);
   std::vector<int> values(count);

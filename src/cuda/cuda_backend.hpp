@@ -32,10 +32,12 @@ void run_gemm_bf16(std::string_view kernel, const GemmBf16Params& params, int de
 void run_gemm_nvfp4(std::string_view kernel, const GemmNvfp4Params& params, int device,
                     Stream stream);
 
-// Queue the kernels of tilewright/nvfp4.hpp on a device's stream.
+// Queue the kernels of tilewright/nvfp4.hpp and nvfp4_weight.hpp on a device's stream.
 void run_quantize_nvfp4(const QuantizeNvfp4Params& params, int device, Stream stream);
 void run_dequantize_nvfp4(const DequantizeNvfp4Params& params, int device, Stream stream);
 void run_convert_scales(const ConvertScalesParams& params, int device, Stream stream);
+void run_prepack_nvfp4_weight(const PrepackWeightParams& params, int device, Stream stream);
+void run_unpack_nvfp4_weight(const UnpackWeightParams& params, int device, Stream stream);
 
 // Copies integers from a device, behind the stream's work, and waits for them.
 std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream);

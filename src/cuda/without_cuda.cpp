@@ -30,6 +30,12 @@ void run_dequantize_nvfp4(const DequantizeNvfp4Params&, int device, Stream) { de
 
 void run_convert_scales(const ConvertScalesParams&, int device, Stream) { device_info(device); }
 
+void run_prepack_nvfp4_weight(const PrepackWeightParams&, int device, Stream) {
+  device_info(device);
+}
+
+void run_unpack_nvfp4_weight(const UnpackWeightParams&, int device, Stream) { device_info(device); }
+
 std::vector<int> read_ints(const int*, std::size_t, int device, Stream) {
   device_info(device);
   return {};
