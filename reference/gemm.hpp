@@ -14,7 +14,7 @@ struct GemmResult {
   std::vector<double> magnitude;  // the same with the absolute value of every term
 };
 
-// Computes the problem on host tensors; nothing is written to c.
+// Computes the problem on host tensors, b being codes; nothing is written to c.
 GemmResult gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options);
 
 // A B^T of (M, K) and (N, K), dense (M, N).

@@ -9,6 +9,7 @@
 #include "tilewright/error.hpp"
 #include "tilewright/launch.hpp"
 #include "tilewright/nvfp4.hpp"
+#include "tilewright/nvfp4_weight.hpp"
 #include "tilewright/tensor.hpp"
 
 namespace tilewright {
@@ -18,9 +19,10 @@ namespace tilewright {
 // matrices have it or none has:
 //
 //   a     ([L,] M, K) bf16 or fp16, or the codes of NVFP4: ([L,] M, K / 2) e2m1x2
-//   b     ([L,] N, K / 2) e2m1x2, the codes of the weight
-//   sfb   the e4m3 scales of b: linear ([L,] N, K / 16), or swizzled
-//         ([L,] N up to a multiple of 128, K / 16 up to one of 4)
+//   b     ([L,] N, K / 2) e2m1x2, the codes of the weight; or u8, the weight packed by
+//         prepack_nvfp4_weight(): ([L,] packed_nvfp4_weight_shape(N, K)), N being c's
+//   sfb   the e4m3 scales of b's codes: linear ([L,] N, K / 16), or swizzled
+//         ([L,] N up to a multiple of 128, K / 16 up to one of 4). Absent where b is packed
 //   sfa   those of a, likewise, where a is NVFP4; else absent
 //   c     ([L,] M, N) bf16, fp16 or fp32
 //
@@ -31,14 +33,15 @@ namespace tilewright {
 //   residual  ([L,] M, N), the dtype of c. May be c itself
 //
 // K is a multiple of 16. Along K, and N of c and residual, elements are contiguous; a matrix of
-// swizzled scales is contiguous as a whole. Every other stride is free, in elements: tensors
-// (M, K, L) with the batch outermost in memory are these with their dimensions permuted, and a
-// weight that all of the batch shares has the batch stride 0. All sizes are at least 1. All
-// tensors live on one device. c may not overlap an input, but for a residual that is c.
+// swizzled scales and a packed weight are contiguous as a whole. Every other stride is free, in
+// elements: tensors (M, K, L) with the batch outermost in memory are these with their dimensions
+// permuted, and a weight that all of the batch shares has the batch stride 0. All sizes are at
+// least 1. All tensors live on one device. c may not overlap an input, but for a residual that is
+// c.
 struct GemmNvfp4Tensors {
   ConstTensorView a;
   ConstTensorView b;
-  ConstTensorView sfb;
+  std::optional<ConstTensorView> sfb = std::nullopt;
   TensorView c;
   std::optional<ConstTensorView> sfa = std::nullopt;
   std::optional<ConstTensorView> global_scale_a = std::nullopt;
@@ -49,7 +52,7 @@ struct GemmNvfp4Tensors {
 
 struct GemmNvfp4Options {
   ScaleLayout sfa_layout = ScaleLayout::linear;
-  ScaleLayout sfb_layout = ScaleLayout::linear;
+  ScaleLayout sfb_layout = ScaleLayout::linear;  // where b is codes
   GlobalScale global_scale_a_kind = GlobalScale::encode;
   GlobalScale global_scale_b_kind = GlobalScale::encode;
   // A row of c is the same bits whatever M and L are, and whatever the other rows hold.

@@ -45,6 +45,16 @@ inline std::string name(HeadDims dims) {
   return std::to_string(dims.qk) + (dims.v == dims.qk ? "" : " (v " + std::to_string(dims.v) + ")");
 }
 
+// The forms of gemm_nvfp4()'s weight.
+enum class WeightForm : std::uint8_t {
+  codes,   // with scales
+  packed,  // by prepack_nvfp4_weight()
+};
+
+constexpr std::string_view name(WeightForm form) {
+  return form == WeightForm::codes ? "codes" : "packed";
+}
+
 // One kernel's row: everything a person or a dispatcher wants to know before calling it.
 struct KernelInfo {
   std::string_view name;          // what AttentionOptions::kernel takes
@@ -64,6 +74,7 @@ struct KernelInfo {
   std::span<const DType> out_dtypes = {};  // of c
   int n_multiple = 1;                      // what N and K must be multiples of
   int k_multiple = 1;
+  std::span<const WeightForm> weight_forms = {};  // of gemm_nvfp4's b; empty: b is no NVFP4 weight
 };
 
 // All kernels of this version, whether or not this build or machine can run them; those of an
@@ -111,6 +122,7 @@ struct GemmProblem {
   std::int64_t n = 16;
   std::int64_t k = 64;
   std::int64_t l = 1;
+  bool b_is_packed = false;
   bool batch_invariant = false;
 };
 

@@ -18,7 +18,7 @@ class GemmNvfp4Call {
         kernel_name_(std::move(kernel_name)),
         tensors_{.a = view(tensors, "a"),
                  .b = view(tensors, "b"),
-                 .sfb = view(tensors, "sfb"),
+                 .sfb = find(tensors, "sfb"),
                  .c = view(tensors, "c"),
                  .sfa = find(tensors, "sfa"),
                  .global_scale_a = find(tensors, "global_scale_a"),

@@ -8,6 +8,7 @@
 #include "gemm_checks.hpp"
 #include "gemm_params.hpp"
 #include "kernel_selection.hpp"
+#include "matrix_views.hpp"
 
 namespace tilewright {
 namespace {
@@ -27,16 +28,6 @@ const KernelInfo& check_and_select(const GemmNvfp4Tensors& t, const GemmNvfp4Opt
   return kernel;
 }
 
-// 0 where the stride is never used, whatever the caller left there.
-std::int64_t stride_of(const ConstTensorView& t, int dimension) {
-  return t.shape[dimension] > 1 ? t.stride[dimension] : 0;
-}
-
-// ([batch,] rows, columns)
-MatrixStrides matrix_strides(const ConstTensorView& t) {
-  return {.batch = t.rank == 3 ? stride_of(t, 0) : 0, .row = stride_of(t, t.rank - 2)};
-}
-
 // (1) or ([batch,] rows)
 RowScales row_scales(const std::optional<ConstTensorView>& t, GlobalScale kind) {
   if (!t) {
@@ -46,13 +37,6 @@ RowScales row_scales(const std::optional<ConstTensorView>& t, GlobalScale kind) 
       .data = static_cast<const float*>(t->data),
       .stride = {.batch = t->rank == 2 ? stride_of(*t, 0) : 0, .row = stride_of(*t, t->rank - 1)},
       .kind = kind};
-}
-
-Scales<const std::uint8_t> block_scales(const ConstTensorView& t, ScaleLayout layout) {
-  return {.data = static_cast<const std::uint8_t*>(t.data),
-          .layout = layout,
-          .row_stride = matrix_strides(t).row,
-          .block_tiles = static_cast<int>(t.shape[t.rank - 1] / kScaleTileBlocks)};
 }
 
 void set_epilogue(const GemmNvfp4Tensors& t, GemmNvfp4Params& p) {
@@ -81,15 +65,18 @@ GemmNvfp4Params params_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& opt
                     .a_stride = matrix_strides(t.a),
                     .global_a = row_scales(t.global_scale_a, options.global_scale_a_kind),
                     .b = static_cast<const std::uint8_t*>(t.b.data),
+                    .b_is_packed = problem.b_is_packed,
                     .b_stride = matrix_strides(t.b),
-                    .sfb = block_scales(t.sfb, options.sfb_layout),
-                    .sfb_batch_stride = matrix_strides(t.sfb).batch,
                     .global_b = row_scales(t.global_scale_b, options.global_scale_b_kind),
                     .batch_invariant = options.batch_invariant,
                     .workspace = workspace.data};
   if (t.sfa) {
-    p.sfa = block_scales(*t.sfa, options.sfa_layout);
+    p.sfa = block_scales<const std::uint8_t>(*t.sfa, options.sfa_layout);
     p.sfa_batch_stride = matrix_strides(*t.sfa).batch;
+  }
+  if (t.sfb) {
+    p.sfb = block_scales<const std::uint8_t>(*t.sfb, options.sfb_layout);
+    p.sfb_batch_stride = matrix_strides(*t.sfb).batch;
   }
   set_epilogue(t, p);
   return p;

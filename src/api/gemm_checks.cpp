@@ -4,93 +4,63 @@
 #include <optional>
 
 #include "common/nvfp4_recipe.hpp"
+#include "matrix_checks.hpp"
+#include "matrix_views.hpp"
 
 namespace tilewright {
 namespace {
 
-constexpr std::array kBatched = {"batch", "rows", "columns"};
-constexpr DimNames kSingle = DimNames(kBatched).last<2>();
 constexpr std::array kBatchedVector = {"batch", "rows"};
 constexpr DimNames kVector = DimNames(kBatchedVector).last<1>();
 
-std::int64_t rows_of(const ConstTensorView& matrix) { return matrix.shape[matrix.rank - 2]; }
-std::int64_t columns_of(const ConstTensorView& matrix) { return matrix.shape[matrix.rank - 1]; }
-bool is_batched(const GemmNvfp4Tensors& t) { return t.a.rank == 3; }
 bool is_nvfp4(const ConstTensorView& a) { return a.dtype == DType::e2m1x2; }
+
+bool is_packed(const ConstTensorView& b) { return b.dtype == DType::u8; }
+
+std::int64_t n_of(const GemmNvfp4Tensors& t) {
+  return is_packed(t.b) ? columns_of(t.c) : rows_of(t.b);
+}
 
 std::int64_t k_of(const GemmNvfp4Tensors& t) {
   return is_nvfp4(t.a) ? 2 * columns_of(t.a) : columns_of(t.a);
 }
 
-// The rank, the batch, the device and the contiguous dimension of a matrix: those of a.
 void check_matrix(const char* argument, const ConstTensorView& matrix, const GemmNvfp4Tensors& t) {
-  check_tensor(argument, matrix, is_batched(t) ? DimNames(kBatched) : kSingle, ", as a");
-  if (is_batched(t)) {
-    check_same(argument, "batch", matrix.shape[0], "a's", t.a.shape[0]);
-  }
-  check_device(argument, matrix, t.a.device, "a");
-  check_last_dim_is_contiguous(argument, matrix, "must be");
+  check_matrix(argument, matrix, t.a, "a");
 }
 
 void check_a(const GemmNvfp4Tensors& t) {
-  if (t.a.rank == 2) {
-    check_tensor("a", t.a, kSingle);
-  } else {
-    check_tensor("a", t.a, kBatched, ", or 2 without the batch");
-  }
+  check_first_matrix("a", t.a);
   if (t.a.dtype != DType::bf16 && t.a.dtype != DType::fp16 && !is_nvfp4(t.a)) {
     fail("a",
          "has dtype " + std::string(name(t.a.dtype)) + ", must be bf16, fp16, or e2m1x2 of NVFP4");
   }
-  check_last_dim_is_contiguous("a", t.a, "must be");
-  const int multiple = is_nvfp4(t.a) ? nvfp4::kBlock / 2 : nvfp4::kBlock;
-  if (columns_of(t.a) % multiple != 0) {
-    fail("a", "has " + std::to_string(columns_of(t.a)) + " columns, must have a multiple of " +
-                  std::to_string(multiple) + ", a block of NVFP4");
-  }
+  check_columns_are_multiple("a", columns_of(t.a),
+                             is_nvfp4(t.a) ? nvfp4::kBlock / 2 : nvfp4::kBlock,
+                             ", a block of NVFP4");
 }
 
 // The scales of an operand of `rows` rows.
 void check_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
                   std::int64_t rows, const GemmNvfp4Tensors& t) {
-  const std::int64_t blocks = k_of(t) / nvfp4::kBlock;
-  check_matrix(argument, scales, t);
-  check_dtype(argument, scales, DType::e4m3);
-  if (layout == ScaleLayout::linear) {
-    check_same(argument, "rows", rows_of(scales), "the operand's", rows);
-    check_same(argument, "columns", columns_of(scales), "K / 16,", blocks);
-    return;
-  }
-  const auto [padded_rows, padded_blocks] = swizzled_scale_shape(rows, blocks);
-  check_same(argument, "rows", rows_of(scales), "the operand's up to a multiple of 128,",
-             padded_rows);
-  check_same(argument, "columns", columns_of(scales), "K / 16 up to a multiple of 4,",
-             padded_blocks);
-  const std::int64_t row_stride = scales.stride[scales.rank - 2];
-  if (row_stride != padded_blocks) {
-    fail(argument, "has a row stride of " + std::to_string(row_stride) +
-                       ", swizzled scales must be contiguous (stride " +
-                       std::to_string(padded_blocks) + ")");
-  }
+  check_block_scales(argument, scales, layout, rows, k_of(t) / nvfp4::kBlock, t.a, "a");
 }
 
-// (1), or one for each row of `like`, a matrix of as many rows.
+// (1), or one for each of an operand's rows.
 void check_global_scale(const char* argument, const std::optional<ConstTensorView>& scale,
-                        const ConstTensorView& like, const char* like_name,
-                        const GemmNvfp4Tensors& t) {
+                        const char* operand, std::int64_t rows, const GemmNvfp4Tensors& t) {
   if (!scale) {
     return;
   }
   const bool is_single = scale->rank == 1 && scale->shape[0] == 1;
   if (!is_single) {
-    check_tensor(argument, *scale, is_batched(t) ? DimNames(kBatchedVector) : kVector,
+    check_tensor(argument, *scale, is_batched(t.a) ? DimNames(kBatchedVector) : kVector,
                  ", or size 1");
-    const std::string of = std::string(like_name) + "'s";
-    if (is_batched(t)) {
+    if (is_batched(t.a)) {
       check_same(argument, "batch", scale->shape[0], "a's", t.a.shape[0]);
     }
-    check_same(argument, "size", scale->shape[scale->rank - 1], "1, or the rows of " + of,
-               rows_of(like));
+    check_same(argument, "size", scale->shape[scale->rank - 1],
+               "1, or the rows of " + std::string(operand) + "'s", rows);
   } else {
     check_tensor(argument, *scale, kVector);
   }
@@ -110,22 +80,42 @@ void check_a_scales(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) 
   } else if (t.global_scale_a) {
     fail("global_scale_a", "is given, must be absent where a is " + std::string(name(t.a.dtype)));
   }
-  check_global_scale("global_scale_a", t.global_scale_a, t.a, "a", t);
+  check_global_scale("global_scale_a", t.global_scale_a, "a", rows_of(t.a), t);
+}
+
+void check_codes_of_b(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
+  check_matrix("b", t.b, t);
+  check_dtype("b", t.b, DType::e2m1x2, ", or u8 of prepack_nvfp4_weight()");
+  check_same("b", "columns", columns_of(t.b), "half of K,", k_of(t) / 2);
+  if (!t.sfb) {
+    fail("sfb", "is absent, must be given where b is codes");
+  }
+  check_scales("sfb", *t.sfb, options.sfb_layout, rows_of(t.b), t);
+}
+
+// Its rows are c's columns: a packed weight does not say how many there are.
+void check_packed_b(const GemmNvfp4Tensors& t) {
+  check_matrix("c", t.c, t);
+  check_packed_weight("b", t.b, n_of(t), k_of(t), t.a, "a");
+  if (t.sfb) {
+    fail("sfb", "is given, must be absent where b is packed: the scales are in it");
+  }
 }
 
 void check_b(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
-  check_matrix("b", t.b, t);
-  check_dtype("b", t.b, DType::e2m1x2);
-  check_same("b", "columns", columns_of(t.b), "half of K,", k_of(t) / 2);
-  check_scales("sfb", t.sfb, options.sfb_layout, rows_of(t.b), t);
-  check_global_scale("global_scale_b", t.global_scale_b, t.b, "b", t);
+  if (is_packed(t.b)) {
+    check_packed_b(t);
+  } else {
+    check_codes_of_b(t, options);
+  }
+  check_global_scale("global_scale_b", t.global_scale_b, "b", n_of(t), t);
 }
 
 // c, or what is added to it.
 void check_result(const char* argument, const ConstTensorView& matrix, const GemmNvfp4Tensors& t) {
   check_matrix(argument, matrix, t);
   check_same(argument, "rows", rows_of(matrix), "a's", rows_of(t.a));
-  check_same(argument, "columns", columns_of(matrix), "b's rows,", rows_of(t.b));
+  check_same(argument, "columns", columns_of(matrix), "b's rows,", n_of(t));
 }
 
 void check_c(const GemmNvfp4Tensors& t) {
@@ -142,7 +132,7 @@ void check_c(const GemmNvfp4Tensors& t) {
     check_tensor("bias", *t.bias, kVector);
     check_dtype("bias", *t.bias, t.c.dtype, ", the dtype of c");
     check_device("bias", *t.bias, t.a.device, "a");
-    check_same("bias", "size", t.bias->shape[0], "b's rows,", rows_of(t.b));
+    check_same("bias", "size", t.bias->shape[0], "b's rows,", n_of(t));
     check_is_aligned("bias", t.bias->data, static_cast<int>(size_bytes(t.bias->dtype)));
   }
 }
@@ -169,15 +159,16 @@ GemmProblem problem_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& option
   return {.a_dtype = t.a.dtype,
           .c_dtype = t.c.dtype,
           .m = rows_of(t.a),
-          .n = rows_of(t.b),
+          .n = n_of(t),
           .k = k_of(t),
-          .l = is_batched(t) ? t.a.shape[0] : 1,
+          .l = batch_of(t.a),
+          .b_is_packed = is_packed(t.b),
           .batch_invariant = options.batch_invariant};
 }
 
 void check_arguments(const GemmBf16Tensors& t) {
   const auto check = [&](const char* argument, const ConstTensorView& matrix) {
-    check_tensor(argument, matrix, kSingle);
+    check_tensor(argument, matrix, kMatrixDims);
     check_dtype(argument, matrix, DType::bf16);
     check_device(argument, matrix, t.a.device, "a");
     check_last_dim_is_contiguous(argument, matrix, "must be");

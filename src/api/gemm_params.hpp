@@ -34,7 +34,10 @@ struct GemmNvfp4Params {
   std::int64_t sfa_batch_stride = 0;
   RowScales global_a = {};
 
+  // Codes and their scales, or a packed weight: its tiles without sfb. A batch stride is in bytes,
+  // 0 where all of the batch share the weight.
   const std::uint8_t* b = nullptr;
+  bool b_is_packed = false;
   MatrixStrides b_stride = {};
   Scales<const std::uint8_t> sfb = {};
   std::int64_t sfb_batch_stride = 0;

@@ -18,6 +18,7 @@
 
 #include "common/gemm_epilogue.hpp"
 #include "cpu/cpu_gemm.hpp"
+#include "cpu/cpu_nvfp4.hpp"
 #include "cpu/element.hpp"
 #include "cpu/vector.hpp"
 
@@ -44,6 +45,23 @@ struct Scratch {
   alignas(64) float b[kBk * kBc];
   alignas(64) float step[kBr * kBc];
   alignas(64) float sum[kBr * kBc];
+};
+
+// A tile of a packed weight, unpacked.
+struct UnpackedTile {
+  UnpackedWeight<std::uint8_t> weight() {
+    constexpr int kBlocks = WeightTile::kColumns / kBlock;
+    return {.codes = codes,
+            .codes_stride = WeightTile::kColumns / 2,
+            .scales = {.data = scales, .row_stride = kBlocks},
+            .rows = WeightTile::kRows,
+            .blocks = kBlocks,
+            .scale_rows = WeightTile::kRows,
+            .scale_blocks = kBlocks};
+  }
+
+  std::uint8_t codes[WeightTile::kCode_bytes];
+  std::uint8_t scales[WeightTile::kScale_bytes];
 };
 
 constexpr auto kE2m1Values = [] {
@@ -91,9 +109,9 @@ TILEWRIGHT_INLINE void dequantize_a(const GemmNvfp4Params& p, const Task& task, 
   }
 }
 
-// Rows column0 ... of B over [k0, k0 + count) as columns of the tile; columns beyond N are 0.
-TILEWRIGHT_INLINE void dequantize_b(const GemmNvfp4Params& p, const Task& task, int k0, int count,
-                                    float* tile) {
+// Rows column0 ... of B over [k0, k0 + count), from its codes, as columns of the tile.
+TILEWRIGHT_INLINE void dequantize_codes_of_b(const GemmNvfp4Params& p, const Task& task, int k0,
+                                             int count, float* tile) {
   const std::uint8_t* const b = p.b + task.batch * p.b_stride.batch;
   Scales<const std::uint8_t> scales = p.sfb;
   scales.data += task.batch * p.sfb_batch_stride;
@@ -103,6 +121,36 @@ TILEWRIGHT_INLINE void dequantize_b(const GemmNvfp4Params& p, const Task& task, 
       dequantize_block(codes + k / 2, scales.at(task.column0 + j, k / kBlock),
                        tile + (k - k0) * kBc + j, kBc);
     }
+  }
+}
+
+// The same from a packed weight, whose tiles have as many rows as the task has columns.
+TILEWRIGHT_INLINE void dequantize_packed_b(const GemmNvfp4Params& p, const Task& task, int k0,
+                                           int count, float* tile) {
+  static_assert(kBc == WeightTile::kRows && kBk % WeightTile::kColumns == 0);
+  const WeightTiles tiles(p.l, p.n, p.k / kBlock);
+  const std::uint8_t* const b = p.b + task.batch * p.b_stride.batch;
+  UnpackedTile unpacked;
+  for (int first = 0; first < count; first += WeightTile::kColumns) {
+    unpack_weight_tile(b + tiles.offset({task.batch, task.column0, k0 + first}), unpacked.weight(),
+                       {});
+    for (int j = 0; j < task.columns; ++j) {
+      for (int k = 0; k < std::min(count - first, WeightTile::kColumns); k += kBlock) {
+        dequantize_block(unpacked.codes + (j * WeightTile::kColumns + k) / 2,
+                         unpacked.scales[(j * WeightTile::kColumns + k) / kBlock],
+                         tile + (first + k) * kBc + j, kBc);
+      }
+    }
+  }
+}
+
+// Columns beyond N are 0.
+TILEWRIGHT_INLINE void dequantize_b(const GemmNvfp4Params& p, const Task& task, int k0, int count,
+                                    float* tile) {
+  if (p.b_is_packed) {
+    dequantize_packed_b(p, task, k0, count, tile);
+  } else {
+    dequantize_codes_of_b(p, task, k0, count, tile);
   }
   for (int k = 0; k < count; ++k) {
     std::fill(tile + k * kBc + task.columns, tile + (k + 1) * kBc, 0.0f);

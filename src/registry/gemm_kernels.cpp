@@ -1,4 +1,6 @@
 // The constraints of matrix products.
+#include <algorithm>
+
 #include "registry/reasons.hpp"
 
 namespace tilewright {
@@ -13,6 +15,19 @@ std::optional<Reason> multiple_reason(const KernelInfo& kernel, const char* what
                       "multiples of " + std::to_string(multiple));
 }
 
+std::optional<Reason> weight_form_reason(const KernelInfo& kernel, const GemmProblem& problem) {
+  const WeightForm form = problem.b_is_packed ? WeightForm::packed : WeightForm::codes;
+  if (kernel.weight_forms.empty() ||
+      std::ranges::find(kernel.weight_forms, form) != kernel.weight_forms.end()) {
+    return std::nullopt;
+  }
+  const std::string of_kernel = ", kernel " + std::string(kernel.name) + " takes ";
+  return Reason{ErrorCode::unsupported, "b",
+                problem.b_is_packed
+                    ? "is packed" + of_kernel + "codes and scales: use those that were packed"
+                    : "is codes" + of_kernel + "a packed weight: use prepack_nvfp4_weight()"};
+}
+
 }  // namespace
 
 std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& problem,
@@ -24,6 +39,9 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& probl
     return reason;
   }
   if (auto reason = dtype_reason(kernel, kernel.out_dtypes, "c", problem.c_dtype)) {
+    return reason;
+  }
+  if (auto reason = weight_form_reason(kernel, problem)) {
     return reason;
   }
   if (auto reason = multiple_reason(kernel, "N", problem.n, kernel.n_multiple)) {

@@ -32,8 +32,9 @@ struct Call {
   }
 
   void move_to(Device device) {
-    tensors.a.device = tensors.b.device = tensors.sfb.device = tensors.c.device = device;
-    tensors.sfa->device = tensors.bias->device = tensors.residual->device = device;
+    tensors.a.device = tensors.b.device = tensors.c.device = device;
+    tensors.sfa->device = tensors.sfb->device = tensors.bias->device = tensors.residual->device =
+        device;
     tensors.global_scale_a->device = tensors.global_scale_b->device = device;
   }
 
@@ -214,12 +215,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{"b_device", [](Call& c) { c.tensors.b.device = kGpu; }, "b", {"cuda:0", "cpu"}},
         BadCall{"b_columns", [](Call& c) { c.tensors.b.shape[2] = 16; }, "b", {"16", "32"}},
         BadCall{"b_stride", [](Call& c) { c.tensors.b.stride[2] = 3; }, "b", {"contiguous"}},
-        BadCall{"sfb_rows", [](Call& c) { c.tensors.sfb.shape[1] = 31; }, "sfb", {"31", "32"}},
+        BadCall{"sfb_rows", [](Call& c) { c.tensors.sfb->shape[1] = 31; }, "sfb", {"31", "32"}},
         BadCall{"sfb_not_contiguous",
                 [](Call& c) {
                   c.options.sfb_layout = ScaleLayout::swizzled;
-                  c.tensors.sfb.shape[1] = 128;
-                  c.tensors.sfb.stride[1] = 8;
+                  c.tensors.sfb->shape[1] = 128;
+                  c.tensors.sfb->stride[1] = 8;
                 },
                 "sfb",
                 {"row stride of 8", "contiguous (stride 4)"}},

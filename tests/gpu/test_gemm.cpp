@@ -54,6 +54,7 @@ class GemmNvfp4Gpu : public GemmTest {
     const GemmHostSet host = make_tensors(c);
     GemmSet<DeviceTensor> device{.a = DeviceTensor(host.a),
                                  .b = DeviceTensor(host.b),
+                                 .packed_b = DeviceTensor(host.packed_b),
                                  .sfa = DeviceTensor(host.sfa),
                                  .sfb = DeviceTensor(host.sfb),
                                  .global_scale_a = DeviceTensor(host.global_scale_a),
@@ -83,9 +84,12 @@ class GemmNvfp4Gpu : public GemmTest {
 };
 
 TEST_P(GemmNvfp4Gpu, IsRight) {
-  for (const GemmCase& c : gemm_cases()) {
-    if (takes(c)) {
-      expect_right(c);
+  for (GemmCase c : gemm_cases()) {
+    for (const bool is_packed : {false, true}) {
+      c.b_is_packed = is_packed;
+      if (takes(c)) {
+        expect_right(c);
+      }
     }
   }
 }
@@ -93,10 +97,16 @@ TEST_P(GemmNvfp4Gpu, IsRight) {
 TEST_P(GemmNvfp4Gpu, TakesEveryM) {
   for (std::int64_t m = 1; m <= 300; ++m) {
     for (const DType a : {DType::bf16, DType::fp16, DType::e2m1x2}) {
-      const GemmCase c{
-          .m = m, .n = 48, .k = 128, .a_dtype = a, .seed = static_cast<std::uint64_t>(m)};
-      if (takes(c)) {
-        expect_right(c);
+      for (const bool is_packed : {false, true}) {
+        const GemmCase c{.m = m,
+                         .n = 48,
+                         .k = 128,
+                         .a_dtype = a,
+                         .b_is_packed = is_packed,
+                         .seed = static_cast<std::uint64_t>(m)};
+        if (takes(c)) {
+          expect_right(c);
+        }
       }
     }
   }

@@ -147,6 +147,15 @@ class Generator {
   std::mt19937_64 engine_;
 };
 
+// b and its scales, packed.
+HostTensor packed(const GemmCase& c, const HostTensor& codes, const HostTensor& scales) {
+  const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(c.n, c.k);
+  HostTensor tensor = matrix(c, DType::u8, row_tiles, row_bytes, GemmOrder::dense);
+  prepack_nvfp4_weight({.codes = codes.view(), .scales = scales.view(), .packed = tensor.view()},
+                       c.layout);
+  return tensor;
+}
+
 // Half the distance between neighbours around a value, in c's dtype.
 double half_ulp(DType dtype, double value) {
   const int digits = dtype == DType::bf16 ? 8 : dtype == DType::fp16 ? 11 : 24;
@@ -203,8 +212,9 @@ std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
              << static_cast<int>(c.global_scales)
              << (c.kind == GlobalScale::encode ? " encode" : " decode") << (c.bias ? " bias" : "")
              << (c.residual ? " residual" : "") << (c.in_place ? " in place" : "")
-             << (c.batch_invariant ? " invariant" : "") << " order " << static_cast<int>(c.order)
-             << " inputs " << static_cast<int>(c.inputs) << " seed " << c.seed;
+             << (c.b_is_packed ? " packed" : "") << (c.batch_invariant ? " invariant" : "")
+             << " order " << static_cast<int>(c.order) << " inputs " << static_cast<int>(c.inputs)
+             << " seed " << c.seed;
 }
 
 GemmNvfp4Options options_of(const GemmCase& c, std::string_view kernel) {
@@ -223,6 +233,7 @@ GemmProblem constraints_of(const GemmCase& c) {
           .n = c.n,
           .k = c.k,
           .l = c.l.value_or(1),
+          .b_is_packed = c.b_is_packed,
           .batch_invariant = c.batch_invariant};
 }
 
@@ -231,6 +242,7 @@ GemmHostSet make_tensors(const GemmCase& c) {
   GemmHostSet set{
       .a = is_w4a4(c) ? generator.codes(c.m) : generator.values(c.a_dtype, c.m, c.k),
       .b = generator.codes(c.n),
+      .packed_b = HostTensor(DType::u8, {1}),
       .sfa = generator.scales(c.m),
       .sfb = generator.scales(c.n),
       .global_scale_a = generator.global_scales(c.m),
@@ -239,6 +251,7 @@ GemmHostSet make_tensors(const GemmCase& c) {
       .residual = generator.values(c.c_dtype, c.m, c.n),
       .c = matrix(c, c.c_dtype, c.m, c.n, c.order),
   };
+  set.packed_b = packed(c, set.b, set.sfb);
   if (c.in_place) {
     set.c = set.residual;
   }
@@ -246,7 +259,9 @@ GemmHostSet make_tensors(const GemmCase& c) {
 }
 
 void expect_right(const GemmCase& c, GemmHostSet inputs, const HostTensor& result) {
-  const GemmNvfp4Tensors tensors = inputs.views(c);
+  GemmCase unpacked = c;  // which is what the oracle reads
+  unpacked.b_is_packed = false;
+  const GemmNvfp4Tensors tensors = inputs.views(unpacked);
   if (c.inputs == GemmInputs::exact) {
     expect_equal(c, tensors, options_of(c), result.view());
   } else {

@@ -39,6 +39,7 @@ struct GemmCase {
   bool bias = false;
   bool residual = false;
   bool in_place = false;  // the residual is c
+  bool b_is_packed = false;
   bool batch_invariant = false;
   GemmOrder order = GemmOrder::dense;
   GemmInputs inputs = GemmInputs::random;
@@ -55,10 +56,14 @@ GemmProblem constraints_of(const GemmCase& c);
 // A case's tensors, in host or device memory.
 template <typename Tensor>
 struct GemmSet {
-  Tensor a, b, sfa, sfb, global_scale_a, global_scale_b, bias, residual, c;
+  Tensor a, b, packed_b, sfa, sfb, global_scale_a, global_scale_b, bias, residual, c;
 
   GemmNvfp4Tensors views(const GemmCase& problem) {
     GemmNvfp4Tensors tensors{.a = a.view(), .b = b.view(), .sfb = sfb.view(), .c = c.view()};
+    if (problem.b_is_packed) {
+      tensors.b = packed_b.view();
+      tensors.sfb.reset();
+    }
     const bool is_w4a4 = problem.a_dtype == DType::e2m1x2;
     if (is_w4a4) {
       tensors.sfa = sfa.view();

@@ -33,6 +33,29 @@ TEST(CpuGemm, IsRight) {
   }
 }
 
+// The bits of the product with the codes that were packed.
+void expect_same_when_packed(GemmCase c) {
+  SCOPED_TRACE(testing::Message() << c);
+  GemmHostSet tensors = make_tensors(c);
+  GemmHostSet packed_tensors = tensors;
+  const HostTensor expected = run(c, tensors);
+  c.b_is_packed = true;
+  const HostTensor result = run(c, packed_tensors);
+  EXPECT_EQ(std::memcmp(result.data(), expected.data(), expected.bytes()), 0);
+}
+
+TEST(CpuGemm, APackedWeightChangesNothing) {
+  for (const GemmCase& c : gemm_cases()) {
+    expect_same_when_packed(c);
+  }
+  for (const std::int64_t n : {1, 7, 63, 65, 200}) {
+    for (const std::int64_t k : {16, 80, 272, 528}) {
+      expect_same_when_packed({.m = 3, .n = n, .k = k, .c_dtype = DType::fp32});
+      expect_same_when_packed({.m = 100, .n = n, .k = k, .l = 2, .a_dtype = DType::e2m1x2});
+    }
+  }
+}
+
 TEST(CpuGemm, TakesAnyNAndMultiplesOf16AsK) {
   for (const std::int64_t n : {1, 7, 63, 65}) {
     for (const std::int64_t k : {16, 80, 272}) {
@@ -121,10 +144,17 @@ TEST(CpuGemm, ABatchMayShareItsWeight) {
   const GemmCase c{.m = 9, .n = 32, .l = 4, .c_dtype = DType::fp32};
   GemmHostSet tensors = make_tensors(c);
   GemmNvfp4Tensors views = tensors.views(c);
-  views.b.stride[0] = views.sfb.stride[0] = 0;
+  views.b.stride[0] = views.sfb->stride[0] = 0;
   const reference::GemmResult expected = reference::gemm_nvfp4(views, options_of(c));
   gemm_nvfp4(views, options_of(c));
   EXPECT_LE(reference::compare(tensors.c.view(), expected.c).rel_fro, 1e-6);
+
+  const HostTensor of_codes = tensors.c;
+  views.b = tensors.packed_b.view();
+  views.b.stride[0] = 0;
+  views.sfb.reset();
+  gemm_nvfp4(views, options_of(c));
+  EXPECT_EQ(std::memcmp(tensors.c.data(), of_codes.data(), of_codes.bytes()), 0);
 }
 
 }  // namespace
