@@ -18,6 +18,10 @@ void check_rows_are_contiguous(const char* argument, const ConstTensorView& matr
   }
 }
 
+std::string possessive(const std::string& name) {
+  return name + (name.ends_with('s') ? "'" : "'s");
+}
+
 }  // namespace
 
 void check_first_matrix(const char* argument, const ConstTensorView& matrix) {
@@ -34,7 +38,7 @@ void check_matrix(const char* argument, const ConstTensorView& matrix, const Con
   check_tensor(argument, matrix, is_batched(like) ? DimNames(kBatchedDims) : kMatrixDims,
                std::string(", as ") + like_name);
   if (is_batched(like)) {
-    check_same(argument, "batch", matrix.shape[0], std::string(like_name) + "'s", like.shape[0]);
+    check_same(argument, "batch", matrix.shape[0], possessive(like_name), like.shape[0]);
   }
   check_device(argument, matrix, like.device, like_name);
   check_last_dim_is_contiguous(argument, matrix, "must be");

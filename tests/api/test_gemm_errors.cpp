@@ -26,6 +26,11 @@ struct Call {
   Call() { std::memset(c.data(), kPoison, c.bytes()); }
   Call(const Call&) = delete;
 
+  void pack_b() {
+    tensors.b = packed.view();
+    tensors.sfb.reset();
+  }
+
   bool output_untouched() const {
     return std::all_of(c.data(), c.data() + c.bytes(),
                        [](std::byte each) { return each == std::byte{kPoison}; });
@@ -40,6 +45,7 @@ struct Call {
 
   HostTensor a{DType::e2m1x2, {2, 5, 32}};
   HostTensor b{DType::e2m1x2, {2, 32, 32}};
+  HostTensor packed{DType::u8, {2, 1, 2 * 2304}};
   HostTensor sfa{DType::e4m3, {2, 5, 4}};
   HostTensor sfb{DType::e4m3, {2, 32, 4}};
   HostTensor global_scale_a{DType::fp32, {2, 5}};
@@ -96,6 +102,15 @@ TEST_P(BadGemm, IsRefused) { expect_refused(GetParam()); }
 
 TEST(GemmCall, ThatTheCasesSpoilIsRight) {
   Call call;
+  EXPECT_EQ(gemm_nvfp4_workspace_bytes(call.tensors, call.options), 0u);
+  gemm_nvfp4(call.tensors, call.options);
+  EXPECT_FALSE(call.output_untouched());
+}
+
+TEST(GemmCall, WithAPackedWeightIsRight) {
+  Call call;
+  call.pack_b();
+  call.options.sfb_layout = ScaleLayout::swizzled;  // of scales that are not there
   EXPECT_EQ(gemm_nvfp4_workspace_bytes(call.tensors, call.options), 0u);
   gemm_nvfp4(call.tensors, call.options);
   EXPECT_FALSE(call.output_untouched());
@@ -210,8 +225,14 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadCall{"b_rank", [](Call& c) { c.tensors.b.rank = 2; }, "b", {"rank 2", "as a"}},
         BadCall{"b_batch", [](Call& c) { c.tensors.b.shape[0] = 3; }, "b", {"batch is 3", "2"}},
-        BadCall{
-            "b_dtype", [](Call& c) { c.tensors.b.dtype = DType::bf16; }, "b", {"bf16", "e2m1x2"}},
+        BadCall{"b_dtype",
+                [](Call& c) { c.tensors.b.dtype = DType::bf16; },
+                "b",
+                {"bf16", "e2m1x2, or u8 of prepack_nvfp4_weight()"}},
+        BadCall{"sfb_absent",
+                [](Call& c) { c.tensors.sfb.reset(); },
+                "sfb",
+                {"must be given where b is codes"}},
         BadCall{"b_device", [](Call& c) { c.tensors.b.device = kGpu; }, "b", {"cuda:0", "cpu"}},
         BadCall{"b_columns", [](Call& c) { c.tensors.b.shape[2] = 16; }, "b", {"16", "32"}},
         BadCall{"b_stride", [](Call& c) { c.tensors.b.stride[2] = 3; }, "b", {"contiguous"}},
@@ -233,6 +254,73 @@ INSTANTIATE_TEST_SUITE_P(
                 "global_scale_b",
                 {"4-byte"}}),
     kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(PackedB, BadGemm,
+                         testing::Values(BadCall{"packed_b_rank",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.b.rank = 2;
+                                                 },
+                                                 "b",
+                                                 {"rank 2", "as a"}},
+                                         BadCall{"packed_b_batch",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.b.shape[0] = 1;
+                                                 },
+                                                 "b",
+                                                 {"batch is 1", "a's 2"}},
+                                         BadCall{"packed_b_device",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.b.device = kGpu;
+                                                 },
+                                                 "b",
+                                                 {"cuda:0", "cpu like a"}},
+                                         BadCall{"packed_b_rows",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.b.shape[1] = 2;
+                                                 },
+                                                 "b",
+                                                 {"rows is 2", "tiles of 64 of N 32, 1"}},
+                                         BadCall{
+                                             "packed_b_columns",
+                                             [](Call& c) {
+                                               c.pack_b();
+                                               c.tensors.b.shape[2] = 2304;
+                                             },
+                                             "b",
+                                             {"columns is 2304", "tiles that K 64 takes, 4608"}},
+                                         BadCall{"packed_b_of_codes",
+                                                 [](Call& c) {
+                                                   c.tensors.b.dtype = DType::u8;
+                                                   c.tensors.sfb.reset();
+                                                 },
+                                                 "b",
+                                                 {"rows is 32", "1"}},
+                                         BadCall{"packed_b_with_sfb",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.sfb = c.sfb.view();
+                                                 },
+                                                 "sfb",
+                                                 {"is given", "must be absent where b is packed"}},
+                                         BadCall{"packed_b_c_rank",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.c.rank = 2;
+                                                 },
+                                                 "c",
+                                                 {"rank 2", "as a"}},
+                                         BadCall{"packed_b_bias",
+                                                 [](Call& c) {
+                                                   c.pack_b();
+                                                   c.tensors.bias->shape[0] = 16;
+                                                 },
+                                                 "bias",
+                                                 {"16", "32"}}),
+                         kCaseName);
 
 INSTANTIATE_TEST_SUITE_P(
     C, BadGemm,

@@ -279,6 +279,46 @@ TEST(CanRunGemm, TheCpuKernelTakesAnyNAndBlocksOfK) {
   EXPECT_EQ(workspace_bytes(gemm, GemmProblem{}, cpu), 0u);
 }
 
+TEST(CanRunGemm, AKernelTakesItsFormsOfTheWeight) {
+  const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
+  KernelInfo gemm = *find_kernel("gemm_nvfp4", "cpu");
+  EXPECT_FALSE(can_run(gemm, {.b_is_packed = false}, cpu));
+  EXPECT_FALSE(can_run(gemm, {.b_is_packed = true}, cpu));
+
+  constexpr std::array kForms = {WeightForm::codes, WeightForm::packed};
+  gemm.weight_forms = std::span(kForms).first<1>();
+  EXPECT_FALSE(can_run(gemm, {.b_is_packed = false}, cpu));
+  const auto no_packed = can_run(gemm, {.b_is_packed = true}, cpu);
+  ASSERT_TRUE(no_packed);
+  EXPECT_EQ(no_packed->code, ErrorCode::unsupported);
+  EXPECT_EQ(no_packed->argument, "b");
+  EXPECT_EQ(no_packed->message,
+            "is packed, kernel cpu takes codes and scales: use those that were packed");
+
+  gemm.weight_forms = std::span(kForms).last<1>();
+  EXPECT_FALSE(can_run(gemm, {.b_is_packed = true}, cpu));
+  const auto no_codes = can_run(gemm, {.b_is_packed = false}, cpu);
+  ASSERT_TRUE(no_codes);
+  EXPECT_EQ(no_codes->argument, "b");
+  EXPECT_EQ(no_codes->message,
+            "is codes, kernel cpu takes a packed weight: use prepack_nvfp4_weight()");
+}
+
+TEST(CanRunGemm, TheSimpleKernelTakesCodes) {
+  if (!cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4_simple");
+  EXPECT_FALSE(can_run(gemm, GemmProblem{}, kH200));
+  EXPECT_EQ(can_run(gemm, {.b_is_packed = true}, kH200)->argument, "b");
+}
+
+TEST(CanRunGemm, EveryKernelOfNvfp4TakesAWeight) {
+  for (const KernelInfo& k : kernels("gemm_nvfp4")) {
+    EXPECT_FALSE(k.weight_forms.empty()) << k.name;
+  }
+}
+
 TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
   const AttentionProblem problem{.batch = 3, .q_len = 100, .kv_len = 200, .heads = 5};
   for (const KernelInfo& k : kernels("attention")) {

@@ -5,29 +5,16 @@
 #include <random>
 
 #include "device_problem.hpp"
+#include "hopper_test.hpp"
 #include "problems/dequantize_problem.hpp"
 #include "problems/nvfp4_problem.hpp"
-#include "tilewright/registry.hpp"
 
 namespace tilewright::test {
 namespace {
 
 using reference::HostTensor;
 
-constexpr int kHopper = 90;
-
-class Nvfp4Gpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-    const DeviceInfo& info = device_info({DeviceKind::cuda, 0});
-    if (info.compute_capability != kHopper) {
-      GTEST_SKIP() << info.name << " is no Hopper GPU";
-    }
-  }
-};
+class Nvfp4Gpu : public HopperTest {};
 
 // A problem on the device, its outputs poisoned, with a workspace of random bytes.
 class DeviceQuantize {

@@ -1,0 +1,272 @@
+// Every wrong argument of prepack_nvfp4_weight() and unpack_nvfp4_weight(): the code, the argument
+// and the message of the exception, and outputs that stay untouched.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <ostream>
+#include <vector>
+
+#include "reference/host_tensor.hpp"
+#include "tilewright/nvfp4_weight.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::test {
+namespace {
+
+using reference::HostTensor;
+
+constexpr unsigned char kPoison = 0xA5;
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+// Right calls, whose tensors a case then spoils: two weights of 70 rows and 160 columns.
+struct Calls {
+  Calls() {
+    for (HostTensor* const tensor : {&codes, &scales, &packed}) {
+      std::memset(tensor->data(), kPoison, tensor->bytes());
+    }
+  }
+  Calls(const Calls&) = delete;
+
+  bool tensors_untouched() const {
+    return std::ranges::all_of(
+        std::vector<const HostTensor*>{&codes, &scales, &packed}, [](const HostTensor* tensor) {
+          return std::all_of(tensor->data(), tensor->data() + tensor->bytes(),
+                             [](std::byte b) { return b == std::byte{kPoison}; });
+        });
+  }
+
+  UnpackNvfp4WeightTensors unpack() const {
+    return {.packed = packed_view, .codes = codes_view, .scales = scales_view};
+  }
+  PrepackNvfp4WeightTensors prepack() const {
+    return {.codes = codes_view, .scales = scales_view, .packed = packed_view};
+  }
+
+  HostTensor codes{DType::e2m1x2, {2, 70, 80}};
+  HostTensor scales{DType::e4m3, {2, 70, 10}};
+  HostTensor packed{DType::u8, {2, 2, 4 * 2304}};
+  TensorView codes_view = codes.view();
+  TensorView scales_view = scales.view();
+  TensorView packed_view = packed.view();
+  ScaleLayout layout = ScaleLayout::linear;
+};
+
+struct BadCall {
+  const char* description;
+  std::function<void(Calls&)> spoil;
+  const char* argument;
+  std::vector<const char*> parts;  // of the message
+  ErrorCode code = ErrorCode::invalid_argument;
+};
+
+std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
+
+const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
+
+void expect_throws(const BadCall& bad, const Calls& calls, const std::function<void()>& run) {
+  try {
+    run();
+    FAIL() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), bad.code) << error.what();
+    EXPECT_EQ(error.argument(), bad.argument) << error.what();
+    for (const char* const part : bad.parts) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    }
+  }
+  EXPECT_TRUE(calls.tensors_untouched());
+}
+
+void expect_prepack_throws(const BadCall& bad) {
+  Calls c;
+  bad.spoil(c);
+  expect_throws(bad, c, [&] { prepack_nvfp4_weight(c.prepack(), c.layout); });
+}
+
+void expect_unpack_throws(const BadCall& bad) {
+  Calls c;
+  bad.spoil(c);
+  expect_throws(bad, c, [&] { unpack_nvfp4_weight(c.unpack(), c.layout); });
+}
+
+TEST(WeightCalls, ThatTheCasesSpoilAreRight) {
+  Calls c;
+  prepack_nvfp4_weight(c.prepack());
+  unpack_nvfp4_weight(c.unpack());
+  EXPECT_FALSE(c.tensors_untouched());
+}
+
+TEST(WeightCalls, OnAGpuThatIsNotThereAreRefused) {
+  if (cuda_device_count() > 0) {
+    GTEST_SKIP() << "there is a GPU";
+  }
+  const auto move = [](Calls& c) {
+    c.codes_view.device = c.scales_view.device = c.packed_view.device = kGpu;
+  };
+  const BadCall bad{"no_device", move, "device", {"cuda:0"}, ErrorCode::no_device};
+  expect_prepack_throws(bad);
+  expect_unpack_throws(bad);
+}
+
+// What is wrong for either call.
+class BadWeight : public testing::TestWithParam<BadCall> {};
+
+TEST_P(BadWeight, IsRefused) {
+  expect_prepack_throws(GetParam());
+  expect_unpack_throws(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Codes, BadWeight,
+    testing::Values(
+        BadCall{"codes_rank",
+                [](Calls& c) { c.codes_view.rank = 4; },
+                "codes",
+                {"rank 4", "rank 3 (batch, rows, columns), or 2 without the batch"}},
+        BadCall{"codes_null",
+                [](Calls& c) { c.codes_view.data = nullptr; },
+                "codes",
+                {"must point to memory"}},
+        BadCall{"codes_size",
+                [](Calls& c) { c.codes_view.shape[1] = 0; },
+                "codes",
+                {"(2, 0, 80)", "at least 1"}},
+        BadCall{"codes_dtype",
+                [](Calls& c) { c.codes_view.dtype = DType::u8; },
+                "codes",
+                {"dtype u8", "must be e2m1x2"}},
+        BadCall{"codes_columns",
+                [](Calls& c) { c.codes_view.shape[2] = 76; },
+                "codes",
+                {"76 columns", "multiple of 8, a block of NVFP4"}},
+        BadCall{"codes_stride",
+                [](Calls& c) { c.codes_view.stride[2] = 2; },
+                "codes",
+                {"stride 2", "contiguous"}},
+        BadCall{"too_many_tiles",
+                [](Calls& c) {
+                  for (TensorView* const view : {&c.codes_view, &c.scales_view, &c.packed_view}) {
+                    view->shape[0] = 1 << 29;
+                  }
+                },
+                "codes",
+                {"536870912 weights of 8 tiles", "fewer than 2^31"},
+                ErrorCode::unsupported}),
+    kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Scales, BadWeight,
+    testing::Values(BadCall{"scales_rank",
+                            [](Calls& c) { c.scales_view.rank = 2; },
+                            "scales",
+                            {"rank 2", "rank 3", "as codes"}},
+                    BadCall{"scales_batch",
+                            [](Calls& c) { c.scales_view.shape[0] = 1; },
+                            "scales",
+                            {"batch is 1", "codes' 2"}},
+                    BadCall{"scales_device",
+                            [](Calls& c) { c.scales_view.device = kGpu; },
+                            "scales",
+                            {"on cuda:0", "on cpu like codes"}},
+                    BadCall{"scales_dtype",
+                            [](Calls& c) { c.scales_view.dtype = DType::e8m0; },
+                            "scales",
+                            {"e8m0", "must be e4m3"}},
+                    BadCall{"scales_rows",
+                            [](Calls& c) { c.scales_view.shape[1] = 64; },
+                            "scales",
+                            {"rows is 64", "70"}},
+                    BadCall{"scales_columns",
+                            [](Calls& c) { c.scales_view.shape[2] = 9; },
+                            "scales",
+                            {"columns is 9", "K / 16, 10"}},
+                    BadCall{"scales_swizzled",
+                            [](Calls& c) { c.layout = ScaleLayout::swizzled; },
+                            "scales",
+                            {"rows is 70", "multiple of 128, 128"}},
+                    BadCall{"scales_swizzled_columns",
+                            [](Calls& c) {
+                              c.layout = ScaleLayout::swizzled;
+                              c.scales_view.shape[1] = 128;
+                            },
+                            "scales",
+                            {"columns is 10", "multiple of 4, 12"}},
+                    BadCall{
+                        "scales_not_contiguous",
+                        [](Calls& c) {
+                          c.layout = ScaleLayout::swizzled;
+                          c.scales_view.shape[1] = 128;
+                          c.scales_view.shape[2] = 12;
+                        },
+                        "scales",
+                        {"row stride of 10", "swizzled scales must be contiguous (stride 12)"}}),
+    kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Packed, BadWeight,
+    testing::Values(BadCall{"packed_rank",
+                            [](Calls& c) { c.packed_view.rank = 2; },
+                            "packed",
+                            {"rank 2", "as codes"}},
+                    BadCall{"packed_batch",
+                            [](Calls& c) { c.packed_view.shape[0] = 3; },
+                            "packed",
+                            {"batch is 3", "2"}},
+                    BadCall{"packed_device",
+                            [](Calls& c) { c.packed_view.device = kGpu; },
+                            "packed",
+                            {"on cuda:0", "like codes"}},
+                    BadCall{"packed_dtype",
+                            [](Calls& c) { c.packed_view.dtype = DType::e2m1x2; },
+                            "packed",
+                            {"e2m1x2", "must be u8"}},
+                    BadCall{"packed_rows",
+                            [](Calls& c) { c.packed_view.shape[1] = 1; },
+                            "packed",
+                            {"rows is 1", "tiles of 64 of N 70, 2"}},
+                    BadCall{"packed_columns",
+                            [](Calls& c) { c.packed_view.shape[2] = 3 * 2304; },
+                            "packed",
+                            {"columns is 6912", "tiles that K 160 takes, 9216"}},
+                    BadCall{"packed_stride",
+                            [](Calls& c) { c.packed_view.stride[2] = 2; },
+                            "packed",
+                            {"contiguous"}},
+                    BadCall{"packed_not_contiguous",
+                            [](Calls& c) { c.packed_view.stride[1] = 9232; },
+                            "packed",
+                            {"row stride of 9232",
+                             "a packed weight must be contiguous (stride 9216)"}}),
+    kCaseName);
+
+TEST(BadWeightOutput, ThatOverlapsIsRefused) {
+  expect_prepack_throws({"packed",
+                         [](Calls& c) { c.packed_view.stride[0] = 9216; },
+                         "packed",
+                         {"stride of 9216", "must not overlap"}});
+  expect_unpack_throws({"codes",
+                        [](Calls& c) { c.codes_view.stride[0] = 0; },
+                        "codes",
+                        {"stride of 0", "must not overlap"}});
+  expect_unpack_throws({"scales",
+                        [](Calls& c) { c.scales_view.stride[1] = 5; },
+                        "scales",
+                        {"stride of 5", "must not overlap"}});
+}
+
+// An input may be the same weight many times.
+TEST(WeightCalls, TakeBroadcastInputs) {
+  Calls c;
+  c.codes_view.stride[0] = c.scales_view.stride[0] = 0;
+  prepack_nvfp4_weight(c.prepack());
+  const std::byte* const packed = c.packed.data();
+  EXPECT_EQ(std::memcmp(packed, packed + c.packed_view.stride[0],
+                        static_cast<std::size_t>(c.packed_view.stride[0])),
+            0);
+}
+
+}  // namespace
+}  // namespace tilewright::test
