@@ -4,7 +4,8 @@
     out = tilewright.attention(q, k, v, causal=True)
 
 Modules beside it: tilewright.flash_attn (FlashAttention-3's functions), tilewright.torch (PyTorch's
-operator), tilewright.transformers (Hugging Face models), tilewright.bench, tilewright.plot.
+operator, and a linear layer in NVFP4), tilewright.transformers (Hugging Face models),
+tilewright.bench, tilewright.plot.
 
 Names are loaded on first use, so that `tilewright.plot` runs where the compiled module is missing.
 """
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
     from tilewright._gemm import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
     from tilewright._native import commit as __commit__
+    from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
     from tilewright._native import version as __version__
     from tilewright._nvfp4 import (
         dequantize_nvfp4,
+        prepack_nvfp4_weight,
         quantize_nvfp4,
         swizzle_scales,
+        unpack_nvfp4_weight,
         unswizzle_scales,
     )
 
 __all__ = [
+    "NVFP4_WEIGHT_LAYOUT",
     "ArgumentTypeError",
     "CudaError",
     "Error",
@@ -48,8 +53,10 @@ __all__ = [
     "dequantize_nvfp4",
     "gemm_nvfp4",
     "kernels",
+    "prepack_nvfp4_weight",
     "quantize_nvfp4",
     "swizzle_scales",
+    "unpack_nvfp4_weight",
     "unswizzle_scales",
 ]
 
@@ -59,9 +66,12 @@ _LAZY = {
     "kernels": ("tilewright._kernels", "kernels"),
     "gemm_nvfp4": ("tilewright._gemm", "gemm_nvfp4"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
+    "prepack_nvfp4_weight": ("tilewright._nvfp4", "prepack_nvfp4_weight"),
     "quantize_nvfp4": ("tilewright._nvfp4", "quantize_nvfp4"),
     "swizzle_scales": ("tilewright._nvfp4", "swizzle_scales"),
+    "unpack_nvfp4_weight": ("tilewright._nvfp4", "unpack_nvfp4_weight"),
     "unswizzle_scales": ("tilewright._nvfp4", "unswizzle_scales"),
+    "NVFP4_WEIGHT_LAYOUT": ("tilewright._native", "nvfp4_weight_layout"),
     "__version__": ("tilewright._native", "version"),
     "__commit__": ("tilewright._native", "commit"),
 }

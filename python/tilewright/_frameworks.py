@@ -168,7 +168,12 @@ def check_framework(adapter: type, argument: str, array: Any, like: str = "q") -
 
 
 # Formats of one byte that the compiled module takes as bytes, and the dtypes that hold them.
-BYTE_FORMATS = {"e2m1x2": "float4_e2m1fn_x2", "e4m3": "float8_e4m3fn", "e8m0": "float8_e8m0fnu"}
+BYTE_FORMATS = {
+    "e2m1x2": "float4_e2m1fn_x2",
+    "e4m3": "float8_e4m3fn",
+    "e8m0": "float8_e8m0fnu",
+    "u8": "uint8",
+}
 
 
 def dtype_name(dtype: Any) -> str:
@@ -205,7 +210,8 @@ def _as_bytes(framework: Any, argument: str, array: Any, expected: str) -> Any:
     if name == "uint8":
         return array
     if name != expected or framework.module == "jax":  # whose views are copies
-        raise invalid(argument, f"has dtype {name}, must be uint8 or {expected}")
+        allowed = "uint8" if expected == "uint8" else f"uint8 or {expected}"
+        raise invalid(argument, f"has dtype {name}, must be {allowed}")
     return array.view(framework.torch.uint8 if framework.module == "torch" else "uint8")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from tilewright import _native
 from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import dtype_name, framework_of, new_workspace, stream_handle, to_native
+from tilewright._nvfp4 import is_second, size_of, weight_shape
 
 _LAYOUTS = ("linear", "swizzled")
 _KINDS = ("encode", "decode")
@@ -14,7 +15,7 @@ _CODES = ("uint8", "float4_e2m1fn_x2")
 def gemm_nvfp4(
     a: Any,
     b: Any,
-    sfb: Any,
+    sfb: Any = None,
     global_scale_b: Any = None,
     *,
     sfa: Any = None,
@@ -22,6 +23,7 @@ def gemm_nvfp4(
     bias: Any = None,
     residual: Any = None,
     out: Any = None,
+    n: int | None = None,
     dtype: Any = "bfloat16",
     sfa_layout: str = "linear",
     sfb_layout: str = "linear",
@@ -35,7 +37,8 @@ def gemm_nvfp4(
 
     a        ([l,] m, k) bf16 or fp16, or the codes of NVFP4, ([l,] m, k / 2) uint8, with sfa. An
              array of NumPy, PyTorch, CuPy or JAX, on the CPU or a CUDA device
-    b        ([l,] n, k / 2) uint8 or float4_e2m1fn_x2: codes as quantize_nvfp4() gives them
+    b        ([l,] n, k / 2) uint8 or float4_e2m1fn_x2: codes as quantize_nvfp4() gives them; or,
+             without sfb, what prepack_nvfp4_weight() makes of them
     sfa, sfb the scales of a's and b's codes, uint8 or float8_e4m3fn; linear ([l,] rows, k / 16) or
              swizzled, as sfa_layout and sfb_layout say
     global_scale_a, global_scale_b
@@ -43,6 +46,7 @@ def gemm_nvfp4(
              here global_scale_a_kind and global_scale_b_kind. 1 when None
     bias     (n,), added to every row; residual ([l,] m, n), which may be out. Both of out's dtype
     out      ([l,] m, n) bf16, fp16 or fp32; a new array of `dtype` when None
+    n        the weight's rows, where a new array is wanted and b is packed: else nothing says them
     batch_invariant
              a row's bits do not depend on m, l or the other rows
     kernel   a name of kernels() with operation "gemm_nvfp4"; the fastest when None
@@ -51,36 +55,41 @@ def gemm_nvfp4(
     gradients are recorded. Raises a tilewright.Error that names the argument at fault.
     """
     options = {
-        "sfa_swizzled": _choice("sfa_layout", sfa_layout, _LAYOUTS),
-        "sfb_swizzled": _choice("sfb_layout", sfb_layout, _LAYOUTS),
-        "decode_a": _choice("global_scale_a_kind", global_scale_a_kind, _KINDS),
-        "decode_b": _choice("global_scale_b_kind", global_scale_b_kind, _KINDS),
+        "sfa_swizzled": is_second("sfa_layout", sfa_layout, _LAYOUTS),
+        "sfb_swizzled": is_second("sfb_layout", sfb_layout, _LAYOUTS),
+        "decode_a": is_second("global_scale_a_kind", global_scale_a_kind, _KINDS),
+        "decode_b": is_second("global_scale_b_kind", global_scale_b_kind, _KINDS),
     }
     if not (kernel is None or isinstance(kernel, str)):
         raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
     framework = framework_of("a", a)(a, stream_handle(stream))
     if out is None:
-        out = framework.empty(_result_shape(a, b), _result_dtype(dtype))
+        rows_of_b = _rows_of_packed(n) if sfb is None else _rows_of_codes(b, n)
+        out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), _result_dtype(dtype))
     elif framework.module == "jax":
         raise invalid("out", "is given, must be None: JAX arrays are immutable")
+    elif n is not None:
+        raise invalid("n", f"is {n!r}, must be None where out is given")
 
     a_format = "e2m1x2" if dtype_name(a.dtype) in _CODES else None
+    b_format = "u8" if sfb is None else "e2m1x2"
     tensors = {
         "a": to_native(framework, "a", a, like="a", byte_format=a_format),
-        "b": to_native(framework, "b", b, like="a", byte_format="e2m1x2"),
-        "sfb": to_native(framework, "sfb", sfb, like="a", byte_format="e4m3"),
+        "b": to_native(framework, "b", b, like="a", byte_format=b_format),
         "c": to_native(framework, "out", out, is_output=True, like="a"),
     }
-    if sfa is not None:
-        tensors["sfa"] = to_native(framework, "sfa", sfa, like="a", byte_format="e4m3")
-    for argument, array in (
-        ("global_scale_a", global_scale_a),
-        ("global_scale_b", global_scale_b),
-        ("bias", bias),
-        ("residual", residual),
+    for argument, array, byte_format in (
+        ("sfa", sfa, "e4m3"),
+        ("sfb", sfb, "e4m3"),
+        ("global_scale_a", global_scale_a, None),
+        ("global_scale_b", global_scale_b, None),
+        ("bias", bias, None),
+        ("residual", residual, None),
     ):
         if array is not None:
-            tensors[argument] = to_native(framework, argument, array, like="a")
+            tensors[argument] = to_native(
+                framework, argument, array, like="a", byte_format=byte_format
+            )
     call = _native.GemmNvfp4Call(
         tensors, **options, batch_invariant=bool(batch_invariant), kernel_name=kernel or "auto"
     )
@@ -88,20 +97,17 @@ def gemm_nvfp4(
     return framework.deliver(out)
 
 
-def _choice(argument: str, value: Any, allowed: tuple[str, str]) -> bool:
-    """Whether it is the second."""
-    if value not in allowed:
-        raise invalid(argument, f"is {value!r}, must be {allowed[0]!r} or {allowed[1]!r}")
-    return value == allowed[1]
+def _rows_of_packed(n: Any) -> int:
+    if n is None:
+        raise invalid("n", "is None, must be given where b is packed: without sfb and out")
+    return size_of("n", n)
 
 
-def _result_shape(a: Any, b: Any) -> tuple[int, ...]:
+def _rows_of_codes(b: Any, n: Any) -> int:
+    if n is not None:
+        raise invalid("n", f"is {n!r}, must be None where b is codes: they have n rows")
     framework_of("b", b)
-    for argument, array in (("a", a), ("b", b)):
-        if len(array.shape) not in (2, 3):
-            message = f"has rank {len(array.shape)}, must have rank 2 or 3 ([l,] rows, columns)"
-            raise invalid(argument, message)
-    return (*(int(size) for size in a.shape[:-1]), int(b.shape[-2]))
+    return weight_shape("b", b)[-2]
 
 
 def _result_dtype(dtype: Any) -> Any:

@@ -21,6 +21,7 @@ class Kernel:
     out_dtypes: tuple[str, ...]  # of a GEMM's c
     n_multiple: int  # what a GEMM's N and K must be multiples of
     k_multiple: int
+    weight_forms: tuple[str, ...]  # of "codes", "packed"; of gemm_nvfp4's b
     alignment_bytes: int  # of base pointers and outer strides
     doc: str  # its page in the repository
     why_not: str | None  # why this machine cannot run it; None where it can

@@ -1,4 +1,4 @@
-"""NVFP4: quantising, dequantising (MXFP4 too), and the layouts of block scales."""
+"""NVFP4: quantising, dequantising (MXFP4 too), the layouts of block scales, packed weights."""
 
 import operator
 from typing import Any
@@ -131,7 +131,7 @@ def swizzle_scales(linear: Any, *, stream: Any = None) -> Any:
 def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = None) -> Any:
     """The linear scales (rows, blocks) of those that swizzle_scales() gives."""
     framework = framework_of("swizzled", swizzled)(swizzled, stream_handle(stream))
-    linear = framework.empty((_size("rows", rows), _size("blocks", blocks)))
+    linear = framework.empty((size_of("rows", rows), size_of("blocks", blocks)))
     _native.unswizzle_scales(
         _scale_bytes(framework, "swizzled", swizzled),
         _scale_bytes(framework, "linear", linear, is_output=True),
@@ -140,15 +140,73 @@ def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = Non
     return framework.deliver(linear)
 
 
+def prepack_nvfp4_weight(
+    codes: Any, scales: Any, *, scale_layout: str = "linear", stream: Any = None
+) -> Any:
+    """A weight as gemm_nvfp4() takes it fastest: packed once, for any number of products.
+
+    codes    ([l,] n, k / 2) uint8 or float4_e2m1fn_x2, k a multiple of 16
+    scales   as quantize_nvfp4() gives them, uint8 or float8_e4m3fn; a matrix of swizzled ones for
+             each of l
+
+    The result is uint8, ([l,] row tiles, bytes), in the layout that docs/nvfp4.md shows; its
+    version is tilewright.NVFP4_WEIGHT_LAYOUT. stream, and what is raised, are quantize_nvfp4()'s.
+    """
+    swizzled = _is_swizzled(scale_layout)
+    framework = framework_of("codes", codes)(codes, stream_handle(stream))
+    *batch, rows, code_bytes = weight_shape("codes", codes)
+    shape = _native.packed_nvfp4_weight_shape(rows, 2 * code_bytes)
+    packed = framework.empty((*batch, *shape), "uint8")
+    tensors = {
+        "codes": to_native(framework, "codes", codes, like="codes", byte_format="e2m1x2"),
+        "scales": to_native(framework, "scales", scales, like="codes", byte_format="e4m3"),
+        "packed": to_native(framework, "packed", packed, is_output=True, byte_format="u8"),
+    }
+    _native.prepack_nvfp4_weight(tensors, swizzled=swizzled, stream=framework.stream)
+    return framework.deliver(packed)
+
+
+def unpack_nvfp4_weight(
+    packed: Any, n: int, k: int, *, scale_layout: str = "linear", stream: Any = None
+) -> tuple[Any, Any]:
+    """(codes, scales) of a weight (n, k) that prepack_nvfp4_weight() packed.
+
+    They dequantise to the same values. Under scales that are neither negative nor zero they are the
+    bytes that were packed; else the scale's sign is in the codes, and codes under zero are zeros.
+    """
+    swizzled = _is_swizzled(scale_layout)
+    framework = framework_of("packed", packed)(packed, stream_handle(stream))
+    *batch, _, _ = weight_shape("packed", packed)
+    rows, columns = size_of("n", n), size_of("k", k)
+    if columns % _BLOCK != 0:
+        raise invalid("k", f"is {columns}, must be a multiple of {_BLOCK}")
+    codes = framework.empty((*batch, rows, columns // 2), "uint8")
+    shape = (rows, columns // _BLOCK)
+    scales = _empty_scales(framework, (*batch, *(_swizzled_shape(*shape) if swizzled else shape)))
+    tensors = {
+        "packed": to_native(framework, "packed", packed, like="packed", byte_format="u8"),
+        "codes": to_native(framework, "codes", codes, is_output=True, byte_format="e2m1x2"),
+        "scales": to_native(framework, "scales", scales, is_output=True, byte_format="e4m3"),
+    }
+    _native.unpack_nvfp4_weight(tensors, swizzled=swizzled, stream=framework.stream)
+    return framework.deliver(codes), framework.deliver(scales)
+
+
 def _options(scale_layout: Any, global_scale_kind: Any) -> tuple[bool, bool]:
     """Whether scales are swizzled, and whether the global scale is a decode scale."""
-    for argument, value, allowed in (
-        ("scale_layout", scale_layout, ("linear", "swizzled")),
-        ("global_scale_kind", global_scale_kind, ("encode", "decode")),
-    ):
-        if value not in allowed:
-            raise invalid(argument, f"is {value!r}, must be {allowed[0]!r} or {allowed[1]!r}")
-    return scale_layout == "swizzled", global_scale_kind == "decode"
+    swizzled = _is_swizzled(scale_layout)
+    return swizzled, is_second("global_scale_kind", global_scale_kind, ("encode", "decode"))
+
+
+def _is_swizzled(scale_layout: Any) -> bool:
+    return is_second("scale_layout", scale_layout, ("linear", "swizzled"))
+
+
+def is_second(argument: str, value: Any, allowed: tuple[str, str]) -> bool:
+    """Whether an option of two values has the second."""
+    if value not in allowed:
+        raise invalid(argument, f"is {value!r}, must be {allowed[0]!r} or {allowed[1]!r}")
+    return value == allowed[1]
 
 
 def _matrix_shape(argument: str, array: Any) -> tuple[int, int]:
@@ -159,15 +217,22 @@ def _matrix_shape(argument: str, array: Any) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
+def weight_shape(argument: str, array: Any) -> tuple[int, ...]:
+    if len(array.shape) not in (2, 3):
+        message = f"has rank {len(array.shape)}, must have rank 2 or 3 ([l,] rows, columns)"
+        raise invalid(argument, message)
+    return tuple(int(size) for size in array.shape)
+
+
 def _swizzled_shape(rows: int, blocks: int) -> tuple[int, int]:
     return -(-rows // 128) * 128, -(-blocks // 4) * 4
 
 
-def _empty_scales(framework: Any, shape: tuple[int, int]) -> Any:
+def _empty_scales(framework: Any, shape: tuple[int, ...]) -> Any:
     return framework.empty(shape, BYTE_FORMATS["e4m3"] if framework.module == "torch" else "uint8")
 
 
-def _size(argument: str, value: Any) -> int:
+def size_of(argument: str, value: Any) -> int:
     try:
         size = operator.index(value)
     except TypeError:

@@ -126,6 +126,11 @@ nb::dict to_dict(const KernelInfo& kernel) {
   row["out_dtypes"] = nb::tuple(out_dtypes);
   row["n_multiple"] = kernel.n_multiple;
   row["k_multiple"] = kernel.k_multiple;
+  nb::list weight_forms;
+  for (const WeightForm form : kernel.weight_forms) {
+    weight_forms.append(text(name(form)));
+  }
+  row["weight_forms"] = nb::tuple(weight_forms);
   row["alignment_bytes"] = kernel.alignment_bytes;
   row["doc"] = text(kernel.doc);
   row["why_not"] = nb::cast(why_not(kernel, std::nullopt, 0));

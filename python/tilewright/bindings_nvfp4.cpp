@@ -1,4 +1,5 @@
-// The calls of tilewright/nvfp4.hpp for the Python layer.
+// The calls of tilewright/nvfp4.hpp and nvfp4_weight.hpp for the Python layer.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 
 #include "nvfp4_arguments.hpp"
 #include "tilewright/nvfp4.hpp"
+#include "tilewright/nvfp4_weight.hpp"
 
 namespace tilewright {
 namespace {
@@ -55,6 +57,22 @@ void py_unswizzle(const Tensor& swizzled, const Tensor& linear, std::uintptr_t s
   unswizzle_scales(swizzled.view(), linear.view(), to_stream(stream));
 }
 
+void py_prepack(const nb::dict& tensors, bool swizzled, std::uintptr_t stream) {
+  const PrepackNvfp4WeightTensors t{.codes = view(tensors, "codes"),
+                                    .scales = view(tensors, "scales"),
+                                    .packed = view(tensors, "packed")};
+  const nb::gil_scoped_release released;
+  prepack_nvfp4_weight(t, to_layout(swizzled), to_stream(stream));
+}
+
+void py_unpack(const nb::dict& tensors, bool swizzled, std::uintptr_t stream) {
+  const UnpackNvfp4WeightTensors t{.packed = view(tensors, "packed"),
+                                   .codes = view(tensors, "codes"),
+                                   .scales = view(tensors, "scales")};
+  const nb::gil_scoped_release released;
+  unpack_nvfp4_weight(t, to_layout(swizzled), to_stream(stream));
+}
+
 }  // namespace
 
 void bind_nvfp4(nb::module_& m) {
@@ -68,6 +86,13 @@ void bind_nvfp4(nb::module_& m) {
   m.def("swizzle_scales", &py_swizzle, nb::arg("linear"), nb::arg("swizzled"), nb::arg("stream"));
   m.def("unswizzle_scales", &py_unswizzle, nb::arg("swizzled"), nb::arg("linear"),
         nb::arg("stream"));
+  m.def("prepack_nvfp4_weight", &py_prepack, nb::arg("tensors"), nb::kw_only(), nb::arg("swizzled"),
+        nb::arg("stream"));
+  m.def("unpack_nvfp4_weight", &py_unpack, nb::arg("tensors"), nb::kw_only(), nb::arg("swizzled"),
+        nb::arg("stream"));
+  m.def("packed_nvfp4_weight_shape", &packed_nvfp4_weight_shape, nb::arg("rows"),
+        nb::arg("columns"));
+  m.attr("nvfp4_weight_layout") = kNvfp4WeightLayout;
 }
 
 }  // namespace tilewright

@@ -17,7 +17,7 @@ namespace tilewright {
 
 namespace nb = nanobind;
 
-// Add the functions of tilewright/nvfp4.hpp and tilewright/gemm.hpp to the module.
+// Add the functions of tilewright/nvfp4.hpp, nvfp4_weight.hpp and gemm.hpp to the module.
 void bind_nvfp4(nb::module_& m);
 void bind_gemm(nb::module_& m);
 
@@ -47,7 +47,7 @@ inline std::string dtype_text(nb::dlpack::dtype dtype) {
 // The dtype of an array of unsigned integers whose bits are something else: "bf16", "e4m3", ...
 inline DType held_dtype(const std::string& argument, nb::dlpack::dtype dtype,
                         const std::string& held) {
-  for (const DType each : {DType::bf16, DType::e2m1x2, DType::e4m3, DType::e8m0}) {
+  for (const DType each : {DType::bf16, DType::e2m1x2, DType::e4m3, DType::e8m0, DType::u8}) {
     const auto bits = static_cast<std::uint8_t>(8 * size_bytes(each));
     const nb::dlpack::dtype integers{static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt), bits,
                                      1};

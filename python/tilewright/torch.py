@@ -1,4 +1,6 @@
-"""PyTorch's operator torch.ops.tilewright.attention; importing this module registers it.
+"""PyTorch's operator torch.ops.tilewright.attention, and NVFP4Linear, a layer with an NVFP4 weight.
+
+Importing this module registers the operator.
 
 tilewright.attention() goes through the operator by itself where PyTorch traces a call or records
 gradients, so that torch.compile and torch.export take it whole. Import this module to call the
@@ -10,6 +12,9 @@ from torch import Tensor
 
 from tilewright._attention import out_shape, row_shape, run, statistics_of
 from tilewright._errors import UnsupportedError
+from tilewright._torch_linear import NVFP4Linear
+
+__all__ = ["NVFP4Linear", "attention"]
 
 
 @torch.library.custom_op("tilewright::attention", mutates_args=())

@@ -1,4 +1,4 @@
-"""quantize_nvfp4() and its inverse on CUDA tensors. Skipped where there is no GPU for them."""
+"""quantize_nvfp4(), its inverse and packed weights on CUDA tensors. Skipped where there is no GPU for them."""
 
 import pytest
 
@@ -41,6 +41,18 @@ def test_scales_are_swizzled_there_and_back():
     swizzled = tilewright.swizzle_scales(scales)
     assert torch.equal(swizzled.cpu(), tilewright.swizzle_scales(scales.cpu()))
     assert torch.equal(tilewright.unswizzle_scales(swizzled, 200, 37), scales)
+
+
+@pytest.mark.parametrize("scale_layout", ["linear", "swizzled"])
+def test_weights_are_packed_there_and_back(scale_layout):
+    codes, scales, _ = tilewright.quantize_nvfp4(torch.randn(200, 592), scale_layout=scale_layout)
+    options = {"scale_layout": scale_layout}
+    packed = tilewright.prepack_nvfp4_weight(codes.cuda(), scales.cuda(), **options)
+    on_cpu = tilewright.prepack_nvfp4_weight(codes, scales, **options)
+    assert torch.equal(packed.cpu(), on_cpu)
+    on_gpu = tilewright.unpack_nvfp4_weight(packed, 200, 592, **options)
+    for gpu, cpu in zip(on_gpu, (codes, scales), strict=True):
+        assert gpu.is_cuda and torch.equal(as_bytes(gpu), as_bytes(cpu))
 
 
 def test_a_side_stream_and_a_graph():

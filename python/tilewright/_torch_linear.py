@@ -1,0 +1,165 @@
+"""A linear layer of PyTorch with an NVFP4 weight."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright import _native
+from tilewright._errors import invalid
+from tilewright._gemm import gemm_nvfp4
+from tilewright._nvfp4 import prepack_nvfp4_weight, unpack_nvfp4_weight
+
+_BLOCK = 16
+
+# The names of codes, scales and global scale in checkpoints, by the sense of the global scale:
+# ModelOpt's and compressed-tensors'.
+_NAMES = {
+    "decode": ("weight", "weight_scale", "weight_scale_2"),
+    "encode": ("weight_packed", "weight_scale", "weight_global_scale"),
+}
+# Of activations in NVFP4, which this layer does not have.
+_IGNORED = ("input_scale", "input_global_scale")
+
+
+class NVFP4Linear(torch.nn.Module):
+    """x times the transpose of an NVFP4 weight, plus a bias: activations bf16 or fp16.
+
+    The weight comes from a checkpoint's tensors, by load_state_dict() or from_tensors():
+
+        ModelOpt            weight, weight_scale, weight_scale_2
+        compressed-tensors  weight_packed, weight_scale, weight_global_scale
+
+    codes uint8 (out_features, in_features / 2), scales float8_e4m3fn (out_features, in_features /
+    16), the global scale float32 of one element; also `bias`, where the layer has one. An
+    `input_scale` or `input_global_scale` is ignored. The weight is packed once, when it is loaded;
+    state_dict() has it under the names and in the sense in which it came. Until then it is zeros.
+
+    in_features is a multiple of 16. No gradients are recorded.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        if in_features < 1 or in_features % _BLOCK != 0:
+            raise invalid("in_features", f"is {in_features}, must be a multiple of {_BLOCK}")
+        if out_features < 1:
+            raise invalid("out_features", f"is {out_features}, must be at least 1")
+        self.in_features = in_features
+        self.out_features = out_features
+        self.global_scale_kind = "decode"
+        shape = _native.packed_nvfp4_weight_shape(out_features, in_features)
+        packed = torch.zeros(*shape, dtype=torch.uint8, device=device)
+        self.register_buffer("packed", packed, persistent=False)
+        # As integers, which .half() and .to(dtype) leave alone.
+        global_scale = torch.ones(1, dtype=torch.float32, device=device)
+        self.register_buffer("global_scale_bits", global_scale.view(torch.int32), persistent=False)
+        zeros = torch.zeros(out_features, dtype=dtype, device=device) if bias else None
+        self.bias = None if zeros is None else torch.nn.Parameter(zeros, requires_grad=False)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "NVFP4Linear":
+        """The layer of a checkpoint's tensors by the names above, on their device."""
+        codes_name = _NAMES[_kind_of(tensors)][0]
+        if codes_name not in tensors:
+            raise invalid("tensors", f"has no '{codes_name}', must have a weight's codes")
+        codes, bias = tensors[codes_name], tensors.get("bias")
+        if codes.ndim != 2:
+            raise invalid(codes_name, f"has rank {codes.ndim}, must have rank 2 (rows, columns)")
+        layer = cls(
+            2 * codes.shape[1],
+            codes.shape[0],
+            bias=bias is not None,
+            device=codes.device,
+            dtype=None if bias is None else bias.dtype,
+        )
+        layer.load_state_dict(dict(tensors))
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) to (..., out_features), of x's dtype."""
+        shape = (*x.shape[:-1], self.out_features)
+        if x.numel() == 0:
+            return x.new_empty(shape)
+        out = gemm_nvfp4(
+            x.reshape(-1, self.in_features).contiguous(),
+            self.packed,
+            global_scale_b=self.global_scale_bits.view(torch.float32),
+            bias=None if self.bias is None else self.bias.to(x.dtype),
+            n=self.out_features,
+            dtype=x.dtype,
+            global_scale_b_kind=self.global_scale_kind,
+        )
+        return out.view(shape)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
+    ):
+        """What load_state_dict() calls for a module; here the weight, and PyTorch the bias."""
+        kind = _kind_of(state_dict, prefix)
+        keys = [prefix + name for name in _NAMES[kind]]
+        absent = [key for key in keys if key not in state_dict]
+        missing += absent
+        if not absent:
+            weight = [state_dict[key] for key in keys]
+            problems = self._problems(dict(zip(keys, weight, strict=True)))
+            errors += problems
+            if not problems:
+                self._pack(*weight, kind)
+        others = {*keys, *(prefix + name for name in _IGNORED)}
+        rest = {key: value for key, value in state_dict.items() if key not in others}
+        super()._load_from_state_dict(
+            rest, prefix, local_metadata, strict, missing, unexpected, errors
+        )
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        codes, scales = unpack_nvfp4_weight(self.packed, self.out_features, self.in_features)
+        global_scale = self.global_scale_bits.view(torch.float32).clone()
+        if self.global_scale_kind == "decode":
+            global_scale = global_scale.squeeze(0)  # ModelOpt's is a scalar
+        for name, tensor in zip(
+            _NAMES[self.global_scale_kind], (codes, scales, global_scale), strict=True
+        ):
+            destination[prefix + name] = tensor
+
+    def _problems(self, weight: dict[str, Tensor]) -> list[str]:
+        """What is wrong with codes, scales and a global scale, one sentence each."""
+        rows, columns = self.out_features, self.in_features
+        right = (
+            (torch.uint8, {(rows, columns // 2)}),
+            (torch.float8_e4m3fn, {(rows, columns // _BLOCK)}),
+            (torch.float32, {(), (1,)}),
+        )
+        return [
+            f"{key}: is {tensor.dtype} of shape {tuple(tensor.shape)}, must be {dtype} of shape "
+            + " or ".join(map(str, sorted(shapes)))
+            for (key, tensor), (dtype, shapes) in zip(weight.items(), right, strict=True)
+            if tensor.dtype != dtype or tuple(tensor.shape) not in shapes
+        ]
+
+    def _pack(self, codes: Tensor, scales: Tensor, global_scale: Tensor, kind: str) -> None:
+        """Packs on the tensors' device and moves the result to the layer's."""
+        device = codes.device if self.packed.is_meta else self.packed.device
+        self.packed = prepack_nvfp4_weight(codes, scales).to(device)
+        bits = global_scale.detach().reshape(1).view(torch.int32)
+        self.global_scale_bits = bits.to(device, copy=True)
+        self.global_scale_kind = kind
+
+
+def _kind_of(tensors: Mapping[str, Tensor], prefix: str = "") -> str:
+    """The sense of the global scale of a checkpoint, by its names."""
+    return "encode" if prefix + "weight_packed" in tensors else "decode"
