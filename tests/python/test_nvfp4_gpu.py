@@ -1,4 +1,4 @@
-"""quantize_nvfp4(), its inverse and packed weights on CUDA tensors. Skipped where there is no GPU for them."""
+"""NVFP4 on CUDA tensors: quantising, its inverse, packed weights. Skipped where there is no GPU."""
 
 import pytest
 
