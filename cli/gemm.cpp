@@ -23,6 +23,8 @@ struct GemmArguments {
   std::string a_dtype = "bf16";
   bool bias = false;
   bool residual = false;
+  bool prepack = false;
+  std::string scale_layout = "linear";
   std::string weights;  // empty: a random weight
   std::string tensor;
 };
@@ -56,6 +58,8 @@ GemmCase case_of(const GemmArguments& a) {
                       .l = a.l},
           .bias = a.bias,
           .residual = a.residual,
+          .scale_layout = parse_scale_layout(a.scale_layout),
+          .prepack = a.prepack,
           .seed = a.run.seed};
 }
 
@@ -70,16 +74,21 @@ ResultCase result_case(const GemmCase& c, double bytes) {
       object[feature] = true;
     }
   }
+  if (c.scale_layout == ScaleLayout::swizzled) {
+    object["scale_layout"] = "swizzled";
+  }
   return {
       .operation = std::string(kOperation), .object = object, .flops = flops(c), .bytes = bytes};
 }
 
 // The names asked for; "all" stands for those that can run the case on the device, "auto" for the
 // fastest of these.
-std::vector<std::string> kernel_names(const std::vector<std::string>& asked,
-                                      const GemmProblem& problem, Device device) {
+std::vector<std::string> kernel_names(const std::vector<std::string>& asked, const GemmCase& c,
+                                      Device device) {
   std::vector<std::string> runnable;
   for (const KernelInfo& kernel : kernels(kOperation)) {
+    GemmProblem problem = c.problem;
+    problem.b_is_packed = takes_packed_weight(kernel.name, c);
     if (!can_run(kernel, problem, device_info(device))) {
       runnable.emplace_back(kernel.name);
     }
@@ -98,18 +107,20 @@ std::vector<std::string> kernel_names(const std::vector<std::string>& asked,
   return names;
 }
 
-void print(const std::string& kernel, const ResultCase& c, const Outcome& outcome) {
+void print(const std::string& kernel, const ResultCase& c, const Outcome& outcome, bool is_packed) {
   if (outcome.is_wrong()) {
     fmt::print("{:<14} FAILED: {}\n", kernel, outcome.check->failure);
     return;
   }
   const Timing& timing = *outcome.timing;
-  fmt::print("{:<14} {:>10.1f} us  (p10 {:.1f}, p90 {:.1f})  {:>8.3f} TFLOP/s  {:>8.1f} GB/s  {}\n",
-             kernel, timing.median_us, timing.p10_us, timing.p90_us,
-             c.flops / timing.median_us * 1e-6, c.bytes / timing.median_us * 1e-3,
-             outcome.check ? fmt::format("ok: relative {:.1e}, max {:.1e}",
-                                         outcome.check->rel_fro_error, outcome.check->max_abs_error)
-                           : "not checked");
+  fmt::print(
+      "{:<14} {:>10.1f} us  (p10 {:.1f}, p90 {:.1f})  {:>8.3f} TFLOP/s  {:>8.1f} GB/s  {}{}\n",
+      kernel, timing.median_us, timing.p10_us, timing.p90_us, c.flops / timing.median_us * 1e-6,
+      c.bytes / timing.median_us * 1e-3,
+      outcome.check ? fmt::format("ok: relative {:.1e}, max {:.1e}", outcome.check->rel_fro_error,
+                                  outcome.check->max_abs_error)
+                    : "not checked",
+      is_packed ? ", packed weight" : "");
 }
 
 // The weight asked for; n, k and l become those of a checkpoint's.
@@ -137,7 +148,7 @@ int run(GemmArguments a) {
   GemmTensors tensors(c, std::move(weight), *machine);
   const ResultCase described = result_case(c, tensors.bytes());
   int exit_code = kPass;
-  for (const std::string& kernel : kernel_names(a.run.kernels, c.problem, machine->device())) {
+  for (const std::string& kernel : kernel_names(a.run.kernels, c, machine->device())) {
     Outcome outcome;
     if (a.run.check) {
       outcome.check = tensors.check(kernel);
@@ -148,7 +159,7 @@ int run(GemmArguments a) {
     } else {
       outcome.timing = measure(*machine, tensors.launch(kernel), a.run.timing);
     }
-    print(kernel, described, outcome);
+    print(kernel, described, outcome, takes_packed_weight(kernel, c));
     results.append(
         result_line(described, "tilewright/" + kernel, outcome, description_of(*machine)));
   }
@@ -170,6 +181,11 @@ void add_case_options(CLI::App& app, GemmArguments& a) {
       ->capture_default_str();
   app.add_flag("--bias", a.bias, "Add a bias");
   app.add_flag("--residual", a.residual, "Add a residual");
+  app.add_flag("--prepack", a.prepack,
+               "Pack the weight before it is timed, for kernels that take either form of it");
+  app.add_option("--scale-layout", a.scale_layout, "Of scales: linear or swizzled")
+      ->envname("SCALE_LAYOUT")
+      ->capture_default_str();
   app.add_option("--weights", a.weights,
                  "A safetensors file to take the weight from, and with it n and k; l is 1")
       ->type_name("FILE");

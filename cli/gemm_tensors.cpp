@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "reference/gemm.hpp"
@@ -27,7 +28,32 @@ HostTensor random_tensor(DType dtype, const std::vector<std::int64_t>& shape, st
   return tensor;
 }
 
+// Scales (l, rows, blocks) in the other layout.
+HostTensor swizzled(HostTensor& linear) {
+  const TensorView from = linear.view();
+  const auto [rows, blocks] = swizzled_scale_shape(from.shape[1], from.shape[2]);
+  HostTensor result(from.dtype, {from.shape[0], rows, blocks});
+  const auto matrix = [](const TensorView& all, std::int64_t index) {
+    return contiguous(static_cast<std::byte*>(all.data) + index * all.stride[0], all.dtype,
+                      std::array{all.shape[1], all.shape[2]});
+  };
+  for (std::int64_t i = 0; i < from.shape[0]; ++i) {
+    swizzle_scales(matrix(from, i), matrix(result.view(), i));
+  }
+  return result;
+}
+
+bool takes(const KernelInfo& kernel, WeightForm form) {
+  return std::ranges::find(kernel.weight_forms, form) != kernel.weight_forms.end();
+}
+
 }  // namespace
+
+bool takes_packed_weight(std::string_view kernel, const GemmCase& c) {
+  const KernelInfo* const info = find_kernel("gemm_nvfp4", kernel);
+  return info != nullptr && takes(*info, WeightForm::packed) &&
+         (c.prepack || !takes(*info, WeightForm::codes));
+}
 
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed) {
   Nvfp4Operand operand{.codes = HostTensor(DType::e2m1x2, {l, rows, k / 2}),
@@ -48,7 +74,8 @@ double flops(const GemmCase& c) {
 }
 
 GemmTensors::GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machine)
-    : is_w4a4_(c.problem.a_dtype == DType::e2m1x2),
+    : case_(c),
+      is_w4a4_(c.problem.a_dtype == DType::e2m1x2),
       a_(random_operand(c.problem.l, is_w4a4_ ? c.problem.m : 1, c.problem.k, c.seed + 1)),
       b_(std::move(weight)),
       values_(random_tensor(is_w4a4_ ? DType::bf16 : c.problem.a_dtype,
@@ -59,6 +86,10 @@ GemmTensors::GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machin
       c_(c.problem.c_dtype, {c.problem.l, c.problem.m, c.problem.n}),
       machine_(machine) {
   std::memset(c_.data(), kPoison, c_.bytes());
+  if (c.scale_layout == ScaleLayout::swizzled) {
+    a_.scales = swizzled(a_.scales);
+    b_.scales = swizzled(b_.scales);
+  }
   host_ = {.a = is_w4a4_ ? a_.codes.view() : values_.view(),
            .b = b_.codes.view(),
            .sfb = b_.scales.view(),
@@ -90,18 +121,47 @@ double GemmTensors::bytes() const {
 }
 
 GemmNvfp4Options GemmTensors::options(std::string_view kernel) const {
-  return {.global_scale_a_kind = a_.kind, .global_scale_b_kind = b_.kind, .kernel = kernel};
+  return {.sfa_layout = case_.scale_layout,
+          .sfb_layout = case_.scale_layout,
+          .global_scale_a_kind = a_.kind,
+          .global_scale_b_kind = b_.kind,
+          .kernel = kernel};
 }
 
 Launch GemmTensors::launch(std::string_view kernel) {
-  Workspace workspace{.bytes = gemm_nvfp4_workspace_bytes(device_, options(kernel))};
+  const GemmNvfp4Tensors tensors = tensors_for(kernel);
+  Workspace workspace{.bytes = gemm_nvfp4_workspace_bytes(tensors, options(kernel))};
   if (workspace.bytes > 0) {
     memory_.push_back(machine_.allocate(workspace.bytes));
     workspace.data = memory_.back().get();
   }
-  return [this, kernel, workspace](Stream stream) {
-    gemm_nvfp4(device_, options(kernel), workspace, stream);
+  return [this, kernel, tensors, workspace](Stream stream) {
+    gemm_nvfp4(tensors, options(kernel), workspace, stream);
   };
+}
+
+GemmNvfp4Tensors GemmTensors::tensors_for(std::string_view kernel) {
+  GemmNvfp4Tensors tensors = device_;
+  if (takes_packed_weight(kernel, case_)) {
+    tensors.b = packed_weight();
+    tensors.sfb.reset();
+  }
+  return tensors;
+}
+
+TensorView GemmTensors::packed_weight() {
+  if (!packed_) {
+    const GemmProblem& p = case_.problem;
+    const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
+    memory_.push_back(machine_.allocate(static_cast<std::size_t>(p.l * row_tiles * row_bytes)));
+    packed_ = contiguous(memory_.back().get(), DType::u8, std::array{p.l, row_tiles, row_bytes},
+                         machine_.device());
+    machine_.run([this](Stream stream) {
+      prepack_nvfp4_weight({.codes = device_.b, .scales = *device_.sfb, .packed = *packed_},
+                           case_.scale_layout, stream);
+    });
+  }
+  return *packed_;
 }
 
 CheckResult GemmTensors::check(std::string_view kernel) {

@@ -13,7 +13,8 @@
 
 namespace tilewright::cli {
 
-// An operand in NVFP4: matrices (l, rows, k) with linear scales and one global scale.
+// An operand in NVFP4: matrices (l, rows, k) with scales, linear ones at first, and one global
+// scale.
 struct Nvfp4Operand {
   reference::HostTensor codes;
   reference::HostTensor scales;
@@ -28,10 +29,15 @@ struct GemmCase {
   GemmProblem problem;
   bool bias = false;
   bool residual = false;
+  ScaleLayout scale_layout = ScaleLayout::linear;  // of both operands' scales
+  bool prepack = false;  // the weight, for kernels that take either form of it
   std::uint64_t seed = 0;
 };
 
 double flops(const GemmCase& c);
+
+// Whether a kernel of that name is given the weight packed: asked to, or because it must be.
+bool takes_packed_weight(std::string_view kernel, const GemmCase& c);
 
 class GemmTensors {
  public:
@@ -48,8 +54,11 @@ class GemmTensors {
 
  private:
   GemmNvfp4Options options(std::string_view kernel) const;
+  GemmNvfp4Tensors tensors_for(std::string_view kernel);
+  TensorView packed_weight();
   TensorView upload(reference::HostTensor& tensor);
 
+  GemmCase case_;
   bool is_w4a4_;
   Nvfp4Operand a_;
   Nvfp4Operand b_;
@@ -57,6 +66,7 @@ class GemmTensors {
   Machine& machine_;
   std::vector<Memory> memory_;
   GemmNvfp4Tensors host_, device_;
+  std::optional<TensorView> packed_;  // once a kernel has asked for it
 };
 
 }  // namespace tilewright::cli

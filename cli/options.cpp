@@ -124,6 +124,13 @@ DType parse_dtype(const std::string& text) {
   throw UsageError("--dtype", fmt::format("is '{}', must be bf16, fp16 or fp32", text));
 }
 
+ScaleLayout parse_scale_layout(const std::string& text) {
+  if (text != "linear" && text != "swizzled") {
+    throw UsageError("--scale-layout", fmt::format("is '{}', must be linear or swizzled", text));
+  }
+  return text == "linear" ? ScaleLayout::linear : ScaleLayout::swizzled;
+}
+
 std::optional<Device> parse_device(const std::string& text) {
   if (text.empty()) {
     return std::nullopt;

@@ -9,6 +9,7 @@
 
 #include "cli/cases.hpp"
 #include "cli/timer.hpp"
+#include "tilewright/nvfp4.hpp"
 
 namespace tilewright::cli {
 
@@ -39,6 +40,9 @@ void check_timing(const TimingOptions& options);
 void check_size(const std::string& option, std::int64_t value);
 
 DType parse_dtype(const std::string& text);
+
+// Of --scale-layout.
+ScaleLayout parse_scale_layout(const std::string& text);
 
 // "cpu", "cuda" or "cuda:1"; nothing where `text` is empty.
 std::optional<Device> parse_device(const std::string& text);

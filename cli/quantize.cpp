@@ -29,28 +29,19 @@ struct QuantizeArguments {
   std::optional<float> global_scale;  // computed when absent
 };
 
-template <typename Value>
-Value parse(const std::string& option, const std::string& text,
-            const std::vector<std::pair<std::string, Value>>& known) {
-  for (const auto& [name, value] : known) {
-    if (text == name) {
-      return value;
-    }
+GlobalScale parse_global_scale_kind(const std::string& text) {
+  if (text != "encode" && text != "decode") {
+    throw UsageError("--global-scale-kind", fmt::format("is '{}', must be encode or decode", text));
   }
-  throw UsageError(option,
-                   fmt::format("is '{}', must be {} or {}", text, known[0].first, known[1].first));
+  return text == "encode" ? GlobalScale::encode : GlobalScale::decode;
 }
 
 // A matrix in host memory with its codes and scales, and their copies on a machine.
 class QuantizeRun {
  public:
   QuantizeRun(const QuantizeArguments& a, Machine& machine)
-      : options_{.scale_layout = parse<ScaleLayout>(
-                     "--scale-layout", a.scale_layout,
-                     {{"linear", ScaleLayout::linear}, {"swizzled", ScaleLayout::swizzled}}),
-                 .global_scale_kind = parse<GlobalScale>(
-                     "--global-scale-kind", a.global_scale_kind,
-                     {{"encode", GlobalScale::encode}, {"decode", GlobalScale::decode}})},
+      : options_{.scale_layout = parse_scale_layout(a.scale_layout),
+                 .global_scale_kind = parse_global_scale_kind(a.global_scale_kind)},
         given_(a.global_scale),
         machine_(machine),
         x_(parse_dtype(a.run.dtype), {a.rows, a.columns}),

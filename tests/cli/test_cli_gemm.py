@@ -9,12 +9,23 @@ SMALL = ["gemm", "--m", "5", "--n", "48", "--k", "128", "--gap", "0", "--samples
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("a_dtype", ["bf16", "fp16", "nvfp4"])
-@pytest.mark.parametrize("case", [[], ["--l", "3"], ["--bias", "--residual"]])
+@pytest.mark.parametrize(
+    "case",
+    [
+        [],
+        ["--l", "3"],
+        ["--bias", "--residual"],
+        ["--scale-layout", "swizzled", "--l", "2"],
+        ["--prepack", "--l", "2"],
+        ["--prepack", "--scale-layout", "swizzled"],
+    ],
+)
 def test_check_passes_on_the_cpu(cli, a_dtype, dtype, case):
     result = cli(*SMALL, "--a-dtype", a_dtype, "--dtype", dtype, "--check", *case)
     assert result.returncode == PASS, result.stdout + result.stderr
     assert result.stdout.split()[0] == "cpu"
     assert "ok: relative" in result.stdout
+    assert ("packed weight" in result.stdout) == ("--prepack" in case)
 
 
 def test_results_file(cli, tmp_path):
@@ -42,6 +53,7 @@ def test_results_file(cli, tmp_path):
         (["--m", "0"], "--m: is 0, must be at least 1"),
         (["--a-dtype", "e4m3"], "--a-dtype: is 'e4m3', must be bf16, fp16 or nvfp4"),
         (["--dtype", "nvfp4"], "--dtype: is 'nvfp4'"),
+        (["--scale-layout", "8x4"], "--scale-layout: is '8x4', must be linear or swizzled"),
         (["--kernel", "k4"], "kernel: is 'k4', must be one of auto, cpu"),
         (["--kernel", "nvfp4_simple"], "kernel nvfp4_simple takes tensors on cuda"),
     ],
