@@ -1,0 +1,261 @@
+// From the accumulators of C^T to C: scaled, with bias and residual, in C's dtype.
+//
+// A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for all tokens of the
+// tile. Through SMEM, a few tokens at a time, they come to lie so that four lanes have a
+// token's 16.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cute/arch/copy_sm90.hpp>
+
+#include "cuda/gemm/nvfp4/fragment.cuh"
+#include "cuda/gemm/nvfp4/global_scale.cuh"
+#include "gemm_params.hpp"
+
+namespace tilewright::cuda {
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(__half value) { return __half2float(value); }
+__device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+template <typename T>
+__device__ T from_float(float value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return value;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(value);
+  } else {
+    return __float2bfloat16_rn(value);
+  }
+}
+
+// Where a tile lies in C.
+struct TileOrigin {
+  int row;  // of the weight: a column of C
+  int token;
+  int batch;
+};
+
+// How C may be written.
+struct EpilogueAccess {
+  bool in_quads;  // groups of four neighbours in the rows of C and of the residual are aligned
+  bool in_lines;  // 16-bit C: groups of eight are, and there is neither residual nor scale of a row
+};
+
+inline EpilogueAccess epilogue_access(const GemmNvfp4Params& p) {
+  const auto aligned = [&](const void* data, const MatrixStrides& stride, int group) {
+    return reinterpret_cast<std::uintptr_t>(data) % (group * size_bytes(p.c_dtype)) == 0 &&
+           stride.row % group == 0 && stride.batch % group == 0;
+  };
+  return {.in_quads = aligned(p.c, p.c_stride, 4) && aligned(p.residual, p.residual_stride, 4),
+          .in_lines = p.c_dtype != DType::fp32 && aligned(p.c, p.c_stride, 8) &&
+                      p.residual == nullptr && p.global_a.stride.row == 0};
+}
+
+// Four neighbours in a row of C or of the residual.
+template <typename T>
+struct alignas(4 * sizeof(T)) Quad {
+  T value[4];
+
+  __device__ static Quad load(const T* from, bool is_aligned) {
+    if (is_aligned) {
+      return *reinterpret_cast<const Quad*>(from);
+    }
+    return {from[0], from[1], from[2], from[3]};
+  }
+  __device__ void store(T* to, bool is_aligned) const {
+    if (is_aligned) {
+      *reinterpret_cast<Quad*>(to) = *this;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to[i] = value[i];
+      }
+    }
+  }
+};
+
+template <int kTokens>
+class WarpEpilogue {
+ public:
+  static constexpr int kRows = 16;
+  static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens at a time
+  static constexpr int kPitch = kRows + 4;                    // no two lanes write to one bank
+  using Stage = float[kChunk * kPitch];
+
+  // `origin.row` is the warp's first. The warp's lanes come here together. Uses up `acc`: it moves
+  // down by a chunk at a time, so that the loop is a loop. Unrolled it would be code by the page,
+  // executed once and fetched from afar.
+  template <typename Accumulator>
+  __device__ static void run(const GemmNvfp4Params& p, const EpilogueAccess& access, Stage& stage,
+                             Accumulator&& acc, const TileOrigin& origin) {
+    if (origin.row >= p.n) {
+      return;
+    }
+    if (p.c_dtype == DType::fp32) {
+      write_quads<float>(p, access.in_quads, stage, acc, origin);
+    } else if (p.c_dtype == DType::bf16) {
+      write_16_bit<__nv_bfloat16>(p, access, stage, acc, origin);
+    } else {
+      write_16_bit<__half>(p, access, stage, acc, origin);
+    }
+  }
+
+ private:
+  static constexpr int kHeld = kChunk / 2;  // of a chunk's sums, by a thread
+
+  template <typename T, typename Accumulator>
+  __device__ static void write_16_bit(const GemmNvfp4Params& p, const EpilogueAccess& access,
+                                      Stage& stage, Accumulator& acc, const TileOrigin& origin) {
+    if constexpr (kChunk >= 16) {
+      if (access.in_lines) {
+        return write_lines<T>(p, stage, acc, origin);
+      }
+    }
+    write_quads<T>(p, access.in_quads, stage, acc, origin);
+  }
+
+  template <typename Accumulator>
+  __device__ static void next_chunk(Accumulator& acc) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2 - kHeld; ++i) {
+      acc(i) = acc(i + kHeld);
+    }
+  }
+
+  template <typename T>
+  __device__ static float bias_of(const GemmNvfp4Params& p, int row) {
+    return p.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(p.bias)[row * p.bias_stride]);
+  }
+
+  // Finished where they are, rows g and g + 8, transposed on their way to SMEM by stmatrix, and
+  // written 16 bytes a lane.
+  template <typename T, typename Accumulator>
+  __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
+                                     const TileOrigin& origin) {
+    constexpr int kLine_bytes = kRows * sizeof(T) + 16;  // no two rows of a matrix in one bank
+    const int lane = threadIdx.x % 32;
+    const GlobalScales scales_b(p.global_b, origin.batch);
+    const GlobalScales scales_a(p.global_a, origin.batch);
+    const GlobalScales::Factor factor_a = scales_a.at(0);
+    GlobalScales::Factor factor_b[2];
+    float bias[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = origin.row + lane / 4 + half * 8;
+      factor_b[half] = scales_b.at(row);
+      bias[half] = bias_of<T>(p, row);
+    }
+    T* const c = static_cast<T*>(p.c) + (origin.batch * p.c_stride.batch +
+                                         origin.token * p.c_stride.row + origin.row + lane % 2 * 8);
+    char* const lines = reinterpret_cast<char*>(stage);
+    char* const matrix_row = lines + (lane / 16 * 8 + lane % 8) * kLine_bytes + lane / 8 % 2 * 16;
+    const int tokens = min(kTokens, p.m - origin.token);
+
+#pragma unroll 1
+    for (int first = 0; first < tokens; first += kChunk) {
+      float sums[kHeld];  // tokens c and c + 1 of row g, then of row g + 8
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        sums[i] = acc(i) * (1.0f / kWeightFactor);
+      }
+      scales_b.apply(
+          sums, [&](int i) { return factor_b[i / 2 % 2]; });
+      scales_a.apply(
+          sums, [&](int) { return factor_a; });
+      std::uint32_t pairs[kHeld / 2];
+#pragma unroll
+      for (int i = 0; i < kHeld; i += 2) {
+        const T both[2] = {from_float<T>(sums[i] + bias[i / 2 % 2]),
+                           from_float<T>(sums[i + 1] + bias[i / 2 % 2])};
+        pairs[i / 2] = reinterpret_cast<const std::uint32_t&>(both);
+      }
+      next_chunk(acc);
+      __syncwarp();  // the chunk before has been read
+#pragma unroll
+      for (int i = 0; i < kChunk / 16; ++i) {
+        cute::SM90_U16x8_STSM_T::copy(
+            pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3],
+            *reinterpret_cast<cute::uint128_t*>(matrix_row + i * 16 * kLine_bytes));
+      }
+      __syncwarp();
+#pragma unroll
+      for (int token = lane / 2; token < kChunk; token += 16) {
+        if (first + token < tokens) {
+          *reinterpret_cast<uint4*>(c + (first + token) * p.c_stride.row) =
+              *reinterpret_cast<const uint4*>(lines + token * kLine_bytes + lane % 2 * 16);
+        }
+      }
+    }
+  }
+
+  // Any C: the sums go to SMEM, and come back four neighbours at a time.
+  template <typename T, typename Accumulator>
+  __device__ static void write_quads(const GemmNvfp4Params& p, bool is_aligned, Stage& stage,
+                                     Accumulator& acc, const TileOrigin& origin) {
+    const int lane = threadIdx.x % 32;
+    const int row = origin.row + lane % 4 * 4;
+    const GlobalScales scales_b(p.global_b, origin.batch);
+    const GlobalScales scales_a(p.global_a, origin.batch);
+    GlobalScales::Factor factor_b[4];
+    float bias[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      factor_b[i] = scales_b.at(row + i);
+      bias[i] = bias_of<T>(p, row + i);
+    }
+    const auto first_of = [&](auto* matrix, const MatrixStrides& stride) {
+      return matrix + (origin.batch * stride.batch + origin.token * stride.row + row);
+    };
+    T* const c = first_of(static_cast<T*>(p.c), p.c_stride);
+    const T* const residual = p.residual == nullptr
+                                  ? nullptr
+                                  : first_of(static_cast<const T*>(p.residual), p.residual_stride);
+    const int tokens = min(kTokens, p.m - origin.token);
+
+#pragma unroll 1
+    for (int first = 0; first < tokens; first += kChunk) {
+      __syncwarp();  // the chunk before has been read
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {  // tokens c and c + 1 of row g, then of row g + 8
+        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        stage[token * kPitch + lane / 4 + i / 2 % 2 * 8] = acc(i);
+      }
+      next_chunk(acc);
+      __syncwarp();
+#pragma unroll 1
+      for (int in_chunk = lane / 4; in_chunk < min(kChunk, tokens - first); in_chunk += 8) {
+        const int token = first + in_chunk;
+        const float4 sums =
+            reinterpret_cast<const float4*>(stage)[in_chunk * kPitch / 4 + lane % 4];
+        float value[4] = {sums.x, sums.y, sums.z, sums.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          value[i] *= 1.0f / kWeightFactor;
+        }
+        const GlobalScales::Factor factor_a = scales_a.at(origin.token + token);
+        scales_b.apply(
+            value, [&](int i) { return factor_b[i]; });
+        scales_a.apply(
+            value, [&](int) { return factor_a; });
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          value[i] += bias[i];
+        }
+        if (residual != nullptr) {
+          const auto added = Quad<T>::load(residual + token * p.residual_stride.row, is_aligned);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            value[i] += to_float(added.value[i]);
+          }
+        }
+        const Quad<T> out = {from_float<T>(value[0]), from_float<T>(value[1]),
+                             from_float<T>(value[2]), from_float<T>(value[3])};
+        out.store(c + token * p.c_stride.row, is_aligned);
+      }
+    }
+  }
+};
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,71 @@
+// Global scales in an epilogue: quotients as IEEE has them, without the code of a division.
+#pragma once
+
+#include <limits>
+
+#include "common/nvfp4_recipe.hpp"
+#include "gemm_params.hpp"
+
+namespace tilewright::cuda {
+
+// The global scales of one operand, in one product of the batch.
+class GlobalScales {
+ public:
+  // Of one row. NaN where the scale is not positive and finite, so that all it enters becomes NaN.
+  struct Factor {
+    float scale;
+    float inverse;  // of a divisor: its reciprocal
+    float power;    // what both sides of the quotient are multiplied with, to stay normal numbers
+  };
+
+  __device__ GlobalScales(const RowScales& scales, int batch)
+      : data_(scales.data == nullptr ? nullptr : scales.data + batch * scales.stride.batch),
+        row_stride_(scales.stride.row),
+        divides_(scales.kind == GlobalScale::encode) {}
+
+  __device__ Factor at(int row) const {
+    const float scale = data_ == nullptr ? 1.0f : data_[row * row_stride_];
+    if (!nvfp4::is_positive_and_finite(scale)) {
+      constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+      return {kNaN, kNaN, 1.0f};
+    }
+    const float power = !divides_          ? 1.0f
+                        : scale < 0x1p-90f ? 0x1p60f
+                        : scale > 0x1p90f  ? 0x1p-60f
+                                           : 1.0f;
+    return {scale * power, __frcp_rn(scale * power), power};
+  }
+
+  // Divides or multiplies each sum i by factor(i). Sums by the array: one branch for all of them. A
+  // quotient by way of the reciprocal may be off by a bit; what it leaves over is exact, and puts
+  // it right (Markstein, 1990).
+  template <int kSums, typename FactorOf>
+  __device__ void apply(float (&sums)[kSums], FactorOf&& factor) const {
+    if (data_ == nullptr) {
+      return;
+    }
+    if (!divides_) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] *= factor(i).scale;
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const Factor by = factor(i);
+      const float dividend = sums[i] * by.power;
+      const float quotient = dividend * by.inverse;
+      const float left_over = fmaf(-quotient, by.scale, dividend);
+      const float corrected = fmaf(left_over, by.inverse, quotient);
+      sums[i] = fabsf(quotient) <= std::numeric_limits<float>::max() ? corrected : quotient;
+    }
+  }
+
+ private:
+  const float* data_;
+  std::int64_t row_stride_;
+  bool divides_;
+};
+
+}  // namespace tilewright::cuda

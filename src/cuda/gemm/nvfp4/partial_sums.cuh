@@ -1,0 +1,78 @@
+// Sums of parts of a tile on their way to the tile's owner, through global memory. Each warp hands
+// over its share of the accumulators by itself.
+#pragma once
+
+#include <cstdint>
+
+namespace tilewright::cuda {
+
+// A warp's flag says by the launch's epoch that its sums are there; its reader clears it.
+struct PartialSums {
+  float* sums;           // [slots][threads * accumulators of a thread]
+  std::uint64_t* flags;  // [slots][warps]
+  std::uint64_t epoch;   // not 0, and unlike what a new workspace may hold
+};
+
+// One consumer warp's view: `thread` and kThreads count those of all consumers.
+template <int kThreads, int kAccumulators>
+class WarpSums {
+ public:
+  static_assert(kAccumulators % 4 == 0);
+
+  __device__ WarpSums(const PartialSums& partial, int thread)
+      : partial_(partial), thread_(thread) {}
+
+  template <typename Accumulator>
+  __device__ void hand_over(int slot, const Accumulator& acc) const {
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+      __stcg(at(slot, i), make_float4(acc(i), acc(i + 1), acc(i + 2), acc(i + 3)));
+    }
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+      asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(flag(slot)),
+                   "l"(partial_.epoch)
+                   : "memory");
+    }
+  }
+
+  // Waits for the slots [first, end), spaced by `step`: a lane watches one of 32 at a time.
+  __device__ void wait(int first, int end, int step) const {
+    for (int slot = first + thread_ % 32 * step; slot < end; slot += 32 * step) {
+      std::uint64_t* const watched = flag(slot);
+      std::uint64_t seen = 0;
+      do {
+        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(watched) : "memory");
+      } while (seen != partial_.epoch);
+      *watched = 0;
+    }
+    __syncwarp();
+  }
+
+  template <typename Accumulator>
+  __device__ void add(int slot, Accumulator& acc) const {
+#pragma unroll
+    for (int i = 0; i < kAccumulators; i += 4) {
+      const float4 sums = __ldcg(at(slot, i));
+      acc(i) += sums.x;
+      acc(i + 1) += sums.y;
+      acc(i + 2) += sums.z;
+      acc(i + 3) += sums.w;
+    }
+  }
+
+ private:
+  __device__ float4* at(int slot, int i) const {
+    return reinterpret_cast<float4*>(partial_.sums +
+                                     std::int64_t{slot} * kThreads * kAccumulators) +
+           (i / 4 * kThreads + thread_);
+  }
+  __device__ std::uint64_t* flag(int slot) const {
+    return partial_.flags + (slot * (kThreads / 32) + thread_ / 32);
+  }
+
+  const PartialSums& partial_;
+  int thread_;
+};
+
+}  // namespace tilewright::cuda
