@@ -5,15 +5,18 @@ import re
 from collections.abc import Iterator
 
 from tilewright.plot.tables import (
+    behind_table,
     choices_table,
+    counters_table,
     library_table,
+    peers_table,
     profile_table,
     ratio_table,
     resources_table,
     results_table,
 )
 
-NAME = r"(?:results|ratio|choices|profile|resources|library):[\w:.-]+"
+NAME = r"(?:results|ratio|peers|behind|choices|profile|counters|resources|library):[\w:.-]+"
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
@@ -26,28 +29,38 @@ def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def table(root: pathlib.Path, name: str) -> str:
-    """The table of that name; nothing where its results are not there yet.
+    """The table of that name; nothing, or a line that says so, where its results are not there yet.
 
     results:FILE[:PAGE]   results/FILE.jsonl
     ratio:FILE            the same, beside the best peer
-    choices:FILE          the same, of the rows of flash's table
+    peers:FILE[:FILE...]  how these stand to the best peer
+    behind:FILE[:FILE...] their cases in which a peer is ahead
+    choices:FILE          results/FILE.jsonl, of the rows of flash's table
     profile:PAGE          results/profiles/attention-ladder.jsonl
+    counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/budget.json
     library:kernels       the same, and tests/resources/library.json
     """
     kind, first, *rest = name.split(":")
+    if kind in ("peers", "behind"):
+        races = [root / "results" / f"{race}.jsonl" for race in (first, *rest)]
+        races = [race for race in races if race.exists()]
+        return (peers_table if kind == "peers" else behind_table)(races) if races else ""
     budget = root / "tests/resources/budget.json"
-    profile = root / "results/profiles/attention-ladder.jsonl"
+    profiles = root / "results/profiles"
     results = root / "results" / f"{first}.jsonl"
     path, make, *arguments = {
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
         "choices": (results, choices_table),
-        "profile": (profile, profile_table, first),
+        "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
+        "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (budget, resources_table, first),
         "library": (budget, library_table, budget.with_name("library.json")),
     }[kind]
-    return make(path, *arguments) if path.exists() else ""
+    if not path.exists():
+        return "Not measured yet." if kind == "counters" else ""
+    return make(path, *arguments)
 
 
 def rendered(root: pathlib.Path, path: pathlib.Path) -> str:
