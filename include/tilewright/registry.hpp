@@ -87,7 +87,10 @@ std::span<const KernelInfo> kernels(std::string_view operation);
 // best for it or not. kernels() has none of them, and "auto" never takes one.
 std::span<const KernelInfo> flash_rows();
 
-// An operation's kernel of that name, of kernels() or flash_rows(), or null.
+// The same of "nvfp4": "nvfp4/0" and on.
+std::span<const KernelInfo> nvfp4_rows();
+
+// An operation's kernel of that name, of kernels(), flash_rows() or nvfp4_rows(), or null.
 const KernelInfo* find_kernel(std::string_view operation, std::string_view name);
 
 // The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
@@ -161,6 +164,9 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device
 
 // The one of flash_rows() in which "flash" runs `problem` on `device`; null where none takes it.
 const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device);
+
+// The one of nvfp4_rows() in which "nvfp4" runs `problem` on `device`.
+const KernelInfo& nvfp4_row_of(const GemmProblem& problem, const DeviceInfo& device);
 
 // Bytes of workspace that `kernel` needs for `problem` on `device`.
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,

@@ -37,6 +37,11 @@ def flash_rows() -> list[Kernel]:
     return [Kernel(**row) for row in _native.flash_rows()]
 
 
+def nvfp4_rows() -> list[Kernel]:
+    """The same of "nvfp4"."""
+    return [Kernel(**row) for row in _native.nvfp4_rows()]
+
+
 def flash_row_of(case: dict[str, Any]) -> str:
     """The one of them in which "flash" runs a results file's case on an H200."""
     return _native.flash_row_of(problem_of(case), multiprocessors=132)

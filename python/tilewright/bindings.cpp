@@ -233,6 +233,7 @@ NB_MODULE(_native, m) {
 
   m.def("kernels", [] { return to_list(kernels()); });
   m.def("flash_rows", [] { return to_list(flash_rows()); });
+  m.def("nvfp4_rows", [] { return to_list(nvfp4_rows()); });
   m.def("flash_row_of", &py_flash_row_of, nb::arg("problem"), nb::kw_only(),
         nb::arg("multiprocessors"));
   m.def("why_not", &py_why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),

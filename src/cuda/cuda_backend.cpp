@@ -10,6 +10,7 @@
 #include "cuda/attention/launchers.hpp"
 #include "cuda/common/error.hpp"
 #include "cuda/gemm/launchers.hpp"
+#include "cuda/gemm/nvfp4/launch.hpp"
 #include "cuda/nvfp4/launchers.hpp"
 
 namespace tilewright::cuda {
@@ -40,8 +41,9 @@ constexpr Launchers<GemmBf16Params, 3> kGemmBf16Launchers = {{
     {"gemm_swizzled", launch_gemm_swizzled},
 }};
 
-constexpr Launchers<GemmNvfp4Params, 1> kGemmNvfp4Launchers = {{
+constexpr Launchers<GemmNvfp4Params, 2> kGemmNvfp4Launchers = {{
     {"nvfp4_simple", launch_nvfp4_simple},
+    {"nvfp4", launch_nvfp4},
 }};
 
 // Of a name that the table has.
@@ -125,6 +127,9 @@ void run_gemm_bf16(std::string_view kernel, const GemmBf16Params& params, int de
 void run_gemm_nvfp4(std::string_view kernel, const GemmNvfp4Params& params, int device,
                     Stream stream) {
   const DeviceGuard guard(device);
+  if (const std::optional<int> row = nvfp4_row_named(kernel)) {
+    return launch_nvfp4_row(*row, params, stream);
+  }
   launcher_of(kGemmNvfp4Launchers, kernel)(params, stream);
 }
 

@@ -26,7 +26,8 @@ DeviceInfo device_info(int index);
 void run_attention(std::string_view kernel, const AttentionParams& params, int device,
                    Stream stream);
 
-// Queue the matrix product of that name, of a CUDA row of kernels(), on a device's stream.
+// Queue the matrix product of that name, of a CUDA row of kernels() or of nvfp4_rows(), on a
+// device's stream.
 void run_gemm_bf16(std::string_view kernel, const GemmBf16Params& params, int device,
                    Stream stream);
 void run_gemm_nvfp4(std::string_view kernel, const GemmNvfp4Params& params, int device,

@@ -1,6 +1,7 @@
 // The constraints of matrix products.
 #include <algorithm>
 
+#include "cuda/gemm/nvfp4/plan.hpp"
 #include "registry/reasons.hpp"
 
 namespace tilewright {
@@ -28,6 +29,17 @@ std::optional<Reason> weight_form_reason(const KernelInfo& kernel, const GemmPro
                     : "is codes" + of_kernel + "a packed weight: use prepack_nvfp4_weight()"};
 }
 
+// Every chunk of 128 columns of every tile has a number of 31 bits, down to tiles of 64 x 8.
+std::optional<Reason> size_reason(const KernelInfo& kernel, const GemmProblem& problem) {
+  constexpr double kMaxProducts = 0x1p31 * 64 * 8 * 128;
+  const double products = static_cast<double>(problem.l) * static_cast<double>(problem.m) *
+                          static_cast<double>(problem.n) * static_cast<double>(problem.k);
+  if (kernel.device != DeviceKind::cuda || products < kMaxProducts) {
+    return std::nullopt;
+  }
+  return takes_reason(kernel, "a", "L x M x N x K of 2^47 or more", "less");
+}
+
 }  // namespace
 
 std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& problem,
@@ -44,12 +56,28 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& probl
   if (auto reason = weight_form_reason(kernel, problem)) {
     return reason;
   }
+  if (auto reason = size_reason(kernel, problem)) {
+    return reason;
+  }
   if (auto reason = multiple_reason(kernel, "N", problem.n, kernel.n_multiple)) {
     return reason;
   }
   return multiple_reason(kernel, "K", problem.k, kernel.k_multiple);
 }
 
-std::size_t workspace_bytes(const KernelInfo&, const GemmProblem&, const DeviceInfo&) { return 0; }
+const KernelInfo& nvfp4_row_of(const GemmProblem& problem, const DeviceInfo& device) {
+  const int row = cuda::plan_nvfp4(problem, device.multiprocessors).choice;
+  return nvfp4_rows()[static_cast<std::size_t>(row)];
+}
+
+std::size_t workspace_bytes(const KernelInfo& kernel, const GemmProblem& problem,
+                            const DeviceInfo& device) {
+  const std::optional<int> row = cuda::nvfp4_row_named(kernel.name);
+  if (kernel.name != "nvfp4" && !row) {
+    return 0;
+  }
+  const cuda::Nvfp4Plan plan = cuda::plan_nvfp4(problem, device.multiprocessors, row);
+  return cuda::nvfp4_workspace(problem, plan).bytes;
+}
 
 }  // namespace tilewright

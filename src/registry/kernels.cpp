@@ -5,6 +5,7 @@
 
 #include "cuda/attention/flash/plan.hpp"
 #include "cuda/cuda_backend.hpp"
+#include "cuda/gemm/nvfp4/choices.hpp"
 #include "registry/reasons.hpp"
 #include "tilewright/registry.hpp"
 
@@ -17,6 +18,7 @@ constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
 constexpr std::array kGemmOperands = {DType::bf16, DType::fp16, DType::e2m1x2};
 constexpr std::array kWeightForms = {WeightForm::codes, WeightForm::packed};
 constexpr std::span<const WeightForm> kCodes = std::span(kWeightForms).first<1>();
+constexpr std::span<const WeightForm> kPacked = std::span(kWeightForms).last<1>();
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{256, 256}};
 constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
 constexpr std::array kFlashHeadDims = {HeadDims{64, 64},   HeadDims{96, 96},   HeadDims{128, 128},
@@ -63,6 +65,19 @@ constexpr KernelInfo kFlash{.name = "flash",
                             .doc = "docs/worklog/flash.md",
                             .head_dims = kFlashHeadDims,
                             .features = kAllFeatures};
+
+constexpr KernelInfo kNvfp4{.name = "nvfp4",
+                            .operation = "gemm_nvfp4",
+                            .summary = "production: packed weights, dequantised in registers",
+                            .device = DeviceKind::cuda,
+                            .compute_capability = kHopper,
+                            .dtypes = kGemmOperands,
+                            .alignment_bytes = 16,
+                            .doc = "docs/worklog/nvfp4-gemm.md",
+                            .out_dtypes = kFloats,
+                            .n_multiple = 16,
+                            .k_multiple = 16,
+                            .weight_forms = kPacked};
 
 // Operation by operation, ascending in speed: "auto" takes the last row that can run the problem.
 constexpr std::array kKernels = {
@@ -116,6 +131,7 @@ constexpr std::array kKernels = {
                .n_multiple = 16,
                .k_multiple = 64,
                .weight_forms = kCodes},
+    kNvfp4,
 };
 
 constexpr std::array<std::string_view, cuda::kFlashChoiceCount> kFlashRowNames = {
@@ -147,6 +163,20 @@ constexpr auto kFlashRows = [] {
     if (shape.cluster > 1) {
       rows[i].features = kClusterFeatures;
     }
+  }
+  return rows;
+}();
+
+constexpr std::array<std::string_view, cuda::kNvfp4ChoiceCount> kNvfp4RowNames = {
+    "nvfp4/0", "nvfp4/1", "nvfp4/2", "nvfp4/3", "nvfp4/4", "nvfp4/5", "nvfp4/6"};
+static_assert(!kNvfp4RowNames.back().empty(), "every row has a name");
+
+constexpr auto kNvfp4Rows = [] {
+  std::array<KernelInfo, cuda::kNvfp4ChoiceCount> rows{};
+  rows.fill(kNvfp4);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].name = kNvfp4RowNames[i];
+    rows[i].summary = "nvfp4 in this row of its table";
   }
   return rows;
 }();
@@ -260,8 +290,10 @@ std::span<const KernelInfo> kernels(std::string_view operation) {
 
 std::span<const KernelInfo> flash_rows() { return kFlashRows; }
 
+std::span<const KernelInfo> nvfp4_rows() { return kNvfp4Rows; }
+
 const KernelInfo* find_kernel(std::string_view operation, std::string_view name) {
-  for (const std::span<const KernelInfo> table : {kernels(), flash_rows()}) {
+  for (const std::span<const KernelInfo> table : {kernels(), flash_rows(), nvfp4_rows()}) {
     const auto found = std::ranges::find_if(table, [&](const KernelInfo& kernel) {
       return kernel.operation == operation && kernel.name == name;
     });

@@ -9,5 +9,6 @@ void launch_gemm_naive(const GemmBf16Params& params, Stream stream);
 void launch_gemm_tiled(const GemmBf16Params& params, Stream stream);
 void launch_gemm_swizzled(const GemmBf16Params& params, Stream stream);
 void launch_nvfp4_simple(const GemmNvfp4Params& params, Stream stream);
+void launch_nvfp4(const GemmNvfp4Params& params, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cuda/attention/launchers.hpp"
-#include "cuda/common/error.hpp"
+#include "cuda/common/current_device.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -55,15 +55,6 @@ AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
   parts.row_max_stride = {.batch = p.heads * q_len, .seq = 1, .head = q_len};
   parts.row_sum_stride = parts.row_max_stride;
   return parts;
-}
-
-int current_sms() {
-  int device = 0;
-  int sms = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-        "cudaDeviceGetAttribute");
-  return sms;
 }
 
 void plan_and_launch(const AttentionParams& p, std::optional<int> row, Stream stream) {

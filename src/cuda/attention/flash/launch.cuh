@@ -2,29 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
-#include <random>
 
 #include "cuda/attention/flash/flash.cuh"
 #include "cuda/attention/flash/launch.hpp"
+#include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 
 namespace tilewright::cuda {
 namespace flash {
-
-// A number that no other launch bears, in this process or in one that left its memory behind: as
-// many bits as a ticket's word has beside the count, from a random start.
-inline std::uint64_t next_epoch() {
-  constexpr std::uint64_t kMask = ~std::uint64_t{0} >> kTicketCountBits;
-  static std::atomic<std::uint64_t> epoch{
-      (static_cast<std::uint64_t>(std::random_device{}()) << 32) ^ std::random_device{}()};
-  std::uint64_t value = 0;
-  while (value == 0) {  // 0 is a cleared word
-    value = epoch.fetch_add(1, std::memory_order_relaxed) & kMask;
-  }
-  return value;
-}
 
 template <int kIndex, typename Element>
 void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
@@ -57,7 +43,7 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
   schedule.split_tiles = plan.split_len / C.bc;
   schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
   schedule.ticket = static_cast<std::uint64_t*>(ticket);
-  schedule.epoch = ticket ? next_epoch() : 0;
+  schedule.epoch = ticket ? next_epoch(64 - kTicketCountBits) : 0;
 
   const int most = packs_q ? (schedule.row_tiles + p.batch) * p.heads : schedule.tiles;
   const int grid = std::min(most, sms / C.cluster) * C.cluster;

@@ -160,10 +160,8 @@ class WarpEpilogue {
       for (int i = 0; i < kHeld; ++i) {
         sums[i] = acc(i) * (1.0f / kWeightFactor);
       }
-      scales_b.apply(
-          sums, [&](int i) { return factor_b[i / 2 % 2]; });
-      scales_a.apply(
-          sums, [&](int) { return factor_a; });
+      scales_b.apply(sums, [&](int i) { return factor_b[i / 2 % 2]; });
+      scales_a.apply(sums, [&](int) { return factor_a; });
       std::uint32_t pairs[kHeld / 2];
 #pragma unroll
       for (int i = 0; i < kHeld; i += 2) {
@@ -235,10 +233,8 @@ class WarpEpilogue {
           value[i] *= 1.0f / kWeightFactor;
         }
         const GlobalScales::Factor factor_a = scales_a.at(origin.token + token);
-        scales_b.apply(
-            value, [&](int i) { return factor_b[i]; });
-        scales_a.apply(
-            value, [&](int) { return factor_a; });
+        scales_b.apply(value, [&](int i) { return factor_b[i]; });
+        scales_a.apply(value, [&](int) { return factor_a; });
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           value[i] += bias[i];

@@ -1,13 +1,26 @@
-// Between the choice of a shape and its compilation, each in a file of its own.
+// The kernel nvfp4's host side, one function for each of its shapes.
 #pragma once
+
+#include <cstdint>
 
 #include "cuda/gemm/nvfp4/plan.hpp"
 #include "gemm_params.hpp"
 
 namespace tilewright::cuda {
 
-// Choice kIndex of kNvfp4Choices, whatever the plan says of it. `gemm` has 16-bit activations.
+// Sums of parts of a tile on their way to its owner: partial_sums.cuh.
+struct PartialSums {
+  float* sums = nullptr;           // [slots][threads * accumulators of a thread]
+  std::uint64_t* flags = nullptr;  // [slots][warps]
+  std::uint64_t epoch = 0;         // by which a flag says that the sums are there; not 0
+};
+
+// Queues the kernel as launch_nvfp4 does, in this row of the table.
+void launch_nvfp4_row(int row, const GemmNvfp4Params& p, Stream stream);
+
+// Queues choice kIndex; p.a has 16 bits. Each is compiled by itself, from instance.cu.in.
 template <int kIndex>
-void launch_nvfp4_choice(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, Stream stream);
+void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
+                         const PartialSums& partial, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -1,17 +1,13 @@
 // Sums of parts of a tile on their way to the tile's owner, through global memory. Each warp hands
-// over its share of the accumulators by itself.
+// over its share of the accumulators by itself; its flag then says that they are there, by the
+// launch's epoch, and whoever reads them clears it.
 #pragma once
 
 #include <cstdint>
 
-namespace tilewright::cuda {
+#include "cuda/gemm/nvfp4/launch.hpp"
 
-// A warp's flag says by the launch's epoch that its sums are there; its reader clears it.
-struct PartialSums {
-  float* sums;           // [slots][threads * accumulators of a thread]
-  std::uint64_t* flags;  // [slots][warps]
-  std::uint64_t epoch;   // not 0, and unlike what a new workspace may hold
-};
+namespace tilewright::cuda {
 
 // One consumer warp's view: `thread` and kThreads count those of all consumers.
 template <int kThreads, int kAccumulators>

@@ -8,11 +8,51 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr int kLeastChunks = 2;    // of a worker that shares a tile
 constexpr int kSharingChunks = 4;  // what adding up the parts of tiles takes, in chunks
-constexpr int kGroupRows = 2048;  // of the weight, whose tiles for all tokens are computed together
+constexpr int kLeastChunks = 2;    // of a worker that shares a tile
+constexpr int kFewChunks = 16;     // of a worker
+constexpr int kGroupRows = 2048;   // of the weight, whose tiles are computed together
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+int chunks_of(const GemmProblem& p) { return ceil_div(p.k, WeightTile::kPaddedColumns); }
+
+TileOrder order_of(const GemmProblem& p, const Nvfp4Choice& choice) {
+  const int rows = choice.rows() * choice.cluster;
+  return {.row_tiles = ceil_div(p.n, rows),
+          .token_tiles = ceil_div(p.m, choice.tokens),
+          .group = std::max(1, kGroupRows / rows)};
+}
+
+int tiles_of(const GemmProblem& p, const TileOrder& order) {
+  return order.row_tiles * order.token_tiles * static_cast<int>(p.l);
+}
+
+bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
+  const std::int64_t tiles = tiles_of(p, order_of(p, choice));
+  const std::int64_t workers = sms / choice.cluster;
+  const bool is_short = tiles * chunks_of(p) < kFewChunks * workers;
+  if (p.m > (is_short ? choice.max_m_if_short : choice.max_m)) {
+    return false;
+  }
+  switch (choice.use) {
+    case Nvfp4Use::any:
+      return true;
+    case Nvfp4Use::whole_tiles:
+      return p.batch_invariant;
+    case Nvfp4Use::many_tiles:
+      return 4 * tiles >= 3 * workers;
+  }
+  return false;
+}
+
+int best_row(const GemmProblem& p, int sms) {
+  int row = 0;
+  while (!fits(kNvfp4Choices[row], p, sms)) {  // the last row takes all
+    ++row;
+  }
+  return row;
+}
 
 // None, where sharing costs more than a last round with idle workers. Else as many as leave the
 // others a multiple of the workers; and a round more, so that no worker has less than a tile of
@@ -26,36 +66,52 @@ int shared_tiles(int tiles, int chunks, int workers) {
   return tiles < workers ? tiles : tiles % workers + workers;
 }
 
-int table_choice(int m) {
-  return m <= 8 ? 0 : m <= 16 ? 1 : m <= 32 ? 4 : m <= 64 ? 5 : m <= 128 ? 7 : 8;
+GemmSchedule schedule_of(const GemmProblem& p, int tiles, int most_workers) {
+  const int chunks = chunks_of(p);
+  const int sharing =
+      std::max<int>(std::min(tiles, most_workers),
+                    static_cast<int>(std::min<std::int64_t>(
+                        most_workers, std::int64_t{tiles} * chunks / kLeastChunks)));
+  const int shared = p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing);
+  return {tiles, shared, chunks, shared > 0 ? sharing : std::min(tiles, most_workers)};
 }
 
 }  // namespace
 
-Nvfp4Plan plan_nvfp4(int m, int n, int k, int l, bool batch_invariant, int sms, int choice) {
-  const int index = choice < 0 ? table_choice(m) : choice;
-  const Nvfp4Choice& c = kNvfp4Choices[index];
-  const TileOrder order = {.row_tiles = ceil_div(n, c.rows() * c.cluster),
-                           .token_tiles = ceil_div(m, c.tokens),
-                           .group = std::max(1, kGroupRows / (c.rows() * c.cluster))};
-  const int tiles = order.row_tiles * order.token_tiles * l;
-  const int chunks = ceil_div(k, WeightTile::kPaddedColumns);
-  const int most = sms / c.cluster;
-  const int sharing = std::min(most, std::max(tiles, tiles * chunks / kLeastChunks));
-  const int workers = batch_invariant ? std::min(most, tiles) : sharing;
-  const int shared = batch_invariant ? 0 : shared_tiles(tiles, chunks, workers);
+std::optional<int> nvfp4_row_named(std::string_view kernel) {
+  const std::span<const KernelInfo> rows = nvfp4_rows();
+  const auto found = std::ranges::find(rows, kernel, &KernelInfo::name);
+  return found == rows.end() ? std::nullopt : std::optional(static_cast<int>(found - rows.begin()));
+}
 
-  Nvfp4Plan plan{.choice = index,
-                 .order = order,
-                 .schedule = GemmSchedule(tiles, shared, chunks, workers),
-                 .flags = 0,
-                 .workspace_bytes = 0};
-  if (shared > 0) {
-    const std::size_t slots = static_cast<std::size_t>(workers) * c.cluster;
-    plan.flags = slots * c.rows() * c.tokens * sizeof(float);
-    plan.workspace_bytes = plan.flags + slots * c.consumers * 4 * sizeof(std::uint64_t);
-  }
-  return plan;
+Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
+  const int index = row ? *row : best_row(p, sms);
+  const Nvfp4Choice& choice = kNvfp4Choices[index];
+  const TileOrder order = order_of(p, choice);
+  return {.choice = index,
+          .order = order,
+          .schedule = schedule_of(p, tiles_of(p, order), sms / choice.cluster)};
+}
+
+Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
+  constexpr std::size_t kAlignment_bytes = 256;
+  constexpr std::size_t kWarpsOfConsumer = 4;
+  const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
+  Nvfp4Workspace workspace{};
+  const auto place = [&](std::size_t bytes) {
+    const std::size_t at = workspace.bytes;
+    workspace.bytes += (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
+    return at;
+  };
+  const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+  const std::size_t slots =
+      plan.schedule.shared_tiles > 0 ? size(plan.schedule.workers) * size(choice.cluster) : 0;
+  workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
+  workspace.flags =
+      place(slots * size(choice.consumers) * kWarpsOfConsumer * sizeof(std::uint64_t));
+  workspace.activations = place(
+      p.a_dtype == DType::e2m1x2 ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
+  return workspace;
 }
 
 }  // namespace tilewright::cuda

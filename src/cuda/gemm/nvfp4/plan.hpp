@@ -1,23 +1,35 @@
-// How the kernel nvfp4 runs a problem: in which shape, cut into which tiles, with how much
-// workspace.
+// How the kernel nvfp4 runs a problem: decided on the host, from shapes alone.
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string_view>
 
 #include "cuda/gemm/nvfp4/choices.hpp"
 #include "cuda/gemm/nvfp4/schedule.hpp"
+#include "tilewright/registry.hpp"
 
 namespace tilewright::cuda {
 
 struct Nvfp4Plan {
-  int choice;  // a row of kNvfp4Choices
+  int choice;  // of kNvfp4Choices
   TileOrder order;
   GemmSchedule schedule;
-  std::size_t flags;  // where in the workspace they begin, behind the sums
-  std::size_t workspace_bytes;
 };
 
-// For a GPU with so many SMs. `choice` -1: the table's.
-Nvfp4Plan plan_nvfp4(int m, int n, int k, int l, bool batch_invariant, int sms, int choice = -1);
+// The row that a name of nvfp4_rows() stands for.
+std::optional<int> nvfp4_row_named(std::string_view kernel);
+
+// The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
+Nvfp4Plan plan_nvfp4(const GemmProblem& problem, int sms, std::optional<int> row = std::nullopt);
+
+// Where the workspace's parts lie, in bytes from its start.
+struct Nvfp4Workspace {
+  std::size_t sums;         // of parts of tiles, FP32
+  std::size_t flags;        // 8 bytes a warp
+  std::size_t activations;  // (L, M, K) bf16, where a is NVFP4
+  std::size_t bytes;
+};
+Nvfp4Workspace nvfp4_workspace(const GemmProblem& problem, const Nvfp4Plan& plan);
 
 }  // namespace tilewright::cuda

@@ -1,0 +1,91 @@
+#include "cuda/gemm/nvfp4/launch.hpp"
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "common/nvfp4_recipe.hpp"
+#include "cuda/common/current_device.hpp"
+#include "cuda/common/epoch.hpp"
+#include "cuda/gemm/launchers.hpp"
+#include "cuda/nvfp4/launchers.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+using Launcher = void (*)(const GemmNvfp4Params&, const Nvfp4Plan&, const PartialSums&, Stream);
+
+template <int... kIndices>
+constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
+    std::integer_sequence<int, kIndices...>) {
+  return {launch_nvfp4_choice<kIndices>...};
+}
+
+constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kNvfp4ChoiceCount>{});
+
+GemmProblem problem_of(const GemmNvfp4Params& p) {
+  return {.a_dtype = p.a_dtype,
+          .c_dtype = p.c_dtype,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .l = p.l,
+          .b_is_packed = p.b_is_packed,
+          .batch_invariant = p.batch_invariant};
+}
+
+// Queues the dequantising of NVFP4 activations, which is exact in BF16, and gives `p` with these.
+GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, Stream stream) {
+  const std::int64_t product = std::int64_t{p.m} * p.k;
+  auto* const out = static_cast<std::uint16_t*>(activations);
+  for (int batch = 0; batch < p.l; ++batch) {
+    DequantizeNvfp4Params a{};
+    a.codes = static_cast<const std::uint8_t*>(p.a) + batch * p.a_stride.batch;
+    a.codes_stride = p.a_stride.row;
+    a.scales = p.sfa;
+    a.scales.data += batch * p.sfa_batch_stride;
+    a.rows = p.m;
+    a.blocks = p.k / nvfp4::kBlock;
+    a.out = out + batch * product;
+    a.dtype = DType::bf16;
+    a.out_stride = p.k;
+    launch_dequantize_nvfp4(a, stream);
+  }
+  GemmNvfp4Params dequantized = p;
+  dequantized.a = out;
+  dequantized.a_dtype = DType::bf16;
+  dequantized.a_stride = {.batch = product, .row = p.k};
+  return dequantized;
+}
+
+void plan_and_launch(const GemmNvfp4Params& p, std::optional<int> row, Stream stream) {
+  const GemmProblem problem = problem_of(p);
+  const Nvfp4Plan plan = plan_nvfp4(problem, current_sms(), row);
+  const Nvfp4Workspace at = nvfp4_workspace(problem, plan);
+  auto* const workspace = static_cast<char*>(p.workspace);
+  PartialSums partial{};
+  if (plan.schedule.shared_tiles > 0) {
+    constexpr int kEpochBits = 64;
+    partial = {.sums = reinterpret_cast<float*>(workspace + at.sums),
+               .flags = reinterpret_cast<std::uint64_t*>(workspace + at.flags),
+               .epoch = next_epoch(kEpochBits)};
+  }
+  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
+  if (p.a_dtype == DType::e2m1x2) {
+    launch(with_dequantized_a(p, workspace + at.activations, stream), plan, partial, stream);
+  } else {
+    launch(p, plan, partial, stream);
+  }
+}
+
+}  // namespace
+
+void launch_nvfp4(const GemmNvfp4Params& p, Stream stream) {
+  plan_and_launch(p, std::nullopt, stream);
+}
+
+void launch_nvfp4_row(int row, const GemmNvfp4Params& p, Stream stream) {
+  plan_and_launch(p, row, stream);
+}
+
+}  // namespace tilewright::cuda

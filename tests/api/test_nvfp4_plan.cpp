@@ -1,0 +1,214 @@
+// Which worker of the kernel nvfp4 computes what, and what it needs for that: all host code.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "cuda/gemm/nvfp4/plan.hpp"
+
+namespace tilewright {
+namespace {
+
+using cuda::GemmSchedule;
+using cuda::kNvfp4ChoiceCount;
+using cuda::kNvfp4Choices;
+using cuda::Nvfp4Choice;
+using cuda::Nvfp4Plan;
+using cuda::PartWalk;
+using cuda::TileOrder;
+using cuda::TilePart;
+
+constexpr int kSms = 132;
+
+DeviceInfo h200() {
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  device.compute_capability = 90;
+  device.multiprocessors = kSms;
+  return device;
+}
+
+GemmProblem problem(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.m = m, .n = n, .k = k, .b_is_packed = true};
+}
+
+struct WorkersPart {
+  int worker;
+  TilePart part;
+};
+
+// All parts of each tile, in the order of their chunks.
+std::map<int, std::vector<WorkersPart>> parts_by_tile(const GemmSchedule& schedule) {
+  std::map<int, std::vector<WorkersPart>> parts;
+  for (int worker = 0; worker < schedule.workers; ++worker) {
+    PartWalk walk(schedule, worker);
+    for (TilePart part{}; walk.next(schedule, part);) {
+      parts[part.tile].push_back({worker, part});
+    }
+  }
+  for (auto& [tile, all] : parts) {
+    std::ranges::sort(all, {}, [](const WorkersPart& each) { return each.part.begin; });
+  }
+  return parts;
+}
+
+void expect_each_chunk_once(const GemmSchedule& schedule) {
+  const auto parts = parts_by_tile(schedule);
+  ASSERT_EQ(parts.size(), static_cast<std::size_t>(schedule.tiles));
+  for (const auto& [tile, all] : parts) {
+    int at = 0;
+    for (const WorkersPart& each : all) {
+      ASSERT_EQ(each.part.begin, at) << "tile " << tile;
+      ASSERT_LT(each.part.begin, each.part.end) << "tile " << tile;
+      at = each.part.end;
+    }
+    ASSERT_EQ(at, schedule.chunks) << "tile " << tile;
+  }
+}
+
+// The owner of a tile, which has its last chunks, waits for workers in front of it that hand over
+// one part each: what it counts on when it adds up their slots.
+void expect_owners_find_all_parts(const GemmSchedule& schedule) {
+  std::set<int> slots_in_use;
+  for (const auto& [tile, all] : parts_by_tile(schedule)) {
+    const int owner = all.back().worker;
+    if (all.size() > 1) {
+      ASSERT_EQ(cuda::first_worker(schedule, tile, owner), all.front().worker);
+      ASSERT_EQ(owner - all.front().worker, static_cast<int>(all.size()) - 1);
+    }
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+      ASSERT_EQ(all[i].worker, all.front().worker + static_cast<int>(i));
+      ASSERT_TRUE(slots_in_use.insert(all[i].worker).second) << "hands over twice";
+    }
+  }
+}
+
+// A worker never waits before it has handed over: its parts for others come first.
+void expect_no_wait_before_handing_over(const GemmSchedule& schedule) {
+  for (int worker = 0; worker < schedule.workers; ++worker) {
+    PartWalk walk(schedule, worker);
+    bool may_wait = false;
+    for (TilePart part{}; walk.next(schedule, part);) {
+      ASSERT_FALSE(may_wait && part.end < schedule.chunks) << "worker " << worker;
+      may_wait |= part.begin > 0 && part.end == schedule.chunks;
+    }
+  }
+}
+
+TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
+  std::mt19937 random(7);
+  const auto between = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const int workers = between(1, kSms);
+    const int chunks = between(1, 40);
+    const int tiles = between(1, 300);
+    const bool can_share = tiles * chunks >= workers;
+    const int shared = !can_share || between(0, 3) == 0 ? 0
+                       : tiles < workers                ? tiles
+                                                        : tiles % workers + workers;
+    if (shared > tiles) {
+      continue;
+    }
+    const GemmSchedule schedule(tiles, shared, chunks, workers);
+    SCOPED_TRACE(testing::Message() << tiles << " tiles, " << shared << " shared, " << chunks
+                                    << " chunks, " << workers << " workers");
+    expect_each_chunk_once(schedule);
+    expect_owners_find_all_parts(schedule);
+    expect_no_wait_before_handing_over(schedule);
+  }
+}
+
+TEST(TileOrder, NumbersEveryTileOnce) {
+  for (const TileOrder& order : {TileOrder{1, 1, 4}, TileOrder{28, 1, 8}, TileOrder{7, 5, 4},
+                                 TileOrder{8, 3, 8}, TileOrder{3, 9, 16}}) {
+    constexpr int kBatch = 3;
+    std::set<std::array<int, 3>> seen;
+    for (int tile = 0; tile < kBatch * order.row_tiles * order.token_tiles; ++tile) {
+      const TileOrder::Position at = order.at(tile);
+      EXPECT_LT(at.row_tile, order.row_tiles);
+      EXPECT_LT(at.token_tile, order.token_tiles);
+      EXPECT_LT(at.batch, kBatch);
+      seen.insert({at.batch, at.row_tile, at.token_tile});
+    }
+    EXPECT_EQ(seen.size(), static_cast<std::size_t>(kBatch * order.row_tiles * order.token_tiles));
+  }
+}
+
+TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
+  for (const std::int64_t m : {1, 8, 9, 16, 33, 64, 65, 128, 129, 300, 1024, 16384}) {
+    for (const auto& [n, k] : {std::pair{16, 16}, std::pair{336, 1040}, std::pair{4096, 7168},
+                               std::pair{7168, 16384}, std::pair{57344, 8192}}) {
+      for (const std::int64_t l : {1, 3}) {
+        for (int row = -1; row < kNvfp4ChoiceCount; ++row) {
+          GemmProblem p = problem(m, n, k);
+          p.l = l;
+          const Nvfp4Plan plan =
+              row < 0 ? cuda::plan_nvfp4(p, kSms) : cuda::plan_nvfp4(p, kSms, row);
+          const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
+          SCOPED_TRACE(testing::Message()
+                       << l << " x " << m << " x " << n << " x " << k << ", row " << plan.choice);
+          EXPECT_GE(std::int64_t{plan.order.row_tiles} * choice.rows() * choice.cluster, n);
+          EXPECT_GE(std::int64_t{plan.order.token_tiles} * choice.tokens, m);
+          EXPECT_EQ(plan.schedule.tiles, plan.order.row_tiles * plan.order.token_tiles * l);
+          EXPECT_LE(plan.schedule.workers * choice.cluster, kSms);
+          EXPECT_GE(plan.schedule.workers, 1);
+          if (plan.schedule.tiles * plan.schedule.chunks < 1 << 20) {
+            expect_each_chunk_once(plan.schedule);
+            expect_owners_find_all_parts(plan.schedule);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
+  for (const std::int64_t m : {1, 16, 17, 100, 5000}) {
+    GemmProblem p = problem(m, 7168, 2048);
+    p.batch_invariant = true;
+    const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
+    EXPECT_EQ(plan.schedule.shared_tiles, 0);
+    EXPECT_EQ(cuda::nvfp4_workspace(p, plan).bytes, 0U);
+  }
+}
+
+TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
+  const GemmProblem p = problem(128, 7168, 16384);
+  const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
+  const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
+  ASSERT_GT(plan.schedule.shared_tiles, 0);
+  const cuda::Nvfp4Workspace at = cuda::nvfp4_workspace(p, plan);
+  const std::size_t slots = static_cast<std::size_t>(plan.schedule.workers * choice.cluster);
+  EXPECT_GE(at.flags - at.sums, slots * choice.rows() * choice.tokens * sizeof(float));
+  EXPECT_GE(at.activations - at.flags, slots * choice.consumers * 4 * sizeof(std::uint64_t));
+  EXPECT_EQ(at.bytes, at.activations);
+
+  GemmProblem w4a4 = p;
+  w4a4.a_dtype = DType::e2m1x2;
+  EXPECT_EQ(cuda::nvfp4_workspace(w4a4, plan).bytes, at.bytes + 2 * 128 * 16384);
+}
+
+TEST(Nvfp4Plan, TakesTheTablesRows) {
+  const auto tokens = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return kNvfp4Choices[cuda::plan_nvfp4(problem(m, n, k), kSms).choice].tokens;
+  };
+  EXPECT_EQ(tokens(1, 7168, 16384), 8);
+  EXPECT_EQ(tokens(16, 7168, 16384), 16);
+  EXPECT_EQ(tokens(17, 7168, 16384), 32);
+  EXPECT_EQ(tokens(64, 7168, 16384), 64);
+  EXPECT_EQ(tokens(128, 7168, 16384), 128);
+  EXPECT_EQ(tokens(128, 7168, 2048), 64);  // few chunks
+  const GemmProblem large = problem(4096, 7168, 16384);
+  EXPECT_EQ(nvfp4_row_of(large, h200()).name, "nvfp4/5");
+  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/5"), &nvfp4_row_of(large, h200()));
+}
+
+}  // namespace
+}  // namespace tilewright
