@@ -37,6 +37,12 @@ def flash_rows() -> list[Kernel]:
     return [Kernel(**row) for row in _native.flash_rows()]
 
 
+def nvfp4_rows() -> list[Kernel]:
+    """The shapes that "nvfp4" chooses from, likewise; none in a build without that kernel."""
+    rows = getattr(_native, "nvfp4_rows", list)
+    return [Kernel(**row) for row in rows()]
+
+
 def flash_row_of(case: dict[str, Any]) -> str:
     """The one of them in which "flash" runs a results file's case on an H200."""
     return _native.flash_row_of(problem_of(case), multiprocessors=132)
@@ -47,3 +53,14 @@ def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     fields = dict(case)
     packed = fields.pop("lengths", None) is not None
     return _native.AttentionProblem(**fields, packed=packed)
+
+
+def gemm_problem_of(case: dict[str, Any], b_is_packed: bool) -> _native.GemmProblem:
+    """The same of a product with an NVFP4 weight."""
+    return _native.GemmProblem(
+        a_dtype="e2m1x2" if case["a_dtype"] == "nvfp4" else case["a_dtype"],
+        c_dtype=case["out_dtype"],
+        b_is_packed=b_is_packed,
+        batch_invariant=case.get("batch_invariant", False),
+        **{name: case[name] for name in ("m", "n", "k", "l")},
+    )
