@@ -130,7 +130,9 @@ def test_rows_of_flash_race_where_they_are_named():
     ladder = [peer.name for peer in bench.load_kernels("attention", "all", "cuda:0")]
     assert ladder[-1] == "tilewright/flash"
     assert not {row.name for row in rows} & set(ladder)
-    assert bench.load_kernels("attention", "flash/1", "cuda:0")[0].supports(dataclasses.replace(CASE))
+    assert bench.load_kernels("attention", "flash/1", "cuda:0")[0].supports(
+        dataclasses.replace(CASE)
+    )
 
 
 def test_heads_must_be_grouped_evenly():

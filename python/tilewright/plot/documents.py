@@ -1,9 +1,14 @@
-"""Tables between markers: <!-- results:attention-ladder:k3 begin --> ... <!-- ... end -->."""
+"""Tables and plots between markers:
 
+<!-- results:attention-ladder:k3 begin --> ... <!-- results:attention-ladder:k3 end -->
+"""
+
+import os
 import pathlib
 import re
 from collections.abc import Iterator
 
+from tilewright.plot.gemm import gemm_table
 from tilewright.plot.tables import (
     choices_table,
     library_table,
@@ -13,10 +18,11 @@ from tilewright.plot.tables import (
     results_table,
 )
 
-NAME = r"(?:results|ratio|choices|profile|resources|library):[\w:.-]+"
+NAME = r"(?:results|ratio|choices|gemm|plot|profile|resources|library):[\w:.-]+"
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
+NOT_YET = "Not measured yet."
 MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
 
 
@@ -25,12 +31,25 @@ def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
     yield from sorted((root / "docs").rglob("*.md"))
 
 
+def section(root: pathlib.Path, path: pathlib.Path, name: str) -> str:
+    """What stands between the markers of that name in the document `path`."""
+    kind, _, file = name.partition(":")
+    if kind != "plot":
+        return table(root, name)
+    if not (root / "results" / f"{file}.jsonl").exists():
+        return ""
+    folder = os.path.relpath(root / "docs/plots", path.parent)
+    return f"![{file}]({folder}/{file}.svg)"
+
+
 def table(root: pathlib.Path, name: str) -> str:
-    """The table of that name; nothing where its results are not there yet.
+    """The table of that name. Where its results are not there yet, a GEMM's says so, and there is
+    nothing else.
 
     results:FILE[:PAGE]   results/FILE.jsonl
     ratio:FILE            the same, beside the best peer
     choices:FILE          the same, of the rows of flash's table
+    gemm:FILE             a race of matrix products
     profile:PAGE          results/profiles/attention-ladder.jsonl
     resources:PAGE        tests/resources/budget.json
     library:kernels       the same, and tests/resources/library.json
@@ -43,11 +62,14 @@ def table(root: pathlib.Path, name: str) -> str:
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
         "choices": (results, choices_table),
+        "gemm": (results, gemm_table),
         "profile": (profile, profile_table, first),
         "resources": (budget, resources_table, first),
         "library": (budget, library_table, budget.with_name("library.json")),
     }[kind]
-    return make(path, *arguments) if path.exists() else ""
+    if not path.exists():
+        return NOT_YET if kind == "gemm" else ""
+    return make(path, *arguments)
 
 
 def rendered(root: pathlib.Path, path: pathlib.Path) -> str:
@@ -58,7 +80,7 @@ def rendered(root: pathlib.Path, path: pathlib.Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         name = match["name"]
-        content = table(root, name)
+        content = section(root, path, name)
         content = f"\n{content}\n\n" if content else ""
         return f"<!-- {name} begin -->\n{content}<!-- {name} end -->\n"
 

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from tilewright.plot.results import Results, Row, short_name
+from tilewright.plot.text import markdown, number
 
 # A profile's counters: key of its lines -> what the table says of it.
 COUNTERS = {
@@ -30,22 +31,6 @@ COUNTERS = {
     "stall_lg_throttle": "global-memory queue",
     "stall_mio_throttle": "shared-memory queue",
 }
-
-
-def number(value: float | None) -> str:
-    """Three significant digits, as few characters as that takes."""
-    if value is None:
-        return "—"
-    if value >= 1e6:
-        return f"{value:.2e}"
-    if value >= 99.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-
-
-def markdown(header: list[str], body: list[list[str]], left_columns: int = 1) -> str:
-    rule = ["---"] * left_columns + ["---:"] * (len(header) - left_columns)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *body])
 
 
 def results_table(path: pathlib.Path, page: str | None) -> str:

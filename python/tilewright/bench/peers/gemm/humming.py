@@ -1,8 +1,8 @@
 """Humming, from the wheel humming-kernels: WGMMA kernels that it compiles at run time.
 
 "humming" runs the configuration that the library chooses for a case. "humming_search" runs the best
-that was found among those that it would choose for any number of tokens, and random ones from the
-space that its own tests draw from; --humming-search says for how long.
+that was found among those that it would choose for any number of tokens, and variants of them;
+--humming-search says for how long.
 """
 
 import argparse
@@ -19,17 +19,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from humming.config import ComputeConfig
 from humming.kernel.humming import HummingKernel
 from humming.layer import HummingLayer
-from humming.testing.tuning import sample_test_tuning_configs
 from humming.tune import get_heuristics_config
 
 from tilewright.bench.peers import Peer
 from tilewright.bench.tensors import LIBRARY_DTYPES
 from tilewright.bench.timing import CudaTimer, Rotation, copies_to_rotate
 
-RANDOM_CONFIGS = 64
+VARIANTS = {
+    "num_stages": (3, 4, 5, 6, 8),
+    "num_ctas_per_sm": (1, 2),
+    "use_stream_k": (True, False),
+}
 SEARCH_LAUNCHES = 10
 LARGEST_DIFFERENCE = 1e-2  # relative, of a searched configuration's result
 
@@ -82,7 +84,7 @@ class HummingSearch(Humming):
         expected = _rotation(layers, case, inputs, default)().clone()
         timer = CudaTimer(case.device, "rotation", SEARCH_LAUNCHES)
         times = {}
-        candidates = _distinct(itertools.chain([default], _candidates(layers[0], case)))
+        candidates = _distinct(_candidates(layers[0], case))
         while time.monotonic() < deadline:
             batch = list(itertools.islice(candidates, os.cpu_count() or 1))
             if not batch:
@@ -131,9 +133,13 @@ def _default(layer: Any, case: Any) -> dict[str, Any]:
 
 
 def _candidates(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
-    yield from (config for _, _, config in _choices(layer, case))
-    compute = ComputeConfig(**_compute_config(case), gemm_type="dense")
-    yield from sample_test_tuning_configs(layer.humming_config, compute, RANDOM_CONFIGS)
+    """Those of the nearest numbers of tokens first. Some will be refused."""
+    choices = sorted(_choices(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
+    configs = [config for _, _, config in choices]
+    yield from configs
+    for config in configs:
+        for values in itertools.product(*VARIANTS.values()):
+            yield config | dict(zip(VARIANTS, values, strict=True))
 
 
 def _distinct(configs: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
