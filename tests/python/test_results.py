@@ -153,3 +153,12 @@ def test_every_results_file():
         for number, line in enumerate(lines, start=1):
             errors = [error.message for error in VALIDATOR.iter_errors(json.loads(line))]
             assert not errors, f"{path}:{number}: {errors}"
+
+
+def test_products_were_measured_with_weights_from_memory():
+    for pattern in ("gemm-*.jsonl", "choices-nvfp4.jsonl"):
+        for path in RESULTS.glob(pattern):
+            for line in map(json.loads, path.read_text().splitlines()):
+                if line["supported"]:
+                    assert line["cold_by"] == "rotation", path
+                    assert line["rel_fro_error"] is not None, path
