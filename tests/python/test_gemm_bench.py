@@ -278,3 +278,24 @@ def test_gemm_bf16_checks_its_arguments():
         tilewright.gemm_bf16(a, b)
     with pytest.raises(tilewright.ArgumentTypeError, match="kernel: is 3"):
         tilewright.gemm_bf16(a, b, kernel=3)
+
+
+def has_gpu():
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+@pytest.mark.skipif(not has_gpu(), reason="needs PyTorch and a CUDA device")
+def test_race_on_the_gpu(tmp_path):
+    path = tmp_path / "race.jsonl"
+    arguments = ["gemm", "--device=cuda", "--shapes", "256x512", "--m=1,33", "--check"]
+    arguments += ["--kernels=gemm_*,nvfp4*", "--peers=cublas", "--omit-unsupported"]
+    assert bench.main([*arguments, "--samples=20", f"--json={path}"]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {"tilewright/gemm_naive", "cublas"} <= {line["impl"] for line in lines}
+    for line in lines:
+        VALIDATOR.validate(line)
+        assert (line["cold_by"], line["samples"]) == ("rotation", 20)

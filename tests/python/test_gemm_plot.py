@@ -52,12 +52,12 @@ def test_a_race_beside_peers(root):
     assert table == [
         "| N × K | M | `nvfp4` | `cublas` | `humming` | to best peer | weight, GB/s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| 4096 × 7168 | 16 | 10.0 | 40.0 | 20.0 | 2.00 | 1652 |",
-        "| 4096 × 7168 | 64 | 320 | 160 | 80.0 | 0.25 | 51.6 |",
-        "| 8192 × 7168 | 256 | 160 | 640 | — | 4.00 | 206 |",
+        "| 4096 × 7168 | 16 | 10.0 | 40.0 | 20.0 | 2.000 | 1652 |",
+        "| 4096 × 7168 | 64 | 320 | 160 | 80.0 | 0.250 | 51.6 |",
+        "| 8192 × 7168 | 256 | 160 | 640 | — | 4.000 | 206 |",
     ]
     assert "Activations in BF16:\n" in text
-    assert "Geometric mean of the ratios to the best peer: 1.26.\n" in text  # the cube root of 2
+    assert "Geometric mean of the ratios to the best peer: 1.260.\n" in text  # the cube root of 2
     assert "µs, medians. NVIDIA H200, driver 580.1, CUDA 13.0; run 2026-01-31" in text
     assert "![gemm-race](../plots/gemm-race.svg)\n" in text
 

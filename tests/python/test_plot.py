@@ -91,9 +91,57 @@ def test_the_ratio_to_the_best_peer(root):
     header = "| head dim | mask | length | heads of Q, K | `flash` | `cudnn` | `fa3` |"
     assert rows[0] == f"{header} to best peer |"
     assert rows[2:] == [
-        "| 128 | full | 2 of 30 to 4066 | 16, 16 | 90.0 | 60.0 | 100 | 0.90 |",
-        "| 128 | full | 2 of 2048 | 16, 16 | 90.0 | 60.0 | 100 | 0.90 |",
-        "| 192 (V 128) | full | 4096 | 16, 2 | 90.0 | — | 100 | 0.90 |",
+        "| 128 | full | 2 of 30 to 4066 | 16, 16 | 90.0 | 60.0 | 100 | 0.900 |",
+        "| 128 | full | 2 of 2048 | 16, 16 | 90.0 | 60.0 | 100 | 0.900 |",
+        "| 192 (V 128) | full | 4096 | 16, 2 | 90.0 | — | 100 | 0.900 |",
+    ]
+
+
+def race(*cases):
+    """Lines of ours, at 90 TFLOP/s, and of two peers at the speeds given for each case."""
+    return [
+        with_case(MEASURED | {"impl": impl, "tflops": speed}, **case)
+        for case, *peers in cases
+        for impl, speed in zip(("tilewright/flash", "cudnn", "fa3"), (90.0, *peers), strict=True)
+    ]
+
+
+def test_races_beside_their_peers(root):
+    even = race(({"causal": True}, 45.0, 90.0), ({"q_len": 512}, 45.0, 180.0))
+    write_lines(root / "results/even.jsonl", even)
+    lost = race(({"head_dim": 64, "v_dim": 64, "kv_heads": 2}, 120.0, 100.0))
+    write_lines(root / "results/lost.jsonl", lost)
+    readme = root / "README.md"
+    readme.write_text(block("peers:even:lost:later") + block("behind:even:later:lost"))
+    rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
+    assert rows == [
+        "| race | cases | geometric mean | least | most | cases below 1 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| `even` | 2 | 0.707 | 0.500 | 1.000 | 1 |",
+        "| `lost` | 1 | 0.750 | 0.750 | 0.750 | 1 |",
+        "| head dim | mask | length | heads of Q, K | race | ours | best peer |  | to best peer |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 64 | full | 4096 | 16, 2 | `lost` | 90.0 | 120 | `cudnn` | 0.750 |",
+        "| 128 | full | 512 | 16, 16 | `even` | 90.0 | 180 | `fa3` | 0.500 |",
+    ]
+
+
+def test_counters_of_several_cases(root):
+    readme = root / "README.md"
+    readme.write_text(block("counters:attention-flash"))
+    assert "begin -->\n\nNot measured yet.\n\n<!--" in rendered(root, readme)
+    lines = [
+        with_case({key: MEASURED[key] for key in ("run", "operation", "case")}, **case)
+        | {"impl": "tilewright/flash", "launch": "flash<4>", "fma_pct": 5.0, "stall_gmma": None}
+        for case in ({"causal": True}, {"head_dim": 256, "v_dim": 256})
+    ]
+    write_lines(root / "results/profiles/attention-flash.jsonl", lines)
+    rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
+    assert rows == [
+        "|  | 128 causal 4096 | 256 full 4096 |",
+        "| --- | ---: | ---: |",
+        "| FMA pipe, % | 5.00 | 5.00 |",
+        "| WGMMA | — | — |",
     ]
 
 

@@ -10,19 +10,24 @@ from collections.abc import Iterator
 
 from tilewright.plot.gemm import gemm_table
 from tilewright.plot.tables import (
+    behind_table,
     choices_table,
+    counters_table,
     library_table,
+    peers_table,
     profile_table,
     ratio_table,
     resources_table,
     results_table,
 )
 
-NAME = r"(?:results|ratio|choices|gemm|plot|profile|resources|library):[\w:.-]+"
+NAME = (
+    r"(?:results|ratio|peers|behind|choices|gemm|plot|profile|counters|resources|library)"
+    r":[\w:.-]+"
+)
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
-NOT_YET = "Not measured yet."
 MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
 
 
@@ -43,32 +48,39 @@ def section(root: pathlib.Path, path: pathlib.Path, name: str) -> str:
 
 
 def table(root: pathlib.Path, name: str) -> str:
-    """The table of that name. Where its results are not there yet, a GEMM's says so, and there is
-    nothing else.
+    """The table of that name; nothing, or a line that says so, where its results are not there yet.
 
     results:FILE[:PAGE]   results/FILE.jsonl
     ratio:FILE            the same, beside the best peer
-    choices:FILE          the same, of the rows of flash's table
+    peers:FILE[:FILE...]  how these stand to the best peer
+    behind:FILE[:FILE...] their cases in which a peer is ahead
+    choices:FILE          results/FILE.jsonl, of the rows of flash's table
     gemm:FILE             a race of matrix products
     profile:PAGE          results/profiles/attention-ladder.jsonl
+    counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/budget.json
     library:kernels       the same, and tests/resources/library.json
     """
     kind, first, *rest = name.split(":")
+    if kind in ("peers", "behind"):
+        races = [root / "results" / f"{race}.jsonl" for race in (first, *rest)]
+        races = [race for race in races if race.exists()]
+        return (peers_table if kind == "peers" else behind_table)(races) if races else ""
     budget = root / "tests/resources/budget.json"
-    profile = root / "results/profiles/attention-ladder.jsonl"
+    profiles = root / "results/profiles"
     results = root / "results" / f"{first}.jsonl"
     path, make, *arguments = {
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
         "choices": (results, choices_table),
         "gemm": (results, gemm_table),
-        "profile": (profile, profile_table, first),
+        "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
+        "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (budget, resources_table, first),
         "library": (budget, library_table, budget.with_name("library.json")),
     }[kind]
     if not path.exists():
-        return NOT_YET if kind == "gemm" else ""
+        return "Not measured yet." if kind in ("counters", "gemm") else ""
     return make(path, *arguments)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.plot.figures import colors_of, finish, marker_of, new_figure
 from tilewright.plot.results import LinesOfRace, short_name
-from tilewright.plot.text import markdown, number
+from tilewright.plot.text import markdown, number, ratio
 
 ACTIVATIONS = {"bf16": "BF16", "fp16": "FP16", "nvfp4": "NVFP4"}
 
@@ -88,7 +88,7 @@ def gemm_table(path: pathlib.Path) -> str:
         speedups = [s for s in map(results.speedup, products) if s]
         if speedups:
             mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
-            tables.append(f"Geometric mean of the ratios to the best peer: {number(mean)}.")
+            tables.append(f"Geometric mean of the ratios to the best peer: {ratio(mean)}.")
     return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
 
 
@@ -103,7 +103,7 @@ def _table_of(results: GemmResults, products: list[Product]) -> str:
         if has_peers:
             ours_us = results.best_us(product, results.ours)
             speed = product.weight_bytes / ours_us * 1e-3 if ours_us else None
-            cells += [number(results.speedup(product)), number(speed)]
+            cells += [ratio(results.speedup(product)), number(speed)]
         body.append([product.weight, str(product.m), *cells])
     return markdown(header, body)
 

@@ -105,12 +105,19 @@ class Results(LinesOfRace):
         rows = dict.fromkeys(Row.of(line["case"]) for line in self.lines)
         return sorted(rows, key=lambda row: row.place)
 
+    def fastest(self, row: Row, *, is_peer: bool) -> tuple[str, float] | None:
+        """The fastest peer, or the fastest of ours, that ran this, and its TFLOP/s."""
+        speeds = {
+            impl: self.tflops[row, impl]
+            for impl in self.impls
+            if (impl in self.peers) == is_peer and (row, impl) in self.tflops
+        }
+        return max(speeds.items(), key=lambda item: item[1]) if speeds else None
+
     def to_best_peer(self, row: Row) -> float | None:
         """The fastest of ours over the fastest peer, where both ran."""
-        speeds = {impl: self.tflops.get((row, impl), 0.0) for impl in self.impls}
-        best_peer = max((speeds.pop(peer) for peer in self.peers), default=0.0)
-        best = max(speeds.values(), default=0.0)
-        return best / best_peer if best and best_peer else None
+        ours, peer = (self.fastest(row, is_peer=is_peer) for is_peer in (False, True))
+        return ours[1] / peer[1] if ours and peer else None
 
     def rung(self, page: str) -> list[str]:
         """The kernels of a worklog page ("k3": k3_1, k3_2, k3_3), after the one they build on."""

@@ -4,10 +4,11 @@ import collections
 import itertools
 import json
 import pathlib
+from statistics import geometric_mean
 from typing import Any
 
 from tilewright.plot.results import Results, Row, short_name
-from tilewright.plot.text import markdown, number
+from tilewright.plot.text import markdown, number, ratio
 
 # A profile's counters: key of its lines -> what the table says of it.
 COUNTERS = {
@@ -18,18 +19,30 @@ COUNTERS = {
     "mufu_pct": "special functions, %",
     "issue_pct": "issue slots, %",
     "smem_pct": "L1 and shared memory, %",
+    "smem_lsu_pct": "shared memory, by warps, %",
+    "bank_reads_pct": "L1 and shared memory, bank reads, %",
+    "bank_writes_pct": "L1 and shared memory, bank writes, %",
+    "gmma_instructions": "WGMMA instructions",
+    "tma_pct": "TMA pipe, %",
     "l2_pct": "L2, %",
+    "l2_hit_pct": "L2 hits, %",
     "dram_pct": "DRAM, %",
     "dram_bytes": "DRAM, bytes",
+    "sm_clock_ghz": "SM clock, GHz",
     "warps_per_scheduler": "warps a scheduler",
     "eligible_warps": "eligible warps",
     "stall_barrier": "stalled on: barrier",
+    "stall_gmma": "WGMMA",
     "stall_long_scoreboard": "global memory, TMA barrier",
     "stall_short_scoreboard": "shared memory",
     "stall_wait": "fixed latency",
     "stall_math": "math pipe",
     "stall_lg_throttle": "global-memory queue",
     "stall_mio_throttle": "shared-memory queue",
+    "stall_sleeping": "sleep",
+    "stall_no_instruction": "instruction fetch",
+    "stall_dispatch": "dispatch",
+    "stall_not_selected": "another warp's turn",
 }
 
 
@@ -56,10 +69,44 @@ def ratio_table(path: pathlib.Path) -> str:
         [row.head_dims, row.mask, row.length]
         + [f"{row.heads}, {row.kv_heads}"] * has_groups
         + [number(results.tflops.get((row, impl))) for impl in results.impls]
-        + [number(results.to_best_peer(row))]
+        + [ratio(results.to_best_peer(row))]
         for row in results.rows
     ]
     return f"{markdown(header, body, 2)}\n\nTFLOP/s, medians. {results.provenance}."
+
+
+def peers_table(paths: list[pathlib.Path]) -> str:
+    """How each race stands to the best peer, a row a file."""
+    header = ["race", "cases", "geometric mean", "least", "most", "cases below 1"]
+    body = []
+    for path in paths:
+        results = Results.read(path)
+        ratios = [r for row in results.rows if (r := results.to_best_peer(row))]
+        numbers = [geometric_mean(ratios), min(ratios), max(ratios)]
+        below = sum(r < 1 for r in ratios)
+        body.append([f"`{path.stem}`", str(len(ratios)), *map(ratio, numbers), str(below)])
+    return f"{markdown(header, body)}\n\nOurs to the best peer, by medians."
+
+
+def behind_table(paths: list[pathlib.Path]) -> str:
+    """Every case in which a peer is ahead, of several races, those of a head dim together."""
+    header = ["head dim", "mask", "length", "heads of Q, K", "race"]
+    header += ["ours", "best peer", "", "to best peer"]
+    found = []
+    for path in paths:
+        results = Results.read(path)
+        for row in results.rows:
+            to_best = results.to_best_peer(row)
+            if to_best and to_best < 1:
+                _, ours = results.fastest(row, is_peer=False)
+                peer, theirs = results.fastest(row, is_peer=True)
+                cells = [row.head_dims, row.mask, row.length, f"{row.heads}, {row.kv_heads}"]
+                cells += [f"`{path.stem}`", number(ours), number(theirs), f"`{peer}`"]
+                found.append((row, [*cells, ratio(to_best)]))
+    found.sort(key=lambda entry: (entry[0].head_dim, -entry[0].v_dim, entry[0].causal))
+    lines = [line for path in paths for line in Results.read(path).lines]
+    table = markdown(header, [cells for _, cells in found], 2)
+    return f"{table}\n\nTFLOP/s, medians. {Results(lines).provenance}."
 
 
 def choices_table(path: pathlib.Path) -> str:
@@ -107,12 +154,28 @@ def profile_table(path: pathlib.Path, page: str | None) -> str:
         impl = short_name(line["impl"])
         launch = line["launch"].partition("<")[0].removeprefix("void ").rpartition("::")[2]
         header.append(f"`{impl}`" if launch.startswith("k") else f"`{impl}` {launch}")
-    body = [
-        [name, *(number(line.get(key)) for line in lines)] for key, name in COUNTERS.items()
-    ]  # fmt: skip
+    body = counter_rows(lines)
     cases = dict.fromkeys(_describe(line["case"]) for line in lines)
     runs = dict.fromkeys(line["run"] for line in lines)
     return f"{markdown(header, body)}\n\n{'; '.join(cases)}; run {', '.join(runs)}."
+
+
+def counters_table(path: pathlib.Path) -> str:
+    """The same of one kernel on several cases: a column a case."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [Row.of(line["case"]) for line in lines]
+    header = ["", *(f"{row.head_dims} {row.mask} {row.length}" for row in rows)]
+    runs = dict.fromkeys(line["run"] for line in lines)
+    return f"{markdown(header, counter_rows(lines))}\n\nRun {', '.join(runs)}."
+
+
+def counter_rows(lines: list[dict[str, Any]]) -> list[list[str]]:
+    """A row a counter that was asked for; of one that the machine did not have, dashes."""
+    return [
+        [name, *(number(line.get(key)) for line in lines)]
+        for key, name in COUNTERS.items()
+        if any(key in line for line in lines)
+    ]
 
 
 def resources_table(path: pathlib.Path, page: str) -> str:

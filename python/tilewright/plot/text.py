@@ -12,6 +12,11 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
+def ratio(value: float | None) -> str:
+    """Three decimals: where two are level, per mille tell who is ahead."""
+    return "—" if value is None else f"{value:.3f}"
+
+
 def markdown(header: list[str], body: list[list[str]], left_columns: int = 1) -> str:
     rule = ["---"] * left_columns + ["---:"] * (len(header) - left_columns)
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *body])
