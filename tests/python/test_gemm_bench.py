@@ -246,6 +246,27 @@ def test_the_steps_race_where_they_are_named():
         assert step.supports(dataclasses.replace(CASE, device="cuda:0")) or "a GPU is here"
 
 
+def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
+    cpu = next(row for row in tilewright._native.kernels() if row["operation"] == "gemm_nvfp4")
+    rows = [cpu | {"name": f"nvfp4/{i}", "device": "cuda"} for i in range(2)]
+    monkeypatch.setattr(tilewright._native, "nvfp4_rows", lambda: rows, raising=False)
+    named = bench.load_kernels("gemm", "nvfp4/*", "cuda:0")
+    assert [row.name for row in named] == ["tilewright/nvfp4/0", "tilewright/nvfp4/1"]
+    assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
+    kernels = []
+
+    def multiply(a, packed, *, out, kernel, global_scale_b, batch_invariant):
+        kernels.append(kernel)
+        options = {"global_scale_b": global_scale_b, "out": out}
+        return product(a, packed, batch_invariant=batch_invariant, **options)
+
+    product = tilewright.gemm_nvfp4
+    monkeypatch.setattr(tilewright, "gemm_nvfp4", multiply)
+    inputs = CASE.make_inputs(0)
+    assert CASE.errors(inputs, named[1].prepare(CASE, inputs)())[0] < CASE.error_limit
+    assert kernels == ["nvfp4/1"]
+
+
 def test_a_step_is_given_the_dequantised_weight(monkeypatch):
     (step,) = bench.load_kernels("gemm", "gemm_tiled", "cuda:0")
 
