@@ -24,7 +24,7 @@ from tilewright._errors import (
 
 if TYPE_CHECKING:
     from tilewright._attention import attention
-    from tilewright._gemm import gemm_nvfp4
+    from tilewright._gemm import gemm_bf16, gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
     from tilewright._native import commit as __commit__
     from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
@@ -51,6 +51,7 @@ __all__ = [
     "__version__",
     "attention",
     "dequantize_nvfp4",
+    "gemm_bf16",
     "gemm_nvfp4",
     "kernels",
     "prepack_nvfp4_weight",
@@ -64,6 +65,7 @@ _LAZY = {
     "attention": ("tilewright._attention", "attention"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
+    "gemm_bf16": ("tilewright._gemm", "gemm_bf16"),
     "gemm_nvfp4": ("tilewright._gemm", "gemm_nvfp4"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
     "prepack_nvfp4_weight": ("tilewright._nvfp4", "prepack_nvfp4_weight"),

@@ -1,4 +1,4 @@
-"""Matrix products with NVFP4 weights."""
+"""Matrix products with NVFP4 weights, and the BF16 steps that lead there."""
 
 from typing import Any
 
@@ -60,16 +60,15 @@ def gemm_nvfp4(
         "decode_a": is_second("global_scale_a_kind", global_scale_a_kind, _KINDS),
         "decode_b": is_second("global_scale_b_kind", global_scale_b_kind, _KINDS),
     }
-    if not (kernel is None or isinstance(kernel, str)):
-        raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
+    kernel_name = _kernel_name(kernel)
     framework = framework_of("a", a)(a, stream_handle(stream))
     if out is None:
         rows_of_b = _rows_of_packed(n) if sfb is None else _rows_of_codes(b, n)
         out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), _result_dtype(dtype))
-    elif framework.module == "jax":
-        raise invalid("out", "is given, must be None: JAX arrays are immutable")
-    elif n is not None:
-        raise invalid("n", f"is {n!r}, must be None where out is given")
+    else:
+        _check_out(framework)
+        if n is not None:
+            raise invalid("n", f"is {n!r}, must be None where out is given")
 
     a_format = "e2m1x2" if dtype_name(a.dtype) in _CODES else None
     b_format = "u8" if sfb is None else "e2m1x2"
@@ -91,10 +90,45 @@ def gemm_nvfp4(
                 framework, argument, array, like="a", byte_format=byte_format
             )
     call = _native.GemmNvfp4Call(
-        tensors, **options, batch_invariant=bool(batch_invariant), kernel_name=kernel or "auto"
+        tensors, **options, batch_invariant=bool(batch_invariant), kernel_name=kernel_name
     )
     call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
     return framework.deliver(out)
+
+
+def gemm_bf16(
+    a: Any, b: Any, *, out: Any = None, kernel: str | None = None, stream: Any = None
+) -> Any:
+    """a (m, k) times the transpose of b (n, k), both bf16: (m, n) bf16, on a CUDA device.
+
+    The steps towards gemm_nvfp4() that docs/worklog/nvfp4-gemm.md describes; n is a multiple of 16
+    and k of 64. kernel is a name of kernels() with operation "gemm_bf16". out, stream, and what is
+    raised, are gemm_nvfp4()'s.
+    """
+    kernel_name = _kernel_name(kernel)
+    framework = framework_of("a", a)(a, stream_handle(stream))
+    if out is None:
+        out = framework.empty((weight_shape("a", a)[-2], weight_shape("b", b)[-2]))
+    else:
+        _check_out(framework)
+    tensors = {
+        "a": to_native(framework, "a", a, like="a"),
+        "b": to_native(framework, "b", b, like="a"),
+        "c": to_native(framework, "out", out, is_output=True, like="a"),
+    }
+    _native.gemm_bf16(tensors, kernel_name=kernel_name, stream=framework.stream)
+    return framework.deliver(out)
+
+
+def _kernel_name(kernel: Any) -> str:
+    if not (kernel is None or isinstance(kernel, str)):
+        raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
+    return kernel or "auto"
+
+
+def _check_out(framework: Any) -> None:
+    if framework.module == "jax":
+        raise invalid("out", "is given, must be None: JAX arrays are immutable")
 
 
 def _rows_of_packed(n: Any) -> int:

@@ -38,7 +38,7 @@ def flash_rows() -> list[Kernel]:
 
 
 def nvfp4_rows() -> list[Kernel]:
-    """The same of "nvfp4"."""
+    """The shapes that "nvfp4" chooses from, likewise."""
     return [Kernel(**row) for row in _native.nvfp4_rows()]
 
 
@@ -52,3 +52,14 @@ def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     fields = dict(case)
     packed = fields.pop("lengths", None) is not None
     return _native.AttentionProblem(**fields, packed=packed)
+
+
+def gemm_problem_of(case: dict[str, Any], b_is_packed: bool) -> _native.GemmProblem:
+    """The same of a product with an NVFP4 weight."""
+    return _native.GemmProblem(
+        a_dtype="e2m1x2" if case["a_dtype"] == "nvfp4" else case["a_dtype"],
+        c_dtype=case["out_dtype"],
+        b_is_packed=b_is_packed,
+        batch_invariant=case.get("batch_invariant", False),
+        **{name: case[name] for name in ("m", "n", "k", "l")},
+    )

@@ -83,8 +83,8 @@ class AttentionCall {
 
 // Why a kernel cannot run a problem on a device of its kind; nothing where it can. Without a
 // problem, the device is the only reason.
-std::optional<std::string> why_not(const KernelInfo& kernel,
-                                   const std::optional<AttentionProblem>& problem,
+template <class Problem>
+std::optional<std::string> why_not(const KernelInfo& kernel, const std::optional<Problem>& problem,
                                    int device_index) {
   try {
     const DeviceInfo& device = device_info({kernel.device, device_index});
@@ -133,7 +133,7 @@ nb::dict to_dict(const KernelInfo& kernel) {
   row["weight_forms"] = nb::tuple(weight_forms);
   row["alignment_bytes"] = kernel.alignment_bytes;
   row["doc"] = text(kernel.doc);
-  row["why_not"] = nb::cast(why_not(kernel, std::nullopt, 0));
+  row["why_not"] = nb::cast(why_not<AttentionProblem>(kernel, std::nullopt, 0));
   return row;
 }
 
@@ -146,12 +146,12 @@ nb::list to_list(std::span<const KernelInfo> table) {
 }
 
 DType parse_dtype(std::string_view text) {
-  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16, DType::e2m1x2}) {
     if (text == name(dtype)) {
       return dtype;
     }
   }
-  fail("dtype", "is '" + std::string(text) + "', must be fp32, fp16 or bf16");
+  fail("dtype", "is '" + std::string(text) + "', must be fp32, fp16, bf16 or e2m1x2");
 }
 
 AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, std::int64_t q_len,
@@ -170,14 +170,36 @@ AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, std::i
           .packed_queries = packed};
 }
 
-std::optional<std::string> py_why_not(std::string_view kernel_name,
-                                      const std::optional<AttentionProblem>& problem,
-                                      int device_index) {
-  const KernelInfo* kernel = find_kernel("attention", kernel_name);
+GemmProblem make_gemm_problem(std::string_view a_dtype, std::string_view c_dtype, std::int64_t m,
+                              std::int64_t n, std::int64_t k, std::int64_t l, bool b_is_packed,
+                              bool batch_invariant) {
+  return {.a_dtype = parse_dtype(a_dtype),
+          .c_dtype = parse_dtype(c_dtype),
+          .m = m,
+          .n = n,
+          .k = k,
+          .l = l,
+          .b_is_packed = b_is_packed,
+          .batch_invariant = batch_invariant};
+}
+
+const KernelInfo& kernel_named(std::string_view operation, std::string_view kernel_name) {
+  const KernelInfo* kernel = find_kernel(operation, kernel_name);
   if (kernel == nullptr) {
     fail("kernel", "is '" + std::string(kernel_name) + "', must be one of kernels()");
   }
-  return why_not(*kernel, problem, device_index);
+  return *kernel;
+}
+
+std::optional<std::string> py_why_not(std::string_view kernel_name,
+                                      const std::optional<AttentionProblem>& problem,
+                                      int device_index) {
+  return why_not(kernel_named("attention", kernel_name), problem, device_index);
+}
+
+std::optional<std::string> py_gemm_why_not(std::string_view operation, std::string_view kernel_name,
+                                           const GemmProblem& problem, int device_index) {
+  return why_not(kernel_named(operation, kernel_name), std::optional(problem), device_index);
 }
 
 std::string_view py_flash_row_of(const AttentionProblem& problem, int multiprocessors) {
@@ -231,6 +253,11 @@ NB_MODULE(_native, m) {
            nb::arg("q_len"), nb::arg("kv_len"), nb::arg("heads"), nb::arg("kv_heads"),
            nb::arg("head_dim"), nb::arg("v_dim"), nb::arg("causal"), nb::arg("packed"));
 
+  nb::class_<GemmProblem>(m, "GemmProblem")
+      .def(nb::new_(&make_gemm_problem), nb::kw_only(), nb::arg("a_dtype"), nb::arg("c_dtype"),
+           nb::arg("m"), nb::arg("n"), nb::arg("k"), nb::arg("l"), nb::arg("b_is_packed"),
+           nb::arg("batch_invariant"));
+
   m.def("kernels", [] { return to_list(kernels()); });
   m.def("flash_rows", [] { return to_list(flash_rows()); });
   m.def("nvfp4_rows", [] { return to_list(nvfp4_rows()); });
@@ -238,6 +265,8 @@ NB_MODULE(_native, m) {
         nb::arg("multiprocessors"));
   m.def("why_not", &py_why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
         nb::kw_only(), nb::arg("device_index") = 0);
+  m.def("gemm_why_not", &py_gemm_why_not, nb::arg("operation"), nb::arg("kernel"),
+        nb::arg("problem"), nb::kw_only(), nb::arg("device_index") = 0);
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());
   m.attr("commit") = nb::str(kCommit.data(), kCommit.size());

@@ -47,6 +47,13 @@ class GemmNvfp4Call {
   GemmNvfp4Options options_;
 };
 
+void py_gemm_bf16(const nb::dict& tensors, const std::string& kernel_name, std::uintptr_t stream) {
+  const GemmBf16Tensors t{
+      .a = view(tensors, "a"), .b = view(tensors, "b"), .c = view(tensors, "c")};
+  const nb::gil_scoped_release released;
+  gemm_bf16(t, kernel_name, to_stream(stream));
+}
+
 }  // namespace
 
 void bind_gemm(nb::module_& m) {
@@ -57,6 +64,8 @@ void bind_gemm(nb::module_& m) {
            nb::arg("kernel_name"))
       .def("workspace_bytes", &GemmNvfp4Call::workspace_bytes)
       .def("run", &GemmNvfp4Call::run, nb::arg("workspace").none(), nb::arg("stream"));
+  m.def("gemm_bf16", &py_gemm_bf16, nb::arg("tensors"), nb::kw_only(), nb::arg("kernel_name"),
+        nb::arg("stream"));
 }
 
 }  // namespace tilewright

@@ -125,12 +125,14 @@ def test_what_cannot_run_a_case_may_be_omitted(tmp_path, monkeypatch):
 
 
 def test_rows_of_flash_race_where_they_are_named():
-    rows = bench.load_kernels("flash/*", "cuda:0")
+    rows = bench.load_kernels("attention", "flash/*", "cuda:0")
     assert [row.name for row in rows[:2]] == ["tilewright/flash/0", "tilewright/flash/1"]
-    ladder = [peer.name for peer in bench.load_kernels("all", "cuda:0")]
+    ladder = [peer.name for peer in bench.load_kernels("attention", "all", "cuda:0")]
     assert ladder[-1] == "tilewright/flash"
     assert not {row.name for row in rows} & set(ladder)
-    assert bench.load_kernels("flash/1", "cuda:0")[0].supports(dataclasses.replace(CASE))
+    assert bench.load_kernels("attention", "flash/1", "cuda:0")[0].supports(
+        dataclasses.replace(CASE)
+    )
 
 
 def test_heads_must_be_grouped_evenly():
@@ -208,13 +210,15 @@ def test_percentiles():
 
 
 def test_every_peer_loads_or_says_what_is_missing():
-    assert {"cudnn", "fa3", "torch_sdpa"} <= set(peers.module_names())
-    for name in peers.module_names():
-        try:
-            loaded = peers.load(name, "cpu")
-        except ImportError:
-            continue
-        assert all(isinstance(peer, peers.Peer) for peer in loaded)
+    names = {"attention": {"cudnn", "fa3", "torch_sdpa"}, "gemm": {"cublas", "humming"}}
+    for command, known in names.items():
+        assert set(peers.module_names(command)) == known
+        for name in known:
+            try:
+                loaded = peers.load(command, name, "cpu")
+            except ImportError:
+                continue
+            assert all(isinstance(peer, peers.Peer) for peer in loaded)
 
 
 def test_pytorch_races_on_the_cpu(tmp_path):

@@ -36,7 +36,7 @@ def fa3(monkeypatch):
     interface.flash_attn_varlen_func = packed
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    yield from load(monkeypatch, "fa3", config, interface)
+    yield from load(monkeypatch, "attention.fa3", config, interface)
 
 
 @CASES
@@ -128,7 +128,7 @@ def cudnn(monkeypatch):
     library.diagonal_alignment = types.SimpleNamespace(TOP_LEFT=0, BOTTOM_RIGHT=1)
     stream = types.SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    yield from load(monkeypatch, "cudnn", library)
+    yield from load(monkeypatch, "attention.cudnn", library)
 
 
 @CASES

@@ -9,7 +9,7 @@ from test_results import MEASURED, UNSUPPORTED, with_case, without
 from tilewright.plot import __main__ as plot
 from tilewright.plot.documents import rendered
 from tilewright.plot.results import Results
-from tilewright.plot.tables import number
+from tilewright.plot.text import number
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 SPEEDS = {"tilewright/k2": 9.5, "tilewright/k3_1": 9.876, "tilewright/k3_2": 12.34, "fa3": 600.4}

@@ -22,6 +22,15 @@ CASE = {
     "v_dim": 128,
     "causal": False,
 }
+GEMM_CASE = {
+    "m": 16,
+    "n": 4096,
+    "k": 7168,
+    "l": 1,
+    "a_dtype": "bf16",
+    "b_dtype": "nvfp4",
+    "out_dtype": "bf16",
+}
 QUANTIZE_CASE = {
     "m": 8192,
     "k": 8192,
@@ -57,6 +66,7 @@ UNSUPPORTED = {
     key: MEASURED[key]
     for key in ("run", "operation", "case", "impl", "impl_version", "gpu", "driver", "cuda")
 } | {"supported": False, "reason": "q: has head_dim 96"}
+GEMM = MEASURED | {"operation": "gemm_nvfp4", "case": GEMM_CASE, "impl": "tilewright/nvfp4"}
 
 
 def with_case(line, **changes):
@@ -82,6 +92,10 @@ GOOD_LINES = {
     "a row of a kernel's table": MEASURED | {"impl": "tilewright/flash/11"},
     "a peer": MEASURED | {"impl": "fa3", "impl_version": "0.0.3"},
     "another operation": MEASURED | {"operation": "decode", "case": {"batch": 1}},
+    "a GEMM": GEMM,
+    "a GEMM with weights that rotate": GEMM | {"cold_by": "rotation"},
+    "a GEMM, batch-invariant": with_case(GEMM, batch_invariant=True),
+    "a warm GEMM": GEMM | {"cold_l2": False, "cold_by": None},
     "quantising": MEASURED | {"operation": "quantize_nvfp4", "case": QUANTIZE_CASE},
 }
 
@@ -96,6 +110,11 @@ BAD_LINES = {
     "an empty list of lengths": with_case(MEASURED, lengths=[]),
     "a length of 0": with_case(MEASURED, lengths=[3, 0]),
     "a row without a number": MEASURED | {"impl": "tilewright/flash/"},
+    "a GEMM without a dtype": without_case_key(GEMM, "a_dtype"),
+    "a GEMM of no tokens": with_case(GEMM, m=0),
+    "a GEMM, batch-invariant by text": with_case(GEMM, batch_invariant="yes"),
+    "cold by another means": MEASURED | {"cold_by": "luck"},
+    "unsupported and cold": UNSUPPORTED | {"cold_by": "flush"},
     "a gemm with attention's case": MEASURED | {"operation": "gemm_nvfp4"},
     "quantising with attention's case": MEASURED | {"operation": "quantize_nvfp4"},
     "an impl with spaces": MEASURED | {"impl": "flash attention"},
@@ -134,3 +153,12 @@ def test_every_results_file():
         for number, line in enumerate(lines, start=1):
             errors = [error.message for error in VALIDATOR.iter_errors(json.loads(line))]
             assert not errors, f"{path}:{number}: {errors}"
+
+
+def test_products_were_measured_with_weights_from_memory():
+    for pattern in ("gemm-*.jsonl", "choices-nvfp4.jsonl"):
+        for path in RESULTS.glob(pattern):
+            for line in map(json.loads, path.read_text().splitlines()):
+                if line["supported"]:
+                    assert line["cold_by"] == "rotation", path
+                    assert line["rel_fro_error"] is not None, path

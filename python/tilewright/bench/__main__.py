@@ -9,13 +9,13 @@ import time
 from typing import Any
 
 import tilewright
-from tilewright.bench import attention, peers
+from tilewright.bench import attention, gemm, peers
 from tilewright.bench.machine import CpuMachine, CudaMachine
-from tilewright.bench.race import Entrant, Rules, race, to_line
+from tilewright.bench.race import Entrant, Rules, race, to_line, warm_up
 from tilewright.bench.report import print_case
-from tilewright.bench.timing import CpuTimer, CudaTimer
+from tilewright.bench.timing import CpuTimer
 
-OPERATIONS = {"attention": attention}
+OPERATIONS = {"attention": attention, "gemm": gemm}
 
 try:
     import torch
@@ -37,10 +37,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument(
             "--peers",
             default="all",
-            help=f"of {', '.join(peers.module_names())}; all: those installed; none",
+            help=f"of {', '.join(peers.module_names(name))}; all: those installed; none",
         )
         command.add_argument("--device", help="cpu, cuda, cuda:1; cuda where there is one")
-        command.add_argument("--samples", type=int, default=20, help="of each implementation")
+        command.add_argument("--samples", type=int, help="of each implementation")
         command.add_argument("--seed", type=int, default=0, help="of the random inputs")
         command.add_argument("--check", action="store_true", help="check against float64")
         command.add_argument("--json", type=pathlib.Path, help="write results lines here")
@@ -48,14 +48,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument(
             "--omit-unsupported", action="store_true", help="no lines of what cannot run a case"
         )
-        command.add_argument("--gap", type=float, default=0.3, help="idle seconds between rounds")
-        command.add_argument("--flush-l2", action=argparse.BooleanOptionalAction, default=True)
+        command.add_argument("--gap", type=float, help="idle seconds between rounds")
         command.add_argument(
             "--max-seconds",
             type=float,
             default=5.0,
             help="an implementation that has run for so long on a case takes no more samples",
         )
+        command.set_defaults(**operation.RULES)
     return parser.parse_args(arguments)
 
 
@@ -67,8 +67,8 @@ def choose_device(wanted: str | None) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def load_kernels(wanted: str, device: str) -> list[peers.Peer]:
-    ours = peers.load(peers.OURS, device)
+def load_kernels(command: str, wanted: str, device: str) -> list[peers.Peer]:
+    ours = peers.load(command, peers.OURS, device)
     if wanted == "all":
         return [peer for peer in ours if peer.in_all]
     by_name = {peer.name.removeprefix(f"{peers.OURS}/"): peer for peer in ours}
@@ -83,17 +83,18 @@ def load_kernels(wanted: str, device: str) -> list[peers.Peer]:
 
 def load_peers(args: argparse.Namespace, device: str) -> list[peers.Peer]:
     """Ours first, in the table's order, then the others that are installed."""
-    ours = load_kernels(args.kernels, device) if args.kernels != "none" else []
-    names = {"all": peers.module_names(), "none": []}.get(args.peers, args.peers.split(","))
+    command = args.operation
+    ours = load_kernels(command, args.kernels, device) if args.kernels != "none" else []
+    known = peers.module_names(command)
     others = []
-    for name in names:
-        if name not in peers.module_names():
-            sys.exit(f"--peers: {name} is not one of {', '.join(peers.module_names())}")
+    for name in {"all": known, "none": []}.get(args.peers, args.peers.split(",")):
+        if name not in known:
+            sys.exit(f"--peers: {name} is not one of {', '.join(known)}")
         try:
-            others += peers.load(name, device)
+            others += peers.load(command, name, device)
         except ImportError as error:
             print(f"without {name}: {error}", file=sys.stderr)
-    return [peer for peer in ours + others if peer.operation == args.operation]
+    return [peer for peer in ours + others if peer.configure(args)]
 
 
 def report_failures(entrants: list[Entrant], case: Any) -> int:
@@ -112,6 +113,7 @@ def report_failures(entrants: list[Entrant], case: Any) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse_arguments(arguments)
+    operation = OPERATIONS[args.operation]
     device = choose_device(args.device)
     entrants = load_peers(args, device)
     if device == "cpu":
@@ -119,11 +121,12 @@ def main(arguments: list[str] | None = None) -> int:
         if torch is not None:
             torch.set_num_threads(machine.threads)
     else:
-        machine, timer = CudaMachine(device), CudaTimer(device, args.flush_l2)
+        machine, timer = CudaMachine(device), operation.cuda_timer(args, device)
     rules = Rules(args.samples, args.gap, args.max_seconds, args.check, args.seed)
     run = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {tilewright.__commit__}"
     print(f"{run} on {machine.description['gpu']}")
-    cases = list(OPERATIONS[args.operation].cases(args, device))
+    cases = list(operation.cases(args, device))
+    warm_up(entrants, cases)
 
     failures = 0
     if args.json and not args.append:

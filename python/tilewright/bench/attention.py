@@ -9,7 +9,9 @@ from typing import Any
 
 from tilewright.bench.case import Case
 from tilewright.bench.inputs import AttentionInputs, make_inputs
+from tilewright.bench.options import numbers
 from tilewright.bench.oracle import errors
+from tilewright.bench.timing import CudaTimer
 
 SIZE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 3e-3}
@@ -19,6 +21,7 @@ DEFAULTS = {
     "cuda": {"dtype": "bf16", "tokens": 16384, "hidden": 2048},
     "cpu": {"dtype": "fp32", "tokens": 2048, "hidden": 512},
 }
+RULES = {"samples": 20, "gap": 0.3}
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -104,17 +107,13 @@ class AttentionCase(Case):
         return errors(self, inputs, output)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
-
-
 def _head_dims(text: str) -> list[tuple[int, int]]:
     pairs = [dims.partition(":") for dims in text.split(",")]
     return [(int(qk), int(v or qk)) for qk, _, v in pairs]
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    return PACKED[text] if text in PACKED else _numbers(text)
+    return PACKED[text] if text in PACKED else numbers(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="D,...",
         help="of Q and K, and of V where it differs: 192:128",
     )
-    parser.add_argument("--seqlen", type=_numbers, metavar="N,...", help="query and key lengths")
+    parser.add_argument("--seqlen", type=numbers, metavar="N,...", help="query and key lengths")
     parser.add_argument("--tokens", type=int, help="batch x length")
     parser.add_argument("--batch", type=int, help="instead of --tokens")
     parser.add_argument(
@@ -138,9 +137,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--hidden", type=int, help="heads x head dim")
     parser.add_argument("--heads", type=int, help="instead of --hidden")
-    parser.add_argument("--kv-heads", type=_numbers, metavar="H,...", help="if not all heads")
+    parser.add_argument("--kv-heads", type=numbers, metavar="H,...", help="if not all heads")
     parser.add_argument("--causal", choices=("off", "on", "both"), default="both")
     parser.add_argument("--dtype", choices=sorted(SIZE_BYTES))
+    parser.add_argument("--flush-l2", action=argparse.BooleanOptionalAction, default=True)
+
+
+def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
+    return CudaTimer(device, "flush" if args.flush_l2 else None)
 
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[AttentionCase]:

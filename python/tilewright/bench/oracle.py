@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from tilewright.bench.tensors import to_float64
+
 HEADS = 2
 ROWS = 256
 
@@ -19,8 +21,8 @@ def errors(case: Any, inputs: Any, output: Any) -> tuple[float, float]:
         last_keys = rows + kv_len - q_len if case.causal else None
         for head in sorted({0, case.heads - 1})[:HEADS]:
             kv_head = head // (case.heads // case.kv_heads)
-            q, o = (_to_float64(t[sequence][:, head])[rows] for t in (inputs.q, output))
-            k, v = (_to_float64(t[sequence][:, kv_head]) for t in (inputs.k, inputs.v))
+            q, o = (to_float64(t[sequence][:, head])[rows] for t in (inputs.q, output))
+            k, v = (to_float64(t[sequence][:, kv_head]) for t in (inputs.k, inputs.v))
             expected = _attention(q, k, v, last_keys)
             difference += float(((o - expected) ** 2).sum())
             norm += float((expected**2).sum())
@@ -47,9 +49,3 @@ def _attention(q: Any, k: Any, v: Any, last_keys: Any) -> Any:
     weights = numpy.exp(scores - numpy.where(numpy.isfinite(largest), largest, 0.0))
     total = weights.sum(axis=1, keepdims=True)
     return weights @ v / numpy.where(total == 0, 1.0, total)
-
-
-def _to_float64(tensor: Any) -> Any:
-    if hasattr(tensor, "cpu"):
-        return tensor.double().cpu().numpy()
-    return tensor.astype("float64")

@@ -1,6 +1,8 @@
-"""One case's race: check every entrant, then time them in turn, one sample each a round."""
+"""One case's race: check every entrant, then time them in turn, round by round."""
 
+import math
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ MIN_SAMPLES = 3  # even of a kernel that is slower than --max-seconds allows
 ROUNDS_A_READING = 5  # of clock and power
 WARM_UP_CALLS = 4  # or fewer, once they have taken WARM_UP_S
 WARM_UP_S = 0.2
+QUEUED_S = 0.1  # of launches behind one head start
 
 
 @dataclass
@@ -26,6 +29,7 @@ class Entrant:
     call: Callable[[], Any] | None = None
     errors: tuple[float, float] | None = None
     timing: Timing | None = None
+    launches: int = 1  # queued at a time
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ class Rules:
     seed: int
 
 
+def warm_up(peers: list[Peer], cases: list[Case]) -> None:
+    """An error here shows again in the case that it belongs to, and is reported there."""
+    for peer in peers:
+        try:
+            peer.warm_up([case for case in cases if peer.supports(case) is None])
+        except Exception as error:  # noqa: BLE001  whatever its library raises
+            print(f"warming up {peer.name}: {type(error).__name__}: {error}", file=sys.stderr)
+
+
 def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> Entrant:
     """Makes it warm: first calls compile, load, allocate, and wake threads."""
     entrant = Entrant(peer, reason=peer.supports(case))
@@ -46,8 +59,10 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         call = peer.prepare(case, inputs)
         start = time.perf_counter()
         for _ in range(WARM_UP_CALLS):
+            last_start = time.perf_counter()
             output = call()
             timer.synchronize()
+            last_s = time.perf_counter() - last_start
             if time.perf_counter() - start > WARM_UP_S:
                 break
     except Exception as error:  # noqa: BLE001  whatever its library raises, the others still race
@@ -58,6 +73,7 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         entrant.errors = case.errors(inputs, output)
         entrant.failed = not entrant.errors[0] <= case.error_limit
     entrant.timing = Timing()
+    entrant.launches = max(1, min(timer.launches, int(QUEUED_S / last_s)))
     entrant.call = call
     return entrant
 
@@ -67,7 +83,7 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
     inputs = case.make_inputs(rules.seed)
     entrants = [_prepare(peer, case, inputs, timer, rules.check) for peer in peers]
     running = [entrant for entrant in entrants if entrant.call]
-    for round_index in range(rules.samples):
+    for round_index in range(math.ceil(rules.samples / timer.launches)):
         if round_index >= MIN_SAMPLES:
             running = [e for e in running if e.timing.total_s <= rules.max_seconds]
         if not running:
@@ -82,8 +98,9 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
 
 def _take_sample(entrant: Entrant, timer: Any, machine: Any) -> None:
     timing = entrant.timing
-    sample_us, reading = timer.sample(entrant.call, machine.read if machine else lambda: None)
-    timing.samples_us.append(sample_us)
+    read = machine.read if machine else lambda: None
+    samples_us, reading = timer.sample(entrant.call, read, entrant.launches)
+    timing.samples_us += samples_us
     if reading:
         timing.clocks_mhz.append(reading[0])
         timing.powers_w.append(reading[1])
@@ -110,7 +127,8 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
         "samples": len(timing.samples_us),
         "tflops": round(case.flops / timing.median_us * 1e-6, 4),
         "gbps": round(case.compulsory_bytes / timing.median_us * 1e-3, 3),
-        "cold_l2": timer.cold_l2,
+        "cold_l2": timer.cold_by is not None,
+        "cold_by": timer.cold_by,
         "graph": False,
         "rel_fro_error": rel_fro_error,
         "max_abs_error": max_abs_error,

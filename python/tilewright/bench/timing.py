@@ -1,5 +1,7 @@
-"""Times one launch at a time: by CUDA events on a GPU, by the host's clock on a CPU."""
+"""Times launches one by one: by CUDA events on a GPU, by the host's clock on a CPU."""
 
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -35,17 +37,44 @@ class Timing:
         return tenths[0], tenths[-1]
 
 
+class Rotation:
+    """Calls that do the same with copies of a weight of their own, one after the other.
+
+    Between two reads of a copy, all others are read: where those are larger than the L2 cache, a
+    weight comes from memory each time, as in a model, whose other layers were at work meanwhile.
+    Nothing has to be flushed, so activations, code and the cache's state are as in use, and no
+    dirty lines are written back during the measurement.
+    """
+
+    def __init__(self, calls: list[Callable[[], Any]]):
+        self.calls = itertools.cycle(calls)
+
+    def __call__(self) -> Any:
+        return next(self.calls)()
+
+
+def copies_to_rotate(size_bytes: int, between_bytes: int) -> int:
+    """How many copies of that size lie at least so many bytes apart when read in turn."""
+    return 1 + math.ceil(between_bytes / size_bytes)
+
+
 class CpuTimer:
     """perf_counter around each call."""
 
-    cold_l2 = False
+    cold_by = None
+    launches = 1
 
-    def sample(self, call: Callable[[], Any], read: Callable[[], Any]) -> tuple[float, Any]:
-        """(µs of the call, what `read` returned after it)."""
+    def sample(
+        self, call: Callable[[], Any], read: Callable[[], Any], launches: int
+    ) -> tuple[list[float], Any]:
+        """(µs of each call, what `read` returned after them)."""
         time.sleep(REST_S)
+        return [self._time(call) for _ in range(launches)], read()
+
+    def _time(self, call: Callable[[], Any]) -> float:
         start = time.perf_counter()
         call()
-        return (time.perf_counter() - start) * 1e6, read()
+        return (time.perf_counter() - start) * 1e6
 
     def synchronize(self) -> None:
         pass
@@ -54,37 +83,54 @@ class CpuTimer:
 class CudaTimer:
     """CUDA events around each call, on PyTorch's current stream.
 
-    The device first spins for a while, so that the call is queued before the device gets to it and
-    the host's overhead is not timed. A sample for which the host was late all the same is thrown
-    away, and the spin is lengthened, up to MOST_LEAD_CYCLES.
+    The device first spins for a while, so that the calls are queued before the device gets to them
+    and the host's overhead is not timed. Samples for which the host was late all the same are
+    thrown away, and the spin is lengthened, up to MOST_LEAD_CYCLES.
+
+    cold_by  "flush": a buffer larger than the L2 cache is written before the call.
+             "rotation": the calls are a Rotation, and there is nothing to do here.
+             None: whatever a call left in the cache, the next finds there
+    launches how many calls are queued behind one spin; 1 with "flush"
     """
 
-    def __init__(self, device: str, flush_l2: bool):
+    def __init__(self, device: str, cold_by: str | None, launches: int = 1):
         import torch
 
         self.cuda = torch.cuda
         self.cuda.set_device(torch.device(device))
-        self.cold_l2 = flush_l2
+        self.cold_by = cold_by
+        self.launches = launches
         self.lead_cycles = FIRST_LEAD_CYCLES
-        l2_bytes = self.cuda.get_device_properties(device).L2_cache_size
-        self.larger_than_l2 = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
+        if cold_by == "flush":
+            l2_bytes = l2_cache_bytes(device)
+            self.larger_than_l2 = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
 
-    def sample(self, call: Callable[[], Any], read: Callable[[], Any]) -> tuple[float, Any]:
-        """(µs of the call, what `read` returned while it ran)."""
+    def sample(
+        self, call: Callable[[], Any], read: Callable[[], Any], launches: int
+    ) -> tuple[list[float], Any]:
+        """(µs of each call, what `read` returned while they ran)."""
         while True:
-            start, end = (self.cuda.Event(enable_timing=True) for _ in range(2))
+            events = [self.cuda.Event(enable_timing=True) for _ in range(launches + 1)]
             self.cuda._sleep(self.lead_cycles)
-            if self.cold_l2:
+            if self.cold_by == "flush":
                 self.larger_than_l2.zero_()
-            start.record()
-            call()
-            end.record()
-            host_was_late = start.query()
+            events[0].record()
+            for event in events[1:]:
+                call()
+                event.record()
+            host_was_late = events[0].query()
             reading = read()
-            end.synchronize()
+            events[-1].synchronize()
             if not host_was_late or self.lead_cycles > MOST_LEAD_CYCLES:
-                return start.elapsed_time(end) * 1e3, reading
+                pairs = itertools.pairwise(events)
+                return [start.elapsed_time(end) * 1e3 for start, end in pairs], reading
             self.lead_cycles *= 2
 
     def synchronize(self) -> None:
         self.cuda.synchronize()
+
+
+def l2_cache_bytes(device: str) -> int:
+    import torch
+
+    return torch.cuda.get_device_properties(device).L2_cache_size

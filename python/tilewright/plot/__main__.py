@@ -7,7 +7,19 @@ import sys
 import tilewright.plot
 from tilewright.plot.documents import outdated, update
 from tilewright.plot.figures import plot
+from tilewright.plot.gemm import GemmResults, plot_gemm
 from tilewright.plot.results import Results
+
+PLOTTED = ("attention-*.jsonl", "gemm-*.jsonl")
+
+
+def plot_file(path: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
+    """The plot of a results file, named like it."""
+    results = Results.read(path)
+    stem = folder / path.stem
+    if results.lines[0]["operation"].startswith("gemm_"):
+        return plot_gemm(GemmResults(results.lines), stem)
+    return plot(results, stem)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,13 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--input and --output-dir go together")
 
     if args.input:
-        paths = plot(Results.read(args.input), args.output_dir / args.input.stem)
+        paths = plot_file(args.input, args.output_dir)
     elif args.check:
         paths = outdated(args.root)
     else:
         paths = update(args.root)
-        for results in sorted((args.root / "results").glob("attention-*.jsonl")):
-            paths += plot(Results.read(results), args.root / "docs/plots" / results.stem)
+        for pattern in PLOTTED:
+            for results in sorted((args.root / "results").glob(pattern)):
+                paths += plot_file(results, args.root / "docs/plots")
     for path in paths:
         print(f"{path} is not what results/ gives" if args.check else path)
     return 1 if args.check and paths else 0

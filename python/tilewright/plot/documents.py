@@ -1,9 +1,14 @@
-"""Tables between markers: <!-- results:attention-ladder:k3 begin --> ... <!-- ... end -->."""
+"""Tables and plots between markers:
 
+<!-- results:attention-ladder:k3 begin --> ... <!-- results:attention-ladder:k3 end -->
+"""
+
+import os
 import pathlib
 import re
 from collections.abc import Iterator
 
+from tilewright.plot.gemm import gemm_table
 from tilewright.plot.tables import (
     behind_table,
     choices_table,
@@ -16,7 +21,10 @@ from tilewright.plot.tables import (
     results_table,
 )
 
-NAME = r"(?:results|ratio|peers|behind|choices|profile|counters|resources|library):[\w:.-]+"
+NAME = (
+    r"(?:results|ratio|peers|behind|choices|gemm|plot|profile|counters|resources|library)"
+    r":[\w:.-]+"
+)
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
@@ -28,6 +36,17 @@ def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
     yield from sorted((root / "docs").rglob("*.md"))
 
 
+def section(root: pathlib.Path, path: pathlib.Path, name: str) -> str:
+    """What stands between the markers of that name in the document `path`."""
+    kind, _, file = name.partition(":")
+    if kind != "plot":
+        return table(root, name)
+    if not (root / "results" / f"{file}.jsonl").exists():
+        return ""
+    folder = os.path.relpath(root / "docs/plots", path.parent)
+    return f"![{file}]({folder}/{file}.svg)"
+
+
 def table(root: pathlib.Path, name: str) -> str:
     """The table of that name; nothing, or a line that says so, where its results are not there yet.
 
@@ -36,6 +55,7 @@ def table(root: pathlib.Path, name: str) -> str:
     peers:FILE[:FILE...]  how these stand to the best peer
     behind:FILE[:FILE...] their cases in which a peer is ahead
     choices:FILE          results/FILE.jsonl, of the rows of flash's table
+    gemm:FILE             a race of matrix products
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/budget.json
@@ -53,13 +73,14 @@ def table(root: pathlib.Path, name: str) -> str:
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
         "choices": (results, choices_table),
+        "gemm": (results, gemm_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (budget, resources_table, first),
         "library": (budget, library_table, budget.with_name("library.json")),
     }[kind]
     if not path.exists():
-        return "Not measured yet." if kind == "counters" else ""
+        return "Not measured yet." if kind in ("counters", "gemm") else ""
     return make(path, *arguments)
 
 
@@ -71,7 +92,7 @@ def rendered(root: pathlib.Path, path: pathlib.Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         name = match["name"]
-        content = table(root, name)
+        content = section(root, path, name)
         content = f"\n{content}\n\n" if content else ""
         return f"<!-- {name} begin -->\n{content}<!-- {name} end -->\n"
 

@@ -1,8 +1,10 @@
-"""Throughput against sequence length, a panel for each head dim and mask."""
+"""Throughput against sequence length, a panel for each head dim and mask; and what all figures
+share."""
 
 import pathlib
+from typing import Any
 
-from tilewright.plot.results import Results
+from tilewright.plot.results import LinesOfRace, Results
 
 OURS_COLORS = "viridis"  # along the ladder
 MARKERS = "os^Dv<>pPX"  # curves that lie on each other can be told apart
@@ -11,30 +13,46 @@ PEER_COLORS = ("#d62728", "#ff7f0e", "#8c564b", "#e377c2")
 
 def plot(results: Results, stem: pathlib.Path) -> list[pathlib.Path]:
     """Writes STEM.png and STEM.svg."""
+    head_dims = sorted({row.head_dim for row in results.rows})
+    masks = sorted({row.causal for row in results.rows})
+    figure, axes = new_figure(len(head_dims), len(masks))
+    for head_dim, line_of_axes in zip(head_dims, axes, strict=True):
+        for causal, panel in zip(masks, line_of_axes, strict=True):
+            _draw_panel(panel, results, head_dim, causal)
+    return finish(figure, axes, ("sequence length", "TFLOP/s"), results, stem)
+
+
+def new_figure(rows: int, columns: int) -> tuple[Any, Any]:
+    """(figure, panels)"""
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "tilewright"  # the same file for the same results
     from matplotlib import pyplot
 
-    head_dims = sorted({row.head_dim for row in results.rows})
-    masks = sorted({row.causal for row in results.rows})
-    figure, axes = pyplot.subplots(
-        len(head_dims),
-        len(masks),
-        figsize=(1.6 + 4.4 * len(masks), 0.8 + 3.3 * len(head_dims)),
+    return pyplot.subplots(
+        rows,
+        columns,
+        figsize=(1.6 + 4.4 * columns, 0.8 + 3.3 * rows),
         sharex=True,
         sharey=True,
         squeeze=False,
         layout="constrained",
     )
-    for head_dim, line_of_axes in zip(head_dims, axes, strict=True):
-        for causal, panel in zip(masks, line_of_axes, strict=True):
-            _draw_panel(panel, results, head_dim, causal)
+
+
+def finish(
+    figure: Any, axes: Any, labels: tuple[str, str], results: LinesOfRace, stem: pathlib.Path
+) -> list[pathlib.Path]:
+    """Axes, a legend and a title for drawn panels; writes STEM.png and STEM.svg."""
+    from matplotlib import pyplot
+
+    for panel in axes.flat:
+        _set_scales(panel)
     for panel in axes[-1]:
-        panel.set_xlabel("sequence length")
+        panel.set_xlabel(labels[0])
     for panel in axes[:, 0]:
-        panel.set_ylabel("TFLOP/s")
+        panel.set_ylabel(labels[1])
     handles = {}  # a curve may be missing from a panel
     for panel in axes.flat:
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
@@ -48,8 +66,16 @@ def plot(results: Results, stem: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
+def _set_scales(panel: Any) -> None:
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
+    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    panel.grid(which="both", alpha=0.25, linewidth=0.5)
+
+
 def _draw_panel(panel, results: Results, head_dim: int, causal: bool) -> None:
-    colors = _colors(results)
+    colors = colors_of(results)
     dtypes = sorted({row.dtype for row in results.rows})
     for impl in results.impls:
         for dtype, style in zip(dtypes, ("-", "--", ":"), strict=False):
@@ -61,18 +87,17 @@ def _draw_panel(panel, results: Results, head_dim: int, causal: bool) -> None:
             ]
             if points:
                 label = impl if len(dtypes) == 1 else f"{impl}, {dtype}"
-                marker = MARKERS[results.impls.index(impl) % len(MARKERS)]
+                marker = marker_of(results, impl)
                 panel.plot(*zip(*points, strict=True), style, color=colors[impl], marker=marker,
                            markersize=4.5, fillstyle="none", label=label)  # fmt: skip
     panel.set_title(f"head dim {head_dim}, {'causal' if causal else 'full'}", fontsize="medium")
-    panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
-    panel.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
-    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    panel.grid(which="both", alpha=0.25, linewidth=0.5)
 
 
-def _colors(results: Results) -> dict[str, object]:
+def marker_of(results: LinesOfRace, impl: str) -> str:
+    return MARKERS[results.impls.index(impl) % len(MARKERS)]
+
+
+def colors_of(results: LinesOfRace) -> dict[str, object]:
     """Ours from dark to light up the ladder, peers in warm colours."""
     import matplotlib
 

@@ -53,15 +53,15 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Results:
-    """The lines of one attention results file, in its order; of two of the same the last counts."""
+class LinesOfRace:
+    """The lines of one results file, in its order."""
 
     lines: list[dict[str, Any]]
 
-    @staticmethod
-    def read(path: pathlib.Path) -> "Results":
+    @classmethod
+    def read(cls, path: pathlib.Path) -> "LinesOfRace":
         text = path.read_text()
-        return Results([json.loads(line) for line in text.splitlines() if line.strip()])
+        return cls([json.loads(line) for line in text.splitlines() if line.strip()])
 
     @cached_property
     def impls(self) -> list[str]:
@@ -69,6 +69,27 @@ class Results:
         impls = dict.fromkeys(line["impl"] for line in self.lines)
         ours = [impl for impl in impls if impl.startswith("tilewright/")]
         return [short_name(impl) for impl in ours + [impl for impl in impls if impl not in ours]]
+
+    @property
+    def peers(self) -> list[str]:
+        ours = {line["impl"] for line in self.lines if line["impl"].startswith("tilewright/")}
+        return [impl for impl in self.impls if f"tilewright/{impl}" not in ours]
+
+    @cached_property
+    def provenance(self) -> str:
+        """Machine and runs, in a line."""
+        machines = dict.fromkeys(
+            line["gpu"]
+            + (f", driver {line['driver']}" if line["driver"] else "")
+            + (f", CUDA {line['cuda']}" if line["cuda"] else "")
+            for line in self.lines
+        )
+        runs = dict.fromkeys(line["run"] for line in self.lines)
+        return f"{'; '.join(machines)}; run {', '.join(runs)}"
+
+
+class Results(LinesOfRace):
+    """The lines of one attention results file; of two of the same the last counts."""
 
     @cached_property
     def tflops(self) -> dict[tuple[Row, str], float]:
@@ -83,11 +104,6 @@ class Results:
     def rows(self) -> list[Row]:
         rows = dict.fromkeys(Row.of(line["case"]) for line in self.lines)
         return sorted(rows, key=lambda row: row.place)
-
-    @property
-    def peers(self) -> list[str]:
-        ours = {line["impl"] for line in self.lines if line["impl"].startswith("tilewright/")}
-        return [impl for impl in self.impls if f"tilewright/{impl}" not in ours]
 
     def fastest(self, row: Row, *, is_peer: bool) -> tuple[str, float] | None:
         """The fastest peer, or the fastest of ours, that ran this, and its TFLOP/s."""
@@ -110,15 +126,3 @@ class Results:
             return []
         first = self.impls.index(own[0])
         return self.impls[max(0, first - 1) : first] + own
-
-    @cached_property
-    def provenance(self) -> str:
-        """Machine and runs, in a line."""
-        machines = dict.fromkeys(
-            line["gpu"]
-            + (f", driver {line['driver']}" if line["driver"] else "")
-            + (f", CUDA {line['cuda']}" if line["cuda"] else "")
-            for line in self.lines
-        )
-        runs = dict.fromkeys(line["run"] for line in self.lines)
-        return f"{'; '.join(machines)}; run {', '.join(runs)}"

@@ -1,4 +1,5 @@
-"""Implementations that can race. A peer is one file here: a module with a function
+"""Implementations that can race. A peer is one file in the folder of its command, attention/ or
+gemm/: a module with a function
 
     def peers(device: str) -> list[Peer]
 
@@ -6,6 +7,7 @@ that raises ImportError where its library is missing.
 """
 
 import abc
+import argparse
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -19,12 +21,19 @@ class Peer(abc.ABC):
 
     name: str  # `impl` in results files
     version: str  # `impl_version`
-    operation: str = "attention"
     in_all: bool = True  # of those that "all" stands for
 
     @property
     def is_ours(self) -> bool:
         return self.name.startswith(f"{OURS}/")
+
+    def configure(self, args: argparse.Namespace) -> bool:
+        """Takes its own options from the command line. False where they leave it out."""
+        return True
+
+    def warm_up(self, cases: list[Any]) -> None:
+        """Does what is better done once for all the cases that it supports."""
+        return
 
     @abc.abstractmethod
     def supports(self, case: Any) -> str | None:
@@ -35,11 +44,12 @@ class Peer(abc.ABC):
         """What is timed: a call that queues the operation and returns its output."""
 
 
-def module_names() -> list[str]:
-    """The peers' files, this library's own aside."""
-    return [m.name for m in pkgutil.iter_modules(__path__) if m.name != OURS]
+def module_names(command: str) -> list[str]:
+    """The files of a command's peers, this library's own aside."""
+    folder = importlib.import_module(f"{__name__}.{command}")
+    return [m.name for m in pkgutil.iter_modules(folder.__path__) if m.name != OURS]
 
 
-def load(module_name: str, device: str) -> list[Peer]:
+def load(command: str, module_name: str, device: str) -> list[Peer]:
     """The peers of one file. Raises ImportError where its library is missing."""
-    return importlib.import_module(f"{__name__}.{module_name}").peers(device)
+    return importlib.import_module(f"{__name__}.{command}.{module_name}").peers(device)

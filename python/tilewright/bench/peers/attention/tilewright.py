@@ -15,7 +15,6 @@ class TilewrightKernel(Peer):
     def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
         self.kernel = kernel.name
         self.name = f"tilewright/{kernel.name}"
-        self.operation = kernel.operation
         self.in_all = in_all
 
     def supports(self, case: Any) -> str | None:

@@ -1,0 +1,153 @@
+"""Problems of products with NVFP4 weights: one case, and the cases that a command line asks for."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.bench.case import Case
+from tilewright.bench.gemm_inputs import GemmInputs
+from tilewright.bench.gemm_oracle import errors
+from tilewright.bench.options import numbers
+from tilewright.bench.timing import CudaTimer, l2_cache_bytes
+
+# Rounding the result alone gives 1.7e-3 and 2.1e-4; Humming also rounds partial sums.
+ERROR_LIMITS = {"fp16": 7e-4, "bf16": 5e-3}
+
+# The sweep where nothing else is asked for: layers of large models on a GPU, small ones on a CPU.
+DEFAULTS = {
+    "cuda": {
+        "shapes": ((7168, 16384), (4096, 7168), (7168, 2048), (8192, 8192)),
+        "m": (1, 16, 64, 128, 256, 1024, 4096),
+    },
+    "cpu": {"shapes": ((512, 1024),), "m": (1, 16)},
+}
+RULES = {"samples": 100, "gap": 0.02}
+LAUNCHES = 20  # queued behind one head start
+CACHES_BETWEEN = 2  # so many times the L2 cache is read between two reads of a weight
+
+
+@dataclass(frozen=True)
+class GemmCase(Case):
+    m: int
+    n: int
+    k: int
+    dtype: str  # of the result, and of the activations where they are not NVFP4
+    w4a4: bool  # activations are NVFP4 too
+    batch_invariant: bool
+    device: str
+    between_bytes: int = 0  # read at least between two reads of a weight
+
+    operation = "gemm_nvfp4"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def compulsory_bytes(self) -> int:
+        weight = _nvfp4_bytes(self.n * self.k)
+        activations = self.m * self.k
+        return (
+            weight
+            + (_nvfp4_bytes(activations) if self.w4a4 else 2 * activations)
+            + 2 * self.m * self.n
+        )
+
+    @property
+    def error_limit(self) -> float:
+        return ERROR_LIMITS[self.dtype]
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "l": 1,
+            "a_dtype": "nvfp4" if self.w4a4 else self.dtype,
+            "b_dtype": "nvfp4",
+            "out_dtype": self.dtype,
+        }
+        return fields | ({"batch_invariant": True} if self.batch_invariant else {})
+
+    @property
+    def label(self) -> str:
+        activations = f"nvfp4 to {self.dtype}" if self.w4a4 else self.dtype
+        invariant = " batch-invariant" if self.batch_invariant else ""
+        return f"{activations}{invariant} {self.n}x{self.k} m={self.m}"
+
+    def arguments(self) -> str:
+        flags = [" --w4a4"] * self.w4a4 + [" --batch-invariant"] * self.batch_invariant
+        return (
+            f"gemm --device {self.device.partition(':')[0]} --dtype {self.dtype} "
+            f"--shapes {self.n}x{self.k} --m {self.m}{''.join(flags)}"
+        )
+
+    def make_inputs(self, seed: int) -> GemmInputs:
+        return GemmInputs(self, seed)
+
+    def errors(self, inputs: GemmInputs, output: Any) -> tuple[float, float]:
+        return errors(inputs.expected, output)
+
+
+def _nvfp4_bytes(elements: int) -> int:
+    return elements // 2 + elements // 16
+
+
+def _shape(text: str) -> tuple[int, int]:
+    n, _, k = text.partition("x")
+    if int(k) % 16:
+        raise argparse.ArgumentTypeError(f"{text}: K must be a multiple of 16")
+    return int(n), int(k)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shapes",
+        type=_shape,
+        nargs="+",
+        metavar="NxK",
+        help="of weights: output features by what is summed over",
+    )
+    parser.add_argument("--m", type=numbers, metavar="M,...", help="tokens")
+    parser.add_argument("--dtype", choices=sorted(ERROR_LIMITS), default="bf16")
+    parser.add_argument("--w4a4", action="store_true", help="activations in NVFP4 too")
+    parser.add_argument(
+        "--batch-invariant", action="store_true", help="bits of a row do not depend on the others"
+    )
+    parser.add_argument(
+        "--rotate-weights",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="each launch reads another copy, and so reads it from memory",
+    )
+    parser.add_argument(
+        "--humming-search",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="race Humming in its best configuration too, searched for so long in each case",
+    )
+
+
+def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
+    return CudaTimer(device, "rotation" if args.rotate_weights else None, LAUNCHES)
+
+
+def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:
+    """The sweep, M innermost."""
+    kind = device.partition(":")[0]
+    is_rotated = kind == "cuda" and args.rotate_weights
+    between_bytes = CACHES_BETWEEN * l2_cache_bytes(device) if is_rotated else 0
+    for n, k in args.shapes or DEFAULTS[kind]["shapes"]:
+        for m in args.m or DEFAULTS[kind]["m"]:
+            yield GemmCase(
+                m=m,
+                n=n,
+                k=k,
+                dtype=args.dtype,
+                w4a4=args.w4a4,
+                batch_invariant=args.batch_invariant,
+                device=device,
+                between_bytes=between_bytes,
+            )

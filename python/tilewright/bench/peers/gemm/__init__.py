@@ -1,0 +1,1 @@
+"""Peers of products with NVFP4 weights."""

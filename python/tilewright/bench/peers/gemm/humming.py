@@ -1,0 +1,192 @@
+"""Humming, from the wheel humming-kernels: WGMMA kernels that it compiles at run time.
+
+"humming" runs the configuration that the library chooses for a case. "humming_search" runs the best
+that was found among those that it would choose for any number of tokens, and variants of them;
+--humming-search says for how long.
+"""
+
+import argparse
+import copy
+import importlib.metadata
+import itertools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from humming.kernel.humming import HummingKernel
+from humming.layer import HummingLayer
+from humming.tune import get_heuristics_config
+
+from tilewright.bench.peers import Peer
+from tilewright.bench.tensors import LIBRARY_DTYPES
+from tilewright.bench.timing import CudaTimer, Rotation, copies_to_rotate
+
+VARIANTS = {
+    "num_stages": (3, 4, 5, 6, 8),
+    "num_ctas_per_sm": (1, 2),
+    "use_stream_k": (True, False),
+}
+SEARCH_LAUNCHES = 10
+LARGEST_DIFFERENCE = 1e-2  # relative, of a searched configuration's result
+
+
+class Humming(Peer):
+    name = "humming"
+    version = importlib.metadata.version("humming-kernels")
+
+    def supports(self, case: Any) -> str | None:
+        if case.w4a4:
+            return "takes no NVFP4 activations on Hopper"
+        return None
+
+    def warm_up(self, cases: list[Any]) -> None:
+        """Compiles all kernels side by side: each takes seconds on a core."""
+        layers = {}
+        for case in cases:
+            key = (case.n, case.k, case.dtype, case.batch_invariant)
+            layers.setdefault(key, []).append(case)
+        kernels = []
+        for same_layer in layers.values():
+            layer = _empty_layer(same_layer[0]).to(same_layer[0].device)
+            layer.transform()
+            kernels += [(layer, case, _default(layer, case)) for case in same_layer]
+        _compile(kernels)
+
+    def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
+        layers = _layers(case, inputs)
+        return _rotation(layers, case, inputs, self.choose(layers, case, inputs))
+
+    def choose(self, layers: list[Any], case: Any, inputs: Any) -> dict[str, Any]:
+        return _default(layers[0], case)
+
+
+class HummingSearch(Humming):
+    name = "humming_search"
+    seconds = 0.0
+
+    def configure(self, args: argparse.Namespace) -> bool:
+        self.seconds = args.humming_search
+        return self.seconds > 0
+
+    def warm_up(self, cases: list[Any]) -> None:
+        return  # what it compiles depends on what it finds
+
+    def choose(self, layers: list[Any], case: Any, inputs: Any) -> dict[str, Any]:
+        """The fastest of those that could be compiled and timed before the time was up."""
+        deadline = time.monotonic() + self.seconds
+        default = _default(layers[0], case)
+        expected = _rotation(layers, case, inputs, default)().clone()
+        timer = CudaTimer(case.device, "rotation", SEARCH_LAUNCHES)
+        times = {}
+        candidates = _distinct(_candidates(layers[0], case))
+        while time.monotonic() < deadline:
+            batch = list(itertools.islice(candidates, os.cpu_count() or 1))
+            if not batch:
+                break
+            for config in _compile([(layers[0], case, config) for config in batch]):
+                call = _rotation(layers, case, inputs, config)
+                if _is_right(call, expected):
+                    samples_us, _ = timer.sample(call, lambda: None, SEARCH_LAUNCHES)
+                    times[json.dumps(config)] = statistics.median(samples_us)
+        return json.loads(min(times, key=times.get)) if times else default
+
+
+def _empty_layer(case: Any) -> Any:
+    return HummingLayer(
+        shape_n=case.n,
+        shape_k=case.k,
+        weight_config={"quant_method": "modelopt", "quant_algo": "nvfp4"},
+        torch_dtype=getattr(torch, LIBRARY_DTYPES[case.dtype]),
+    )
+
+
+def _layers(case: Any, inputs: Any) -> list[Any]:
+    """The weight in Humming's own order, in copies to be rotated."""
+    codes, scales = inputs.weight
+    tensors = {"weight": codes, "weight_scale": scales, "weight_scale_2": 1 / inputs.global_scale}
+    layer = _empty_layer(case).to(case.device)
+    layer.load_from_tensors(tensors)
+    layer.transform()
+    size_bytes = codes.nbytes + scales.nbytes
+    count = copies_to_rotate(size_bytes, case.between_bytes)
+    return [layer] + [copy.deepcopy(layer) for _ in range(count - 1)]
+
+
+def _compute_config(case: Any) -> dict[str, Any]:
+    return {"use_batch_invariant": case.batch_invariant}
+
+
+def _choices(layer: Any, case: Any) -> list[Any]:
+    """The library's own: [more tokens than, up to, configuration], in ascending order."""
+    return get_heuristics_config(layer.humming_config, **_compute_config(case), device=case.device)
+
+
+def _default(layer: Any, case: Any) -> dict[str, Any]:
+    return next(config for more_than, up_to, config in _choices(layer, case)
+                if more_than < case.m <= up_to)  # fmt: skip
+
+
+def _candidates(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
+    """Those of the nearest numbers of tokens first. Some will be refused."""
+    choices = sorted(_choices(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
+    configs = [config for _, _, config in choices]
+    yield from configs
+    for config in configs:
+        for values in itertools.product(*VARIANTS.values()):
+            yield config | dict(zip(VARIANTS, values, strict=True))
+
+
+def _distinct(configs: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    seen = set()
+    for config in configs:
+        text = json.dumps(config, sort_keys=True)
+        if text not in seen:
+            seen.add(text)
+            yield config
+
+
+def _compile(kernels: list[tuple[Any, Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The configurations, of (layer, case, configuration), of which there is now a kernel."""
+
+    def compile_one(layer: Any, case: Any, config: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            HummingKernel.prepare_kernels(
+                layer.humming_config.to_str(),
+                json.dumps(_compute_config(case)),
+                json.dumps(config),
+                case.device,
+            )
+        except Exception:  # noqa: BLE001  it refuses configurations in many ways
+            return None
+        return config
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiled = pool.map(lambda kernel: compile_one(*kernel), kernels)
+        return [config for config in compiled if config is not None]
+
+
+def _rotation(layers: list[Any], case: Any, inputs: Any, config: dict[str, Any]) -> Rotation:
+    options = {
+        "outputs": inputs.new_output(),
+        "compute_config": json.dumps(_compute_config(case)),
+        "tuning_config": json.dumps(config),
+    }
+    return Rotation([partial(layer, inputs.a, **options) for layer in layers])
+
+
+def _is_right(call: Callable[[], Any], expected: Any) -> bool:
+    try:
+        difference = (call() - expected).float().norm()
+    except Exception:  # noqa: BLE001  likewise, where it is launched
+        return False
+    return bool(difference <= LARGEST_DIFFERENCE * expected.float().norm())
+
+
+def peers(device: str) -> list[Peer]:
+    return [Humming(), HummingSearch()] if device.startswith("cuda") else []

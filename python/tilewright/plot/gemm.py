@@ -1,0 +1,131 @@
+"""Matrix products: the tables of a race and its plot, time against the number of tokens."""
+
+import math
+import pathlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilewright.plot.figures import colors_of, finish, marker_of, new_figure
+from tilewright.plot.results import LinesOfRace, short_name
+from tilewright.plot.text import markdown, number, ratio
+
+ACTIVATIONS = {"bf16": "BF16", "fp16": "FP16", "nvfp4": "NVFP4"}
+
+
+@dataclass(frozen=True, order=True)
+class Product:
+    """One case."""
+
+    activations: str
+    out_dtype: str
+    n: int
+    k: int
+    m: int
+
+    @staticmethod
+    def of(case: dict[str, Any]) -> "Product":
+        return Product(case["a_dtype"], case["out_dtype"], case["n"], case["k"], case["m"])
+
+    @property
+    def kind(self) -> str:
+        """What is multiplied, in words."""
+        activations = ACTIVATIONS[self.activations]
+        result = "" if self.activations == self.out_dtype else f", result in {self.out_dtype}"
+        return f"Activations in {activations}{result}"
+
+    @property
+    def weight(self) -> str:
+        return f"{self.n} × {self.k}"
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.n * self.k * 9 / 16
+
+
+class GemmResults(LinesOfRace):
+    """The lines of one GEMM results file, in its order; of two of the same the last counts."""
+
+    @cached_property
+    def times_us(self) -> dict[tuple[Product, str], float]:
+        """(product, short name) -> median, of what could run."""
+        return {
+            (Product.of(line["case"]), short_name(line["impl"])): line["median_us"]
+            for line in self.lines
+            if line["supported"]
+        }
+
+    @cached_property
+    def kinds(self) -> dict[str, list[Product]]:
+        """Products of each kind, in the file's order."""
+        products = dict.fromkeys(Product.of(line["case"]) for line in self.lines)
+        kinds: dict[str, list[Product]] = {}
+        for product in products:
+            kinds.setdefault(product.kind, []).append(product)
+        return kinds
+
+    def best_us(self, product: Product, impls: list[str]) -> float | None:
+        measured = [self.times_us.get((product, impl)) for impl in impls]
+        return min((time for time in measured if time), default=None)
+
+    @property
+    def ours(self) -> list[str]:
+        return [impl for impl in self.impls if impl not in self.peers]
+
+    def speedup(self, product: Product) -> float | None:
+        """The fastest peer's time over that of the fastest of ours, where both ran."""
+        ours, peers = self.best_us(product, self.ours), self.best_us(product, self.peers)
+        return peers / ours if ours and peers else None
+
+
+def gemm_table(path: pathlib.Path) -> str:
+    """µs: a table for each kind of activations, a row a case, a column an implementation. Beside
+    peers, the ratio to the best of them and how fast ours reads the weight."""
+    results = GemmResults.read(path)
+    tables = []
+    for kind, products in results.kinds.items():
+        tables += [f"{kind}:", _table_of(results, products)]
+        speedups = [s for s in map(results.speedup, products) if s]
+        if speedups:
+            mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
+            tables.append(f"Geometric mean of the ratios to the best peer: {ratio(mean)}.")
+    return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
+
+
+def _table_of(results: GemmResults, products: list[Product]) -> str:
+    impls = [i for i in results.impls if any((p, i) in results.times_us for p in products)]
+    has_peers = any(impl in results.peers for impl in impls)
+    header = ["N × K", "M", *(f"`{impl}`" for impl in impls)]
+    header += ["to best peer", "weight, GB/s"] * has_peers
+    body = []
+    for product in products:
+        cells = [number(results.times_us.get((product, impl))) for impl in impls]
+        if has_peers:
+            ours_us = results.best_us(product, results.ours)
+            speed = product.weight_bytes / ours_us * 1e-3 if ours_us else None
+            cells += [ratio(results.speedup(product)), number(speed)]
+        body.append([product.weight, str(product.m), *cells])
+    return markdown(header, body)
+
+
+def plot_gemm(results: GemmResults, stem: pathlib.Path) -> list[pathlib.Path]:
+    """Writes STEM.png and STEM.svg: a row of panels for each kind, a panel for each weight."""
+    weights = list(dict.fromkeys(p.weight for products in results.kinds.values() for p in products))
+    figure, axes = new_figure(len(results.kinds), len(weights))
+    for (kind, products), row in zip(results.kinds.items(), axes, strict=True):
+        for weight, panel in zip(weights, row, strict=True):
+            own = sorted(product for product in products if product.weight == weight)
+            _draw_panel(panel, results, own)
+            panel.set_title(f"{weight}\n{kind}", fontsize="medium")
+    return finish(figure, axes, ("tokens (M)", "µs"), results, stem)
+
+
+def _draw_panel(panel, results: GemmResults, products: list[Product]) -> None:
+    colors = colors_of(results)
+    for impl in results.impls:
+        points = [
+            (p.m, results.times_us[p, impl]) for p in products if (p, impl) in results.times_us
+        ]
+        if points:
+            panel.plot(*zip(*points, strict=True), color=colors[impl], markersize=4.5,
+                       marker=marker_of(results, impl), fillstyle="none", label=impl)  # fmt: skip

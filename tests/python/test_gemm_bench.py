@@ -1,0 +1,322 @@
+"""The race of matrix products on the CPU: its cases, its oracle, weights that rotate, and the
+commands that need a GPU as far as they go without one."""
+
+import dataclasses
+import itertools
+import json
+import time
+import types
+
+import numpy
+import pytest
+
+import tilewright
+from test_bench import Scripted
+from test_results import VALIDATOR
+from tilewright.bench import __main__ as bench
+from tilewright.bench import gemm_oracle
+from tilewright.bench.gemm import GemmCase, cases
+from tilewright.bench.machine import CpuMachine
+from tilewright.bench.race import Rules, race, warm_up
+from tilewright.bench.tensors import to_bytes, to_float64
+from tilewright.bench.timing import CudaTimer, Rotation, copies_to_rotate
+
+SMALL = ["gemm", "--device=cpu", "--shapes", "48x64", "32x128", "--m=1,5", "--gap=0"]
+SMALL += ["--samples=2", "--peers=none", "--check"]
+CASE = GemmCase(m=3, n=32, k=64, dtype="bf16", w4a4=False, batch_invariant=False, device="cpu")
+
+
+@pytest.mark.parametrize("options", [[], ["--dtype=fp16"], ["--w4a4"], ["--batch-invariant"]])
+def test_lines_of_a_small_sweep(tmp_path, options):
+    path = tmp_path / "race.jsonl"
+    assert bench.main([*SMALL, *options, f"--json={path}"]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    shapes = [(line["case"]["n"], line["case"]["k"], line["case"]["m"]) for line in lines]
+    assert shapes == [(48, 64, 1), (48, 64, 5), (32, 128, 1), (32, 128, 5)]
+    for line in lines:
+        VALIDATOR.validate(line)
+        assert (line["operation"], line["impl"]) == ("gemm_nvfp4", "tilewright/cpu")
+        assert (line["cold_l2"], line["cold_by"]) == (False, None)
+        assert 0 < line["rel_fro_error"] < 2e-3
+    case = lines[0]["case"]
+    assert case["out_dtype"] == ("fp16" if "--dtype=fp16" in options else "bf16")
+    assert case["a_dtype"] == ("nvfp4" if "--w4a4" in options else case["out_dtype"])
+    assert case.get("batch_invariant", False) == ("--batch-invariant" in options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "fp16", "w4a4": True}, {"batch_invariant": True, "m": 7}]
+)
+def test_the_reproducing_arguments_give_the_case(options):
+    case = dataclasses.replace(CASE, **options)
+    args = bench.parse_arguments(case.arguments().split())
+    assert list(cases(args, "cpu")) == [case]
+
+
+def test_the_default_sweep():
+    args = bench.parse_arguments(["gemm", "--no-rotate-weights"])
+    sweep = list(cases(args, "cuda:0"))
+    assert len(sweep) == 28
+    assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
+    assert (args.samples, args.gap) == (100, 0.02)
+    assert bench.parse_arguments(["attention"]).samples == 20
+
+
+def test_weights_lie_two_caches_apart(monkeypatch):
+    monkeypatch.setattr("tilewright.bench.gemm.l2_cache_bytes", lambda device: 50 << 20)
+    args = bench.parse_arguments(["gemm", "--m=1"])
+    assert {case.between_bytes for case in cases(args, "cuda:0")} == {100 << 20}
+    assert "between_bytes" not in next(cases(args, "cuda:0")).to_json()
+
+
+@pytest.mark.parametrize("shape", ["48", "48x60", "axb"])
+def test_a_shape_is_two_numbers(shape):
+    with pytest.raises(SystemExit):
+        bench.parse_arguments(["gemm", "--shapes", shape])
+
+
+def test_work_and_bytes():
+    assert CASE.flops == 2 * 3 * 32 * 64
+    assert CASE.compulsory_bytes == 32 * 64 * 9 // 16 + 2 * 3 * 64 + 2 * 3 * 32
+    w4a4 = dataclasses.replace(CASE, w4a4=True)
+    assert w4a4.compulsory_bytes == (3 + 32) * 64 * 9 // 16 + 2 * 3 * 32
+
+
+def test_the_oracle_decodes_as_the_library_does():
+    codes = numpy.arange(256, dtype=numpy.uint8).repeat(8).reshape(128, 16)
+    scales = numpy.arange(128, dtype=numpy.uint8).repeat(2).reshape(128, 2)
+    global_scale = numpy.array([8.0], numpy.float32)
+    rows = list(range(128))
+    decoded = gemm_oracle._dequantized(codes, scales, rows, global_scale)
+    expected = to_float64(tilewright.dequantize_nvfp4(codes, scales, global_scale))
+    numpy.testing.assert_array_equal(decoded, expected)
+
+
+def test_all_forms_of_the_inputs_hold_the_same_values():
+    inputs = CASE.make_inputs(0)
+    (wide,) = inputs.wide_weights[0]
+    codes, scales = inputs.weight
+    exact = tilewright.dequantize_nvfp4(codes, scales, inputs.global_scale)
+    assert (to_float64(wide) == to_float64(exact)).all()
+    product = to_float64(inputs.a) @ to_float64(wide).T
+    numpy.testing.assert_allclose(inputs.expected.values, product, rtol=1e-12, atol=1e-9)
+    assert numpy.isnan(to_float64(inputs.new_output())).all()
+    again = CASE.make_inputs(0)
+    assert (to_float64(again.a) == to_float64(inputs.a)).all()
+
+
+@pytest.mark.parametrize("place", [(0, 0), (-1, -1)])
+def test_an_error_in_a_corner_is_seen(place):
+    inputs = CASE.make_inputs(0)
+    (packed,) = inputs.packed_weights[0]
+    out = tilewright.gemm_nvfp4(inputs.a, packed, global_scale_b=inputs.global_scale, n=32)
+    assert CASE.errors(inputs, out)[0] < CASE.error_limit
+    out[place] += 50
+    assert CASE.errors(inputs, out)[0] > 0.1
+    assert not CASE.errors(inputs, inputs.new_output())[0] <= CASE.error_limit
+
+
+@pytest.mark.parametrize(
+    ("size", "between", "count"), [(66, 126, 3), (8, 126, 17), (235, 126, 2), (9, 0, 1)]
+)
+def test_copies(size, between, count):
+    assert copies_to_rotate(size, between) == count
+    assert (count - 1) * size >= between
+
+
+def test_copies_of_a_weight_are_read_in_turn():
+    inputs = dataclasses.replace(CASE, between_bytes=3000).make_inputs(0)
+    codes = [codes for codes, _ in inputs.coded_weights]
+    assert len(codes) == 4  # of 1152 bytes
+    assert len({to_bytes(array).ctypes.data for array in codes}) == 4
+    assert all((array == codes[0]).all() for array in codes)
+    call = Rotation([lambda i=i: i for i in range(3)])
+    assert [call() for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+class Device:
+    """torch.cuda of a device whose clock goes on as calls are made; the host is late at first."""
+
+    def __init__(self, late=0):
+        self.us, self.late, self.log = 0.0, late, []
+
+    def set_device(self, device):
+        pass
+
+    def _sleep(self, cycles):
+        self.log.append(("sleep", cycles))
+
+    def Event(self, enable_timing):
+        device, event = self, types.SimpleNamespace()
+
+        def query():
+            device.late -= 1
+            return device.late >= 0
+
+        event.record = lambda: setattr(event, "us", device.us)
+        event.query = query
+        event.synchronize = lambda: None
+        event.elapsed_time = lambda end: (end.us - event.us) / 1e3
+        return event
+
+
+@pytest.fixture
+def device(monkeypatch):
+    torch = pytest.importorskip("torch")
+    device = Device()
+    monkeypatch.setattr(torch, "cuda", device)
+    return device
+
+
+def test_launches_behind_one_head_start(device):
+    timer = CudaTimer("cuda:0", "rotation", launches=3)
+    durations = itertools.count(1.0)
+    device.late = 1
+
+    def call():
+        device.us += next(durations)
+
+    samples_us, reading = timer.sample(call, lambda: "read", 3)
+    assert samples_us == pytest.approx([4, 5, 6])  # the first three were late
+    assert reading == "read"
+    (_, first), (_, second) = device.log
+    assert second == 2 * first
+
+
+def test_a_flush_comes_before_the_first_event(device, monkeypatch):
+    monkeypatch.setattr("tilewright.bench.timing.l2_cache_bytes", lambda device: 64)
+    monkeypatch.setattr("torch.empty", lambda *size, **options: types.SimpleNamespace())
+    timer = CudaTimer("cuda:0", "flush")
+    timer.larger_than_l2.zero_ = lambda: setattr(device, "us", device.us + 1000)
+
+    def call():
+        device.us += 2
+
+    assert timer.sample(call, lambda: None, 1)[0] == pytest.approx([2])
+
+
+class QueueTimer:
+    """Notes how many launches are asked for."""
+
+    cold_by, launches = "rotation", 20
+
+    def __init__(self):
+        self.asked = []
+
+    def sample(self, call, read, launches):
+        self.asked.append(launches)
+        return [1.0] * launches, read()
+
+    def synchronize(self):
+        pass
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(0, [20] * 3), (0.06, [1] * 3)])
+def test_slow_launches_are_queued_singly(seconds, asked):
+    timer, rules = QueueTimer(), Rules(samples=60, gap_s=0, max_seconds=5, check=False, seed=0)
+    peer = Scripted(call=lambda inputs: time.sleep(seconds))
+    (entrant,) = race([peer], CASE, timer, CpuMachine(), rules)
+    assert timer.asked == asked
+    assert len(entrant.timing.samples_us) == sum(asked)
+
+
+def test_warming_up_has_the_supported_cases_and_may_fail(capsys):
+    seen = []
+
+    class Choosy(Scripted):
+        def supports(self, case):
+            return "too few" if case.m < 3 else None
+
+        def warm_up(self, cases):
+            seen.extend(cases)
+            raise RuntimeError("no compiler")
+
+    warm_up([Choosy()], [CASE, dataclasses.replace(CASE, m=1)])
+    assert seen == [CASE]
+    assert "warming up scripted: RuntimeError: no compiler" in capsys.readouterr().err
+
+
+def test_the_steps_race_where_they_are_named():
+    names = "gemm_naive,gemm_tiled,gemm_swizzled,nvfp4_simple"
+    steps = bench.load_kernels("gemm", names, "cuda:0")
+    assert [step.name for step in steps] == [f"tilewright/{name}" for name in names.split(",")]
+    assert not any("gemm_" in step.name for step in bench.load_kernels("gemm", "all", "cuda:0"))
+    assert [step.name for step in bench.load_kernels("gemm", "all", "cpu")] == ["tilewright/cpu"]
+    for step in steps:
+        assert step.supports(dataclasses.replace(CASE, device="cuda:0")) or "a GPU is here"
+
+
+def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
+    cpu = next(row for row in tilewright._native.kernels() if row["operation"] == "gemm_nvfp4")
+    rows = [cpu | {"name": f"nvfp4/{i}", "device": "cuda"} for i in range(2)]
+    monkeypatch.setattr(tilewright._native, "nvfp4_rows", lambda: rows, raising=False)
+    named = bench.load_kernels("gemm", "nvfp4/*", "cuda:0")
+    assert [row.name for row in named] == ["tilewright/nvfp4/0", "tilewright/nvfp4/1"]
+    assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
+    kernels = []
+
+    def multiply(a, packed, *, out, kernel, global_scale_b, batch_invariant):
+        kernels.append(kernel)
+        options = {"global_scale_b": global_scale_b, "out": out}
+        return product(a, packed, batch_invariant=batch_invariant, **options)
+
+    product = tilewright.gemm_nvfp4
+    monkeypatch.setattr(tilewright, "gemm_nvfp4", multiply)
+    inputs = CASE.make_inputs(0)
+    assert CASE.errors(inputs, named[1].prepare(CASE, inputs)())[0] < CASE.error_limit
+    assert kernels == ["nvfp4/1"]
+
+
+def test_a_step_is_given_the_dequantised_weight(monkeypatch):
+    (step,) = bench.load_kernels("gemm", "gemm_tiled", "cuda:0")
+
+    def multiply(a, b, out, kernel):
+        assert kernel == "gemm_tiled"
+        out[...] = (to_float64(a) @ to_float64(b).T).astype(out.dtype)
+        return out
+
+    monkeypatch.setattr(tilewright, "gemm_bf16", multiply)
+    inputs = CASE.make_inputs(0)
+    if not isinstance(inputs.a, numpy.ndarray):
+        inputs.a = inputs.a.float().numpy()
+        inputs.new_output = lambda: numpy.full((CASE.m, CASE.n), numpy.nan, numpy.float32)
+    assert CASE.errors(inputs, step.prepare(CASE, inputs)())[0] < CASE.error_limit
+
+
+def test_a_problem_that_a_kernel_does_not_take_has_its_reason():
+    (cpu,) = bench.load_kernels("gemm", "cpu", "cpu")
+    assert cpu.supports(CASE) is None
+    problem = tilewright._kernels.gemm_problem_of(CASE.to_json() | {"a_dtype": "fp32"}, False)
+    reason = tilewright._native.gemm_why_not("gemm_nvfp4", "cpu", problem)
+    assert reason.startswith("a: ")
+    with pytest.raises(ValueError, match="kernel: is 'k4', must be one of kernels"):
+        tilewright._native.gemm_why_not("gemm_nvfp4", "k4", problem)
+
+
+def test_gemm_bf16_checks_its_arguments():
+    a, b = (numpy.zeros((16, 64), numpy.float32) for _ in range(2))
+    with pytest.raises(tilewright.Error, match="a: has dtype"):
+        tilewright.gemm_bf16(a, b)
+    with pytest.raises(tilewright.ArgumentTypeError, match="kernel: is 3"):
+        tilewright.gemm_bf16(a, b, kernel=3)
+
+
+def has_gpu():
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+@pytest.mark.skipif(not has_gpu(), reason="needs PyTorch and a CUDA device")
+def test_race_on_the_gpu(tmp_path):
+    path = tmp_path / "race.jsonl"
+    arguments = ["gemm", "--device=cuda", "--shapes", "256x512", "--m=1,33", "--check"]
+    arguments += ["--kernels=gemm_*,nvfp4*", "--peers=cublas", "--omit-unsupported"]
+    assert bench.main([*arguments, "--samples=20", f"--json={path}"]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {"tilewright/gemm_naive", "cublas"} <= {line["impl"] for line in lines}
+    for line in lines:
+        VALIDATOR.validate(line)
+        assert (line["cold_by"], line["samples"]) == ("rotation", 20)

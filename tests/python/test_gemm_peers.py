@@ -1,0 +1,161 @@
+"""How cuBLAS and Humming are called: the one on the CPU, the other as a stand-in that computes
+there."""
+
+import argparse
+import dataclasses
+import importlib
+import types
+from typing import ClassVar
+
+import pytest
+
+import tilewright
+from test_peers import load
+from tilewright.bench.gemm import GemmCase
+from tilewright.bench.timing import Rotation
+
+torch = pytest.importorskip("torch")
+
+CASE = GemmCase(m=12, n=48, k=64, dtype="bf16", w4a4=False, batch_invariant=False, device="cpu")
+ROTATED = dataclasses.replace(CASE, between_bytes=20_000)
+W4A4 = dataclasses.replace(CASE, w4a4=True)
+
+# more tokens than, up to, configuration
+CHOICES = [[0, 8, {"num_stages": 3}], [8, 16, {"num_stages": 4}], [16, 1 << 30, {"num_stages": 5}]]
+
+
+@pytest.mark.parametrize("case", [CASE, ROTATED, W4A4, dataclasses.replace(CASE, dtype="fp16")])
+def test_cublas(case):
+    cublas = importlib.import_module("tilewright.bench.peers.gemm.cublas")
+    assert cublas.peers("cpu") == []
+    (peer,) = cublas.peers("cuda:0")
+    assert peer.supports(case) is None
+    inputs = case.make_inputs(0)
+    call = peer.prepare(case, inputs)
+    results = [call().clone() for _ in inputs.wide_weights]
+    assert len(results) == (1 if case is not ROTATED else 5)
+    for result in results:
+        assert case.errors(inputs, result)[0] < case.error_limit
+
+
+class Layer(torch.nn.Module):
+    """HummingLayer as far as the peer uses it."""
+
+    def __init__(self, shape_n, shape_k, weight_config, torch_dtype):
+        super().__init__()
+        assert weight_config == {"quant_method": "modelopt", "quant_algo": "nvfp4"}
+        self.shape, self.dtype, self.humming_config = (shape_n, shape_k), torch_dtype, None
+
+    def load_from_tensors(self, tensors):
+        self.codes, self.scales = tensors["weight"], tensors["weight_scale"]
+        self.decode_scale = tensors["weight_scale_2"]
+        assert self.codes.shape == (self.shape[0], self.shape[1] // 2)
+
+    def transform(self):
+        self.humming_config = types.SimpleNamespace(to_str=lambda: str(self.shape))
+
+    def forward(self, a, outputs, compute_config, tuning_config):
+        assert (str(self.shape), compute_config, tuning_config, "cpu") in Kernel.prepared
+        scale = self.decode_scale * (2 if '"num_stages": 6' in tuning_config else 1)
+        options = {"global_scale_b_kind": "decode", "out": outputs}
+        return tilewright.gemm_nvfp4(a, self.codes, self.scales, scale, **options)
+
+
+class Kernel:
+    """HummingKernel, which refuses eight stages. A kernel of six gives a wrong result."""
+
+    prepared: ClassVar = set()
+
+    @classmethod
+    def prepare_kernels(cls, layer_config, compute_config, tuning_config, device):
+        assert '"num_stages": 8' not in tuning_config
+        cls.prepared.add((layer_config, compute_config, tuning_config, device))
+
+
+@pytest.fixture
+def humming(monkeypatch):
+    modules = {
+        "humming": {},
+        "humming.kernel": {},
+        "humming.kernel.humming": {"HummingKernel": Kernel},
+        "humming.layer": {"HummingLayer": Layer},
+        "humming.tune": {"get_heuristics_config": lambda config, **options: CHOICES},
+    }
+    libraries = []
+    for name, content in modules.items():
+        library = types.ModuleType(name)
+        library.__dict__.update(content)
+        libraries.append(library)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0")
+    monkeypatch.setattr(Kernel, "prepared", set())
+    yield from load(monkeypatch, "gemm.humming", *libraries)
+
+
+def test_humming_compiles_its_choices_before_the_race(humming):
+    assert humming.peers("cpu") == []
+    peer = humming.peers("cuda:0")[0]
+    cases = [dataclasses.replace(CASE, m=m) for m in (8, 9, 4096)]
+    peer.warm_up(cases)
+    configs = sorted(tuning for _, _, tuning, _ in Kernel.prepared)
+    assert configs == [f'{{"num_stages": {stages}}}' for stages in (3, 4, 5)]
+    for case in cases[:2]:
+        inputs = case.make_inputs(0)
+        assert case.errors(inputs, peer.prepare(case, inputs)())[0] < case.error_limit
+
+
+def test_humming_rotates_its_weights(humming):
+    peer = humming.peers("cuda:0")[0]
+    peer.warm_up([ROTATED])
+    inputs = ROTATED.make_inputs(0)
+    assert len(humming._layers(ROTATED, inputs)) == 13  # of 1728 bytes
+    call = peer.prepare(ROTATED, inputs)
+    assert isinstance(call, Rotation)
+    for _ in range(14):
+        assert ROTATED.errors(inputs, call())[0] < ROTATED.error_limit
+
+
+def test_humming_supports(humming):
+    peer = humming.peers("cuda:0")[0]
+    assert peer.supports(CASE) is None
+    assert "NVFP4 activations" in peer.supports(W4A4)
+
+
+class Timer:
+    """Three configurations have been timed when the time is up; the second is the fastest."""
+
+    times: ClassVar = [9.0, 4.0, 7.0]
+
+    def __init__(self, device, cold_by, launches):
+        self.times = iter(type(self).times)
+
+    def sample(self, call, read, launches):
+        return [next(self.times)] * launches, read()
+
+
+def test_humming_search(humming, monkeypatch):
+    default, search = humming.peers("cuda:0")
+    assert default.configure(argparse.Namespace(humming_search=0.0))
+    assert not search.configure(argparse.Namespace(humming_search=0.0))
+    assert search.configure(argparse.Namespace(humming_search=60.0))
+    default.warm_up([CASE])
+    clock = iter([0.0, 1.0, 61.0])
+    monkeypatch.setattr(humming, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(humming, "CudaTimer", Timer)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    inputs = CASE.make_inputs(0)
+    layers = humming._layers(CASE, inputs)
+    assert search.choose(layers, CASE, inputs) == {"num_stages": 3}  # second nearest to 12 tokens
+
+
+def test_what_is_refused_or_wrong_is_not_a_candidate(humming):
+    inputs = CASE.make_inputs(0)
+    layers = humming._layers(CASE, inputs)
+    kernels = [(layers[0], CASE, {"num_stages": stages}) for stages in (5, 6, 8)]
+    assert humming._compile(kernels) == [{"num_stages": 5}, {"num_stages": 6}]
+    right, wrong = (humming._rotation(layers, CASE, inputs, config) for _, _, config in kernels[:2])
+    expected = right().clone()
+    assert humming._is_right(right, expected)
+    assert not humming._is_right(wrong, expected)
+    candidates = list(humming._distinct(humming._candidates(layers[0], CASE)))
+    assert candidates[0] == {"num_stages": 4}
+    assert len(candidates) == 3 + 5 * 2 * 2

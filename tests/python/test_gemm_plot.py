@@ -1,0 +1,105 @@
+"""Tables and plots of matrix products from results made up here."""
+
+import json
+
+import pytest
+
+from test_results import GEMM, UNSUPPORTED, with_case
+from tilewright.plot import __main__ as plot
+from tilewright.plot.documents import rendered
+from tilewright.plot.gemm import GemmResults
+
+TIMES = {"tilewright/nvfp4": 10.0, "cublas": 40.0, "humming": 20.0}
+
+
+def lines_of(times, **case):
+    """Of one case; times are those of 16 tokens."""
+    scale = case.get("m", 16) / 16
+    return [
+        with_case(GEMM | {"impl": impl, "median_us": time * scale}, **case)
+        for impl, time in times.items()
+    ]
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs/worklog").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("")
+    names = ("gemm:gemm-race", "plot:gemm-race", "gemm:later", "plot:later")
+    text = "".join(f"<!-- {name} begin -->\n<!-- {name} end -->\n" for name in names)
+    (tmp_path / "docs/worklog/page.md").write_text(text)
+    return tmp_path
+
+
+def write(root, lines):
+    path = root / "results/gemm-race.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def table_of(root):
+    text = rendered(root, root / "docs/worklog/page.md")
+    return text, [line for line in text.splitlines() if line.startswith("|")]
+
+
+def test_a_race_beside_peers(root):
+    slower = lines_of(TIMES | {"tilewright/nvfp4": 80.0}, m=64)
+    refused = with_case(UNSUPPORTED | {"operation": "gemm_nvfp4", "impl": "humming"})
+    refused["case"] = lines_of(TIMES, m=256, n=8192)[0]["case"]
+    write(root, lines_of(TIMES) + slower + lines_of(TIMES, m=256, n=8192)[:2] + [refused])
+    text, table = table_of(root)
+    assert table == [
+        "| N × K | M | `nvfp4` | `cublas` | `humming` | to best peer | weight, GB/s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 4096 × 7168 | 16 | 10.0 | 40.0 | 20.0 | 2.000 | 1652 |",
+        "| 4096 × 7168 | 64 | 320 | 160 | 80.0 | 0.250 | 51.6 |",
+        "| 8192 × 7168 | 256 | 160 | 640 | — | 4.000 | 206 |",
+    ]
+    assert "Activations in BF16:\n" in text
+    assert "Geometric mean of the ratios to the best peer: 1.260.\n" in text  # the cube root of 2
+    assert "µs, medians. NVIDIA H200, driver 580.1, CUDA 13.0; run 2026-01-31" in text
+    assert "![gemm-race](../plots/gemm-race.svg)\n" in text
+
+
+def test_kinds_of_activations_have_their_own_tables(root):
+    w4a4 = {"tilewright/nvfp4": 12.0, "cublas": 48.0}
+    write(root, lines_of(TIMES) + lines_of(w4a4, a_dtype="nvfp4"))
+    text, table = table_of(root)
+    assert "Activations in NVFP4, result in bf16:\n" in text
+    assert "| N × K | M | `nvfp4` | `cublas` | to best peer | weight, GB/s |" in table
+    assert text.count("Geometric mean") == 2
+
+
+def test_steps_have_no_ratio(root):
+    write(root, lines_of({"tilewright/gemm_naive": 9000.0, "tilewright/nvfp4": 10.0}))
+    text, table = table_of(root)
+    assert table[0] == "| N × K | M | `gemm_naive` | `nvfp4` |"
+    assert table[2] == "| 4096 × 7168 | 16 | 9000 | 10.0 |"
+    assert "Geometric mean" not in text
+
+
+def test_what_is_not_measured_says_so(root):
+    text, _ = table_of(root)
+    assert text.count("Not measured yet.") == 2
+    assert "<!-- plot:later begin -->\n<!-- plot:later end -->" in text
+
+
+def test_the_plot(root):
+    pytest.importorskip("matplotlib")
+    write(root, lines_of(TIMES) + lines_of(TIMES, m=64) + lines_of(TIMES, a_dtype="nvfp4", n=512))
+    assert plot.main(["--root", str(root)]) == 0
+    stem = root / "docs/plots/gemm-race"
+    svg = stem.with_suffix(".svg").read_bytes()
+    assert len(svg) > 1000
+    assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert plot.main(["--root", str(root)]) == 0
+    assert stem.with_suffix(".svg").read_bytes() == svg
+
+
+def test_the_ratio_takes_the_fastest_of_each_side():
+    times = {"tilewright/nvfp4": 10.0, "tilewright/nvfp4_simple": 8.0, "a": 16.0, "b": 24.0}
+    results = GemmResults(lines_of(times))
+    ((product,),) = results.kinds.values()
+    assert results.speedup(product) == 2
+    assert GemmResults(lines_of({"tilewright/nvfp4": 10.0})).speedup(product) is None
