@@ -73,7 +73,7 @@ std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
 //
 // Dequantised operands and the product of two codes and their scales are exact; a product with an
 // activation of 16 bits may round to FP32. The sum is added up in FP32, in an order that is the
-// kernel's own and the same in every call with the same shapes. A global scale of `encode` divides,
+// kernel's own and the same in every call with the same shapes on such a GPU. A global scale of `encode` divides,
 // one of `decode` multiplies; that and what follows is FP32, and the result is rounded once to c's
 // dtype. So where all partial sums are exact in FP32, c is exact.
 //

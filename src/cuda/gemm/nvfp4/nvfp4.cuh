@@ -48,10 +48,13 @@ template <int kIndex, typename Element>
 struct Shape {
   static constexpr Nvfp4Choice C = kNvfp4Choices[kIndex];
   static constexpr int kRowTiles = C.consumers * C.blocks;
+  static_assert(C.blocks <= 2, "the epilogue moves the second block to the first's registers");
   static constexpr int kConsumerThreads = C.consumers * 128;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kAccumulators = C.tokens / 2;  // of a thread and block
-  // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take.
+  // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
+  // consumer there are enough for all.
+  static constexpr bool kMovesRegisters = C.consumers > 1;
   static constexpr int kProducerRegisters = C.consumers == 4 ? 56 : 40;
   static constexpr int kConsumerRegisters = C.consumers == 4 ? 104 : 232;
 
@@ -236,12 +239,17 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
   const int worker = static_cast<int>(blockIdx.x) / C.cluster;
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<S::kProducerRegisters>();
+    if constexpr (S::kMovesRegisters) {
+      cutlass::arch::warpgroup_reg_dealloc<S::kProducerRegisters>();
+    }
     if (threadIdx.x == 0) {
       load(shared, p, map_a, worker);
     }
+    __syncwarp();
   } else {
-    cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
+    if constexpr (S::kMovesRegisters) {
+      cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
+    }
     compute(shared, p, worker, warpgroup - 1);
   }
   if constexpr (C.cluster > 1) {

@@ -90,7 +90,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
   const TileOrder order = order_of(p, choice);
   return {.choice = index,
           .order = order,
-          .schedule = schedule_of(p, tiles_of(p, order), sms / choice.cluster)};
+          .schedule = schedule_of(p, tiles_of(p, order), std::max(1, sms / choice.cluster))};
 }
 
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
