@@ -73,9 +73,9 @@ std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
 //
 // Dequantised operands and the product of two codes and their scales are exact; a product with an
 // activation of 16 bits may round to FP32. The sum is added up in FP32, in an order that is the
-// kernel's own and the same in every call with the same shapes on such a GPU. A global scale of `encode` divides,
-// one of `decode` multiplies; that and what follows is FP32, and the result is rounded once to c's
-// dtype. So where all partial sums are exact in FP32, c is exact.
+// kernel's own and the same in every call with the same shapes on such a GPU. A global scale of
+// `encode` divides, one of `decode` multiplies; that and what follows is FP32, and the result is
+// rounded once to c's dtype. So where all partial sums are exact in FP32, c is exact.
 //
 // A NaN scale, or a global scale that is not positive and finite, makes all that it enters NaN.
 //

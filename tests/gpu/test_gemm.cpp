@@ -28,6 +28,21 @@ std::vector<std::string> cuda_kernels(std::string_view operation) {
   return names;
 }
 
+// And each row of nvfp4's table.
+std::vector<std::string> nvfp4_kernels() {
+  std::vector<std::string> names = cuda_kernels("gemm_nvfp4");
+  for (const KernelInfo& row : nvfp4_rows()) {
+    names.emplace_back(row.name);
+  }
+  return names;
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::ranges::replace(name, '/', '_');
+  return name;
+}
+
 class GemmTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -52,27 +67,34 @@ class GemmNvfp4Gpu : public GemmTest {
   void expect_right(const GemmCase& c) const {
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
     const GemmHostSet host = make_tensors(c);
-    GemmSet<DeviceTensor> device{.a = DeviceTensor(host.a),
-                                 .b = DeviceTensor(host.b),
-                                 .packed_b = DeviceTensor(host.packed_b),
-                                 .sfa = DeviceTensor(host.sfa),
-                                 .sfb = DeviceTensor(host.sfb),
-                                 .global_scale_a = DeviceTensor(host.global_scale_a),
-                                 .global_scale_b = DeviceTensor(host.global_scale_b),
-                                 .bias = DeviceTensor(host.bias),
-                                 .residual = DeviceTensor(host.residual),
-                                 .c = DeviceTensor(host.c)};
-    const HostTensor first = run(c, host, device);
+    GemmSet<DeviceTensor> device = to_device(host);
+    const HostTensor first = run(c, host, device, c.m);
     test::expect_right(c, host, first);
-    const HostTensor second = run(c, host, device);
+    const HostTensor second = run(c, host, device, c.m);
     EXPECT_TRUE(std::equal(first.data(), first.data() + first.bytes(), second.data()));
     EXPECT_TRUE(device.c.guards_untouched());
   }
 
- private:
-  HostTensor run(const GemmCase& c, const GemmHostSet& host, GemmSet<DeviceTensor>& device) const {
+  static GemmSet<DeviceTensor> to_device(const GemmHostSet& host) {
+    return {.a = DeviceTensor(host.a),
+            .b = DeviceTensor(host.b),
+            .packed_b = DeviceTensor(host.packed_b),
+            .sfa = DeviceTensor(host.sfa),
+            .sfb = DeviceTensor(host.sfb),
+            .global_scale_a = DeviceTensor(host.global_scale_a),
+            .global_scale_b = DeviceTensor(host.global_scale_b),
+            .bias = DeviceTensor(host.bias),
+            .residual = DeviceTensor(host.residual),
+            .c = DeviceTensor(host.c)};
+  }
+
+  // The first `rows` rows alone.
+  HostTensor run(const GemmCase& c, const GemmHostSet& host, GemmSet<DeviceTensor>& device,
+                 std::int64_t rows) const {
     device.c.upload(host.c);
-    const GemmNvfp4Tensors tensors = device.views(c);
+    GemmNvfp4Tensors tensors = device.views(c);
+    tensors.a.shape[tensors.a.rank - 2] = rows;
+    tensors.c.shape[tensors.c.rank - 2] = rows;
     const GemmNvfp4Options options = options_of(c, GetParam());
     const std::size_t bytes = gemm_nvfp4_workspace_bytes(tensors, options);
     const DeviceBuffer workspace(bytes);
@@ -112,8 +134,43 @@ TEST_P(GemmNvfp4Gpu, TakesEveryM) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(cuda_kernels("gemm_nvfp4")),
-                         [](const auto& parameter) { return parameter.param; });
+// Few tiles of many columns, which blocks share.
+TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
+  for (const std::int64_t m : {1, 16, 40, 128, 200}) {
+    for (const DType c_dtype : {DType::bf16, DType::fp32}) {
+      const GemmCase c{.m = m,
+                       .n = 336,
+                       .k = 4096,
+                       .c_dtype = c_dtype,
+                       .b_is_packed = GetParam() != "nvfp4_simple",
+                       .seed = static_cast<std::uint64_t>(m)};
+      if (takes(c)) {
+        expect_right(c);
+      }
+    }
+  }
+}
+
+TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
+  const GemmCase c{.m = 300,
+                   .n = 336,
+                   .k = 2048,
+                   .b_is_packed = GetParam() != "nvfp4_simple",
+                   .batch_invariant = true};
+  ASSERT_TRUE(takes(c));
+  const GemmHostSet host = make_tensors(c);
+  GemmSet<DeviceTensor> device = to_device(host);
+  const HostTensor all = run(c, host, device, c.m);
+  const auto row_bytes = static_cast<std::size_t>(c.n) * size_bytes(c.c_dtype);
+  for (const std::int64_t rows : {1, 9, 17, 40, 100, 299}) {
+    const HostTensor few = run(c, host, device, rows);
+    EXPECT_TRUE(
+        std::equal(few.data(), few.data() + static_cast<std::size_t>(rows) * row_bytes, all.data()))
+        << rows << " rows";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(nvfp4_kernels()), test_name);
 
 // In float64, of rows that lie `padding` further apart than they are long.
 class GemmBf16Gpu : public GemmTest {};
@@ -144,7 +201,7 @@ TEST_P(GemmBf16Gpu, IsRight) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, GemmBf16Gpu, testing::ValuesIn(cuda_kernels("gemm_bf16")),
-                         [](const auto& parameter) { return parameter.param; });
+                         test_name);
 
 }  // namespace
 }  // namespace tilewright::test
