@@ -175,6 +175,7 @@ TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
     p.batch_invariant = true;
     const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
     EXPECT_EQ(plan.schedule.shared_tiles, 0);
+    EXPECT_EQ(kNvfp4Choices[plan.choice].column_consumers, 1);
     EXPECT_EQ(cuda::nvfp4_workspace(p, plan).bytes, 0U);
   }
 }
@@ -187,7 +188,7 @@ TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   const cuda::Nvfp4Workspace at = cuda::nvfp4_workspace(p, plan);
   const std::size_t slots = static_cast<std::size_t>(plan.schedule.workers * choice.cluster);
   EXPECT_GE(at.flags - at.sums, slots * choice.rows() * choice.tokens * sizeof(float));
-  EXPECT_GE(at.activations - at.flags, slots * choice.consumers * 4 * sizeof(std::uint64_t));
+  EXPECT_GE(at.activations - at.flags, slots * choice.row_consumers * 4 * sizeof(std::uint64_t));
   EXPECT_EQ(at.bytes, at.activations);
 
   GemmProblem w4a4 = p;
@@ -204,10 +205,12 @@ TEST(Nvfp4Plan, TakesTheTablesRows) {
   EXPECT_EQ(tokens(17, 7168, 16384), 32);
   EXPECT_EQ(tokens(64, 7168, 16384), 64);
   EXPECT_EQ(tokens(128, 7168, 16384), 128);
-  EXPECT_EQ(tokens(128, 7168, 2048), 64);  // few chunks
+  EXPECT_EQ(tokens(128, 7168, 2048), 64);    // few chunks
+  EXPECT_EQ(tokens(256, 7168, 16384), 256);  // many
+  EXPECT_EQ(tokens(256, 8192, 8192), 128);
   const GemmProblem large = problem(4096, 7168, 16384);
-  EXPECT_EQ(nvfp4_row_of(large, h200()).name, "nvfp4/5");
-  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/5"), &nvfp4_row_of(large, h200()));
+  EXPECT_EQ(nvfp4_row_of(large, h200()).name, "nvfp4/6");
+  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/6"), &nvfp4_row_of(large, h200()));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// TMA tensor maps of attention operands: how the copy engine sees a (B, N, H, D) tensor.
+// TMA tensor maps: how the copy engine sees an operand.
 #pragma once
 
 #include <array>

@@ -10,33 +10,39 @@ namespace tilewright::cuda {
 // What a shape is for. Of the rows that fit a problem, the first one runs it.
 enum class Nvfp4Use : std::uint8_t {
   any,
-  whole_tiles,  // tiles are not to be shared (batch_invariant): small ones occupy more of the GPU
-  many_tiles,   // there are enough tiles to occupy three quarters of the GPU
+  much_work,  // enough tiles to occupy three quarters of the GPU, or long ones
 };
 
 struct Nvfp4Choice {
-  int consumers;  // warpgroups
-  int blocks;     // of 64 rows of the weight, for each consumer
-  int tokens;     // of a tile
-  int stages;     // of 128 columns, in SMEM
-  int cluster;    // blocks that load the same tokens together, each its share, for all of them
+  // Warpgroups that compute: so many times 64 rows of the weight, and for each of these so many
+  // times 128 columns of a stage. What these add up depends on how many they are, so that
+  // batch_invariant asks for one.
+  int row_consumers;
+  int column_consumers;
+  int tokens;   // of a tile
+  int stages;   // in SMEM
+  int cluster;  // blocks that load the same tokens together, each its share, for all of them
   Nvfp4Use use;
   int max_m;
   int max_m_if_short;  // where a worker has few chunks
 
-  constexpr int rows() const { return 64 * consumers * blocks; }  // of a tile
+  constexpr int rows() const { return 64 * row_consumers; }         // of a tile
+  constexpr int columns() const { return 128 * column_consumers; }  // of a chunk
+  // What adding up the parts of a tile takes, in chunks.
+  constexpr int sharing_chunks() const { return tokens >= 128 ? 6 : 4; }
 };
 
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
-    // consumers blocks tokens stages cluster
-    {1, 1, 16, 20, 1, Nvfp4Use::whole_tiles, 16, 16},       //
-    {4, 1, 8, 9, 1, Nvfp4Use::any, 8, 8},                   //
-    {4, 1, 16, 8, 1, Nvfp4Use::any, 16, 16},                //
-    {4, 1, 32, 6, 1, Nvfp4Use::any, 32, 32},                //
-    {2, 1, 64, 6, 2, Nvfp4Use::any, 64, 128},               //
-    {2, 2, 128, 4, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},  //
-    {2, 1, 128, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},         //
+    // consumers for rows, for columns, tokens, stages, cluster
+    {1, 4, 8, 8, 1, Nvfp4Use::any, 8, 8},                  //
+    {1, 4, 16, 6, 1, Nvfp4Use::any, 16, 16},               //
+    {1, 1, 16, 20, 1, Nvfp4Use::any, 16, 16},              //
+    {2, 2, 32, 5, 1, Nvfp4Use::any, 32, 32},               //
+    {1, 2, 64, 4, 2, Nvfp4Use::any, 64, 64},               //
+    {2, 1, 64, 6, 2, Nvfp4Use::any, 64, 128},              //
+    {2, 1, 256, 3, 2, Nvfp4Use::much_work, kAnyM, kAnyM},  //
+    {2, 1, 128, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},        //
 };
 inline constexpr int kNvfp4ChoiceCount = sizeof(kNvfp4Choices) / sizeof(kNvfp4Choices[0]);
 

@@ -2,7 +2,7 @@
 //
 // A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for all tokens of the
 // tile. Through SMEM, a few tokens at a time, they come to lie so that four lanes have a
-// token's 16.
+// token's 16, four each.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,17 +40,18 @@ struct TileOrigin {
 // How C may be written.
 struct EpilogueAccess {
   bool in_quads;  // groups of four neighbours in the rows of C and of the residual are aligned
-  bool in_lines;  // 16-bit C: groups of eight are, and there is neither residual nor scale of a row
+  bool in_lines;  // so is 16-bit C, and there is neither residual nor scale of a row of A
 };
 
 inline EpilogueAccess epilogue_access(const GemmNvfp4Params& p) {
-  const auto aligned = [&](const void* data, const MatrixStrides& stride, int group) {
-    return reinterpret_cast<std::uintptr_t>(data) % (group * size_bytes(p.c_dtype)) == 0 &&
-           stride.row % group == 0 && stride.batch % group == 0;
+  const auto aligned = [&](const void* data, const MatrixStrides& stride) {
+    return reinterpret_cast<std::uintptr_t>(data) % (4 * size_bytes(p.c_dtype)) == 0 &&
+           stride.row % 4 == 0 && stride.batch % 4 == 0;
   };
-  return {.in_quads = aligned(p.c, p.c_stride, 4) && aligned(p.residual, p.residual_stride, 4),
-          .in_lines = p.c_dtype != DType::fp32 && aligned(p.c, p.c_stride, 8) &&
-                      p.residual == nullptr && p.global_a.stride.row == 0};
+  const bool in_quads = aligned(p.c, p.c_stride) && aligned(p.residual, p.residual_stride);
+  return {.in_quads = in_quads,
+          .in_lines = in_quads && p.c_dtype != DType::fp32 && p.residual == nullptr &&
+                      p.global_a.stride.row == 0};
 }
 
 // Four neighbours in a row of C or of the residual.
@@ -80,111 +81,130 @@ template <int kTokens>
 class WarpEpilogue {
  public:
   static constexpr int kRows = 16;
-  static constexpr int kChunk = kTokens < 32 ? kTokens : 32;  // tokens at a time
-  static constexpr int kPitch = kRows + 4;                    // no two lanes write to one bank
+  static constexpr int kChunk = kTokens > 128  ? 8
+                                : kTokens < 32 ? kTokens
+                                               : 32;  // tokens at a time
+  static constexpr int kPitch = kRows + 4;            // no two lanes write to one bank
   using Stage = float[kChunk * kPitch];
 
-  // `origin.row` is the warp's first. The warp's lanes come here together. Uses up `acc`: it moves
-  // down by a chunk at a time, so that the loop is a loop. Unrolled it would be code by the page,
-  // executed once and fetched from afar.
+  // What the sums of a lane's rows g and g + 8 meet, where C is written in lines. It comes from
+  // afar: to be asked for long before run().
+  struct Inputs {
+    float scale_b[2];
+    float scale_a;
+    float bias[2];
+  };
+
+  // `origin.row` is the warp's first.
+  __device__ static Inputs load(const GemmNvfp4Params& p, const EpilogueAccess& access,
+                                const TileOrigin& origin) {
+    Inputs inputs{};
+    if (!access.in_lines || origin.row >= p.n) {
+      return inputs;
+    }
+    const GlobalScales scales_b(p.global_b, origin.batch);
+    inputs.scale_a = GlobalScales(p.global_a, origin.batch).load(0);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = origin.row + static_cast<int>(threadIdx.x % 32 / 4) + half * 8;
+      inputs.scale_b[half] = scales_b.load(row);
+      inputs.bias[half] =
+          p.c_dtype == DType::bf16 ? bias_of<__nv_bfloat16>(p, row) : bias_of<__half>(p, row);
+    }
+    return inputs;
+  }
+
+  // The warp's lanes come here together. Uses up `acc`.
   template <typename Accumulator>
   __device__ static void run(const GemmNvfp4Params& p, const EpilogueAccess& access, Stage& stage,
-                             Accumulator&& acc, const TileOrigin& origin) {
+                             Accumulator&& acc, const TileOrigin& origin, const Inputs& inputs) {
     if (origin.row >= p.n) {
       return;
     }
-    if (p.c_dtype == DType::fp32) {
+    if (access.in_lines) {
+      if (p.c_dtype == DType::bf16) {
+        write_lines<__nv_bfloat16>(p, stage, acc, origin, inputs);
+      } else {
+        write_lines<__half>(p, stage, acc, origin, inputs);
+      }
+    } else if (p.c_dtype == DType::fp32) {
       write_quads<float>(p, access.in_quads, stage, acc, origin);
     } else if (p.c_dtype == DType::bf16) {
-      write_16_bit<__nv_bfloat16>(p, access, stage, acc, origin);
+      write_quads<__nv_bfloat16>(p, access.in_quads, stage, acc, origin);
     } else {
-      write_16_bit<__half>(p, access, stage, acc, origin);
+      write_quads<__half>(p, access.in_quads, stage, acc, origin);
     }
   }
 
  private:
   static constexpr int kHeld = kChunk / 2;  // of a chunk's sums, by a thread
 
-  template <typename T, typename Accumulator>
-  __device__ static void write_16_bit(const GemmNvfp4Params& p, const EpilogueAccess& access,
-                                      Stage& stage, Accumulator& acc, const TileOrigin& origin) {
-    if constexpr (kChunk >= 16) {
-      if (access.in_lines) {
-        return write_lines<T>(p, stage, acc, origin);
-      }
-    }
-    write_quads<T>(p, access.in_quads, stage, acc, origin);
-  }
-
-  template <typename Accumulator>
-  __device__ static void next_chunk(Accumulator& acc) {
-#pragma unroll
-    for (int i = 0; i < kTokens / 2 - kHeld; ++i) {
-      acc(i) = acc(i + kHeld);
-    }
-  }
-
   template <typename T>
   __device__ static float bias_of(const GemmNvfp4Params& p, int row) {
     return p.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(p.bias)[row * p.bias_stride]);
   }
 
-  // Finished where they are, rows g and g + 8, transposed on their way to SMEM by stmatrix, and
-  // written 16 bytes a lane.
+  // Finished where they are, transposed on their way to SMEM by stmatrix, eight tokens at a time,
+  // and written eight bytes a lane.
   template <typename T, typename Accumulator>
   __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
-                                     const TileOrigin& origin) {
-    constexpr int kLine_bytes = kRows * sizeof(T) + 16;  // no two rows of a matrix in one bank
-    const int lane = threadIdx.x % 32;
+                                     const TileOrigin& origin, const Inputs& inputs) {
+    constexpr int kGroup = 8;
+    constexpr int kLine_bytes = kRows * sizeof(T);
+    static_assert(sizeof(Stage) >= 2 * kGroup * kLine_bytes);
     const GlobalScales scales_b(p.global_b, origin.batch);
     const GlobalScales scales_a(p.global_a, origin.batch);
-    const GlobalScales::Factor factor_a = scales_a.at(0);
-    GlobalScales::Factor factor_b[2];
-    float bias[2];
+    const GlobalScales::Factor factor_a = scales_a.factor(inputs.scale_a);
+    const GlobalScales::Factor factor_b[2] = {scales_b.factor(inputs.scale_b[0]),
+                                              scales_b.factor(inputs.scale_b[1])};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = origin.row + lane / 4 + half * 8;
-      factor_b[half] = scales_b.at(row);
-      bias[half] = bias_of<T>(p, row);
+    for (int i = 0; i < kTokens / 2; ++i) {  // by fours: tokens c and c + 1 of row g, then g + 8
+      acc(i) *= 1.0f / kWeightFactor;
     }
-    T* const c = static_cast<T*>(p.c) + (origin.batch * p.c_stride.batch +
-                                         origin.token * p.c_stride.row + origin.row + lane % 2 * 8);
-    char* const lines = reinterpret_cast<char*>(stage);
-    char* const matrix_row = lines + (lane / 16 * 8 + lane % 8) * kLine_bytes + lane / 8 % 2 * 16;
-    const int tokens = min(kTokens, p.m - origin.token);
+    scales_b.template apply<kTokens / 2>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
+    scales_a.template apply<kTokens / 2>(acc, [&](int) { return factor_a; });
 
-#pragma unroll 1
-    for (int first = 0; first < tokens; first += kChunk) {
-      float sums[kHeld];  // tokens c and c + 1 of row g, then of row g + 8
+    const int lane = threadIdx.x % 32;
+    // A line's halves change places from the fourth line on, so that neither rows of a matrix nor
+    // lines meet in a bank.
+    const auto place = [&](int token, int half) {
+      return reinterpret_cast<char*>(stage) + token * kLine_bytes +
+             (half ^ token / 4) * kLine_bytes / 2;
+    };
+    char* const written = place(lane % 8, lane / 8 % 2);
+    const char* const read = place(lane / 4, lane % 4 / 2) + lane % 2 * 8;
+    T* const c = static_cast<T*>(p.c) +
+                 (origin.batch * p.c_stride.batch + (origin.token + lane / 4) * p.c_stride.row +
+                  origin.row + lane % 4 * 4);
+    const int tokens = p.m - origin.token;
+    __syncwarp();  // the tile before has been read
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        sums[i] = acc(i) * (1.0f / kWeightFactor);
-      }
-      scales_b.apply(sums, [&](int i) { return factor_b[i / 2 % 2]; });
-      scales_a.apply(sums, [&](int) { return factor_a; });
-      std::uint32_t pairs[kHeld / 2];
+    for (int first = 0; first < kTokens; first += kGroup) {
+      const int buffer = first / kGroup % 2 * kGroup * kLine_bytes;
+      std::uint32_t pairs[2];
 #pragma unroll
-      for (int i = 0; i < kHeld; i += 2) {
-        const T both[2] = {from_float<T>(sums[i] + bias[i / 2 % 2]),
-                           from_float<T>(sums[i + 1] + bias[i / 2 % 2])};
-        pairs[i / 2] = reinterpret_cast<const std::uint32_t&>(both);
+      for (int half = 0; half < 2; ++half) {
+        const T both[2] = {from_float<T>(acc(first / 2 + 2 * half) + inputs.bias[half]),
+                           from_float<T>(acc(first / 2 + 2 * half + 1) + inputs.bias[half])};
+        pairs[half] = reinterpret_cast<const std::uint32_t&>(both);
       }
-      next_chunk(acc);
-      __syncwarp();  // the chunk before has been read
-#pragma unroll
-      for (int i = 0; i < kChunk / 16; ++i) {
-        cute::SM90_U16x8_STSM_T::copy(
-            pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3],
-            *reinterpret_cast<cute::uint128_t*>(matrix_row + i * 16 * kLine_bytes));
-      }
+      cute::SM90_U16x4_STSM_T::copy(pairs[0], pairs[1],
+                                    *reinterpret_cast<cute::uint128_t*>(written + buffer));
       __syncwarp();
-#pragma unroll
-      for (int token = lane / 2; token < kChunk; token += 16) {
-        if (first + token < tokens) {
-          *reinterpret_cast<uint4*>(c + (first + token) * p.c_stride.row) =
-              *reinterpret_cast<const uint4*>(lines + token * kLine_bytes + lane % 2 * 16);
-        }
+      if (first + lane / 4 < tokens) {
+        *reinterpret_cast<uint2*>(c + first * p.c_stride.row) =
+            *reinterpret_cast<const uint2*>(read + buffer);
       }
+    }
+  }
+
+  // By a chunk: so that the loop over chunks is a loop. Unrolled it would be code by the page,
+  // hardly ever executed and fetched from afar.
+  template <typename Accumulator>
+  __device__ static void next_chunk(Accumulator& acc) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2 - kHeld; ++i) {
+      acc(i) = acc(i + kHeld);
     }
   }
 
@@ -200,7 +220,7 @@ class WarpEpilogue {
     float bias[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      factor_b[i] = scales_b.at(row + i);
+      factor_b[i] = scales_b.factor(scales_b.load(row + i));
       bias[i] = bias_of<T>(p, row + i);
     }
     const auto first_of = [&](auto* matrix, const MatrixStrides& stride) {
@@ -232,9 +252,9 @@ class WarpEpilogue {
         for (int i = 0; i < 4; ++i) {
           value[i] *= 1.0f / kWeightFactor;
         }
-        const GlobalScales::Factor factor_a = scales_a.at(origin.token + token);
-        scales_b.apply(value, [&](int i) { return factor_b[i]; });
-        scales_a.apply(value, [&](int) { return factor_a; });
+        const GlobalScales::Factor factor_a = scales_a.factor(scales_a.load(origin.token + token));
+        scales_b.template apply<4>(value, [&](int i) { return factor_b[i]; });
+        scales_a.template apply<4>(value, [&](int) { return factor_a; });
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           value[i] += bias[i];

@@ -40,7 +40,7 @@ struct PackedNumber<cute::bfloat16_t> {
   __device__ static std::uint32_t codes(std::uint32_t bits) { return bits & kPairMask; }
   // Of a word of pack_scales(), rotated so that the two scales are in bits 4 ... 11 and 20 ... 27.
   __device__ static std::uint32_t scales(std::uint32_t bits) {
-    return (bits & 0x0ff00ff0u) | 0x70007000u;
+    return select_bits<0x0ff00ff0u>(bits, 0x70007000u);
   }
   __device__ static Pair low(Pair pair) { return __low2bfloat162(pair); }
   __device__ static Pair high(Pair pair) { return __high2bfloat162(pair); }

@@ -11,7 +11,7 @@ namespace tilewright::cuda {
 // The global scales of one operand, in one product of the batch.
 class GlobalScales {
  public:
-  // Of one row. NaN where the scale is not positive and finite, so that all it enters becomes NaN.
+  // Of one scale. NaN where it is not positive and finite, so that all it enters becomes NaN.
   struct Factor {
     float scale;
     float inverse;  // of a divisor: its reciprocal
@@ -23,8 +23,11 @@ class GlobalScales {
         row_stride_(scales.stride.row),
         divides_(scales.kind == GlobalScale::encode) {}
 
-  __device__ Factor at(int row) const {
-    const float scale = data_ == nullptr ? 1.0f : data_[row * row_stride_];
+  __device__ float load(int row) const {
+    return data_ == nullptr ? 1.0f : data_[row * row_stride_];
+  }
+
+  __device__ Factor factor(float scale) const {
     if (!nvfp4::is_positive_and_finite(scale)) {
       constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
       return {kNaN, kNaN, 1.0f};
@@ -36,24 +39,24 @@ class GlobalScales {
     return {scale * power, __frcp_rn(scale * power), power};
   }
 
-  // Divides or multiplies each sum i by factor(i). Sums by the array: one branch for all of them. A
+  // Divides or multiplies each sum i by factor_of(i). All kSums of them together: one branch. A
   // quotient by way of the reciprocal may be off by a bit; what it leaves over is exact, and puts
   // it right (Markstein, 1990).
-  template <int kSums, typename FactorOf>
-  __device__ void apply(float (&sums)[kSums], FactorOf&& factor) const {
+  template <int kSums, typename Sums, typename FactorOf>
+  __device__ void apply(Sums& sums, FactorOf&& factor_of) const {
     if (data_ == nullptr) {
       return;
     }
     if (!divides_) {
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-        sums[i] *= factor(i).scale;
+        sums[i] *= factor_of(i).scale;
       }
       return;
     }
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
-      const Factor by = factor(i);
+      const Factor by = factor_of(i);
       const float dividend = sums[i] * by.power;
       const float quotient = dividend * by.inverse;
       const float left_over = fmaf(-quotient, by.scale, dividend);

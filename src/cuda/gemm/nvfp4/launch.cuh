@@ -9,27 +9,60 @@
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
+// The tokens (K, M) as steps of 64 columns, of which a copy brings so many. Where K is no multiple
+// of 64, as one step of all columns, of which a copy brings 64.
+inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int steps) {
+  constexpr std::uint64_t kElement_bytes = 2;
+  constexpr std::uint32_t kColumns = WeightTile::kColumns;
+  const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const bool whole_steps = gemm.k % WeightTile::kColumns == 0;
+  const std::uint64_t row_bytes = size(gemm.k) * kElement_bytes;  // stands in where there is one
+  return {.size = {whole_steps ? kColumns : size(gemm.k), size(gemm.m),
+                   whole_steps ? size(gemm.k) / kColumns : 1, size(gemm.l)},
+          .stride_bytes = {gemm.m > 1 ? size(gemm.a_stride.row) * kElement_bytes : row_bytes,
+                           kColumns * kElement_bytes,
+                           gemm.l > 1 ? size(gemm.a_stride.batch) * kElement_bytes : row_bytes},
+          .box = {kColumns, static_cast<std::uint32_t>(tokens),
+                  whole_steps ? static_cast<std::uint32_t>(steps) : 1, 1},
+          .swizzle = TmaSwizzle::b128};
+}
+
+// Packed weight tiles as the copy engine sees them: lines of 256 bytes, kTileLines of them a tile;
+// rows of tiles; products. One copy brings a chunk. What is beyond the weight comes as zeros.
+inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Choice& choice) {
+  constexpr std::uint64_t kLine_bytes = 256;
+  const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const std::uint64_t lines = size(weight_column_tiles(gemm.k)) * kTileLines;
+  const std::uint64_t row_bytes = lines * kLine_bytes;
+  return {
+      .size = {kLine_bytes / 2, lines, size(weight_row_tiles(gemm.n)), size(gemm.l)},
+      .stride_bytes = {kLine_bytes, row_bytes, gemm.l > 1 ? size(gemm.b_stride.batch) : row_bytes},
+      .box = {kLine_bytes / 2,
+              static_cast<std::uint32_t>(choice.columns() / WeightTile::kColumns * kTileLines),
+              static_cast<std::uint32_t>(choice.row_consumers), 1},
+      .swizzle = TmaSwizzle::none};
+}
+
 template <int kIndex, typename Element>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
                   Stream stream) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
-  const OuterStrides stride{.batch = gemm.a_stride.batch, .seq = gemm.a_stride.row, .head = 0};
-  const CUtensorMap map_a = encode_tensor_map(
-      gemm.a,
-      tile_map_spec(gemm.l, gemm.m, 1, gemm.k, stride, C.tokens / C.cluster, TmaSwizzle::b128));
+  const CUtensorMap map_a = encode_tensor_map(gemm.a, token_map_spec(gemm, C.tokens, S::kShare));
+  const CUtensorMap map_b = encode_tensor_map(gemm.b, weight_map_spec(gemm, C));
   const KernelParams p{.schedule = plan.schedule,
                        .order = plan.order,
                        .gemm = gemm,
                        .partial = partial,
-                       .access = epilogue_access(gemm)};
+                       .access = epilogue_access(gemm),
+                       .k_is_whole_steps = gemm.k % WeightTile::kColumns == 0};
   const int grid = plan.schedule.workers * C.cluster;
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
   if constexpr (C.cluster == 1) {
-    launch<nvfp4<kIndex, Element>>(grid, S::kThreads, kSmem_bytes, stream, p, map_a);
+    launch<nvfp4<kIndex, Element>>(grid, S::kThreads, kSmem_bytes, stream, p, map_a, map_b);
   } else {
     launch_clusters<nvfp4<kIndex, Element>>(C.cluster, grid, S::kThreads, kSmem_bytes, stream, p,
-                                            map_a);
+                                            map_a, map_b);
   }
 }
 

@@ -9,16 +9,17 @@
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
 // Tiles     choices.hpp: 64 to 256 rows of the weight, 8 to 256 tokens, 128 columns a stage.
-// SMEM      sA stages x tokens x 128, 16-bit; sB stages x rows / 64 x 4608 bytes; 20 KB or less to
+// SMEM      sA stages x tokens x 128, 16-bit; sB stages x rows / 64 x 4608 bytes; 40 KB or less to
 //           turn sums in.
-// Registers tokens / 2 accumulators and 16 of a fragment, twice each at most.
+// Registers tokens / 2 accumulators, two fragments of 16.
 //
-//   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (bulk)
+//   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
-// them each, for both.
+// them each, for both. Of large tiles one consumer is ahead of the other, so that each is at the
+// end of a tile while the tensor cores are at the other's.
 //
 // Layouts   nvfp4_weight_layout.hpp; tokens K-major, 64 columns a copy.
 // Worklog   docs/worklog/nvfp4-gemm.md
@@ -40,40 +41,56 @@ namespace nvfp4_gemm {
 
 using namespace cute;
 
-inline constexpr int kColumns = 128;  // of a stage
-inline constexpr int kSteps = kColumns / WeightTile::kColumns;
+inline constexpr int kSteps = 2;  // tiles of the weight that a consumer computes of a stage
+inline constexpr int kTileLines = WeightTile::k_bytes / 256;
+
+// Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
+enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kColumnsBarrier };
 
 // The compile-time side of choice kIndex.
 template <int kIndex, typename Element>
 struct Shape {
   static constexpr Nvfp4Choice C = kNvfp4Choices[kIndex];
-  static constexpr int kRowTiles = C.consumers * C.blocks;
-  static_assert(C.blocks <= 2, "the epilogue moves the second block to the first's registers");
-  static constexpr int kConsumerThreads = C.consumers * 128;
+  static constexpr int kConsumers = C.row_consumers * C.column_consumers;
+  static constexpr int kConsumerThreads = kConsumers * 128;
+  static constexpr int kColumnSteps = C.columns() / WeightTile::kColumns;
+  static constexpr int kShare = kColumnSteps / C.cluster;  // that a block loads, for its cluster
+  using Barrier = cutlass::arch::NamedBarrier;
   static constexpr int kThreads = kConsumerThreads + 128;
-  static constexpr int kAccumulators = C.tokens / 2;  // of a thread and block
+  static constexpr int kAccumulators = C.tokens / 2;  // of a thread
+  // Chunks that consumer 0 is ahead of consumer 1.
+  static constexpr int kLead = C.tokens == 256 ? C.stages - 2 : 0;
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
   // consumer there are enough for all.
-  static constexpr bool kMovesRegisters = C.consumers > 1;
-  static constexpr int kProducerRegisters = C.consumers == 4 ? 56 : 40;
-  static constexpr int kConsumerRegisters = C.consumers == 4 ? 104 : 232;
+  static constexpr bool kMovesRegisters = kConsumers > 1;
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 64 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 104 : 232;
 
   using TiledMma = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, cute::Shape<_64, Int<C.tokens>, _64>>()));
   using LayoutA =
       decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<Element>{},
-                             cute::Shape<Int<C.tokens>, _64, Int<kSteps>, Int<C.stages>>{}));
+                             cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
   using Position = RingPosition<C.stages>;
   using Epilogue = WarpEpilogue<C.tokens>;
-  using Sums = WarpSums<kConsumerThreads, kAccumulators * C.blocks>;
+  using Sums = WarpSums<C.row_consumers * 128, kAccumulators>;
 };
+
+// Of the consumers of all columns but the first.
+template <int kRowConsumers, int kOthers, int kAccumulators>
+struct ColumnSums {
+  float4 at[kRowConsumers][kOthers][kAccumulators / 4][128];
+};
+template <int kRowConsumers, int kAccumulators>
+struct ColumnSums<kRowConsumers, 0, kAccumulators> {};
 
 template <int kIndex, typename Element>
 struct SharedStorage {
   using S = Shape<kIndex, Element>;
-  alignas(1024) Element sA[S::C.stages][kSteps][S::C.tokens * 64];
-  alignas(128) char sB[S::C.stages][S::kRowTiles][kSteps * WeightTile::k_bytes];
-  alignas(16) typename S::Epilogue::Stage turn[S::C.consumers * 4];
+  alignas(1024) Element sA[S::C.stages][S::kColumnSteps][S::C.tokens * 64];
+  alignas(128) char sB[S::C.stages][S::C.row_consumers][S::kColumnSteps * WeightTile::k_bytes];
+  alignas(16) typename S::Epilogue::Stage turn[S::C.row_consumers * 4];
+  ColumnSums<S::C.row_consumers, S::C.column_consumers - 1, S::kAccumulators> sums;
   TmaRing<S::C.stages, S::C.cluster> ring;
 };
 
@@ -83,6 +100,7 @@ struct KernelParams {
   GemmNvfp4Params gemm;
   PartialSums partial;
   EpilogueAccess access;
+  bool k_is_whole_steps;  // of 64: the tokens of several steps can be copied at once
 };
 
 // The first row and token of this block's share of a tile.
@@ -98,142 +116,206 @@ __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
 
 // One thread asks for everything that the consumers will read.
 template <int kIndex, typename Element>
-__device__ void load(SharedStorage<kIndex, Element>& shared, const KernelParams& p,
-                     const CUtensorMap& map_a, int worker) {
+class Loader {
+ public:
   using S = Shape<kIndex, Element>;
-  constexpr Nvfp4Choice C = S::C;
-  constexpr int kShare = C.tokens / C.cluster;
-  const GemmNvfp4Params& gemm = p.gemm;
-  const int share = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster()) * kShare;
-  const std::int64_t tile_row_bytes = weight_column_tiles(gemm.k) * WeightTile::k_bytes;
-  const int last_row_tile = static_cast<int>(weight_row_tiles(gemm.n)) - 1;
+  using Shared = SharedStorage<kIndex, Element>;
 
-  typename S::Position at;
-  PartWalk walk(p.schedule, worker);
-  for (TilePart part; walk.next(p.schedule, part);) {
-    const TileOrigin origin = origin_of<kIndex, Element>(p.order, part.tile);
-    const std::uint8_t* const weight = gemm.b + origin.batch * gemm.b_stride.batch;
-    for (int chunk = part.begin; chunk < part.end; ++chunk) {
-      TmaBarrier& full = shared.ring.acquire(at, sizeof(shared.sA[0]) + sizeof(shared.sB[0]));
-      auto* const barrier = reinterpret_cast<std::uint64_t*>(&full);
-#pragma unroll 1                                // few registers
-      for (int i = 0; i < S::kRowTiles; ++i) {  // rows from N on: any will do
-        const int row_tile = min(origin.row / WeightTile::kRows + i, last_row_tile);
-        SM90_BULK_COPY_G2S::copy(
-            weight + row_tile * tile_row_bytes + chunk * (kSteps * WeightTile::k_bytes), barrier,
-            shared.sB[at.stage][i], sizeof(shared.sB[0][0]));
+  __device__ Loader(Shared& shared, const KernelParams& p, const CUtensorMap& map_a,
+                    const CUtensorMap& map_b, int worker)
+      : shared_(shared), p_(p), map_a_(map_a), map_b_(map_b), walk_(p.schedule, worker) {}
+
+  __device__ void run() {
+    typename S::Position at;
+    for (TilePart part; walk_.next(p_.schedule, part);) {
+      origin_ = origin_of<kIndex, Element>(p_.order, part.tile);
+      for (int chunk = part.begin; chunk < part.end; ++chunk) {
+        load_weights(at, chunk);
+        load_tokens(at, chunk);
+        at.advance();
       }
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
-        Element* const target = shared.sA[at.stage][step] + share * 64;
-        const int column = chunk * kColumns + step * 64;
-        if constexpr (C.cluster == 1) {
-          SM90_TMA_LOAD_4D::copy(&map_a, barrier, kNoHint, target, column, origin.token, 0,
-                                 origin.batch);
-        } else {
-          SM90_TMA_LOAD_MULTICAST_4D::copy(&map_a, barrier, (1u << C.cluster) - 1, kNoHint, target,
-                                           column, origin.token + share, 0, origin.batch);
-        }
-      }
-      at.advance();
     }
   }
+
+ private:
+  static constexpr Nvfp4Choice C = S::C;
+  static constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
+
+  __device__ void load_weights(const typename S::Position& at, int chunk) {
+    TmaBarrier& full = shared_.ring.acquire(at, sizeof(shared_.sA[0]) + sizeof(shared_.sB[0]));
+    SM90_TMA_LOAD_4D::copy(&map_b_, reinterpret_cast<std::uint64_t*>(&full), kNoHint,
+                           shared_.sB[at.stage], 0, chunk * (S::kColumnSteps * kTileLines),
+                           origin_.row / WeightTile::kRows, origin_.batch);
+  }
+
+  // This block's share of a chunk's steps of 64 columns, for the whole cluster.
+  __device__ void load_tokens(const typename S::Position& at, int chunk) {
+    const int share = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster()) * S::kShare;
+    const int step = chunk * S::kColumnSteps + share;
+    if (p_.k_is_whole_steps) {
+      copy_tokens(at, shared_.sA[at.stage][share], 0, step);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < S::kShare; ++i) {
+        copy_tokens(at, shared_.sA[at.stage][share + i], (step + i) * 64, 0);
+      }
+    }
+  }
+
+  __device__ void copy_tokens(const typename S::Position& at, Element* target, int column,
+                              int step) {
+    auto* const full = reinterpret_cast<std::uint64_t*>(&shared_.ring.full[at.stage]);
+    if constexpr (C.cluster == 1) {
+      SM90_TMA_LOAD_4D::copy(&map_a_, full, kNoHint, target, column, origin_.token, step,
+                             origin_.batch);
+    } else {
+      SM90_TMA_LOAD_MULTICAST_4D::copy(&map_a_, full, (1u << C.cluster) - 1, kNoHint, target,
+                                       column, origin_.token, step, origin_.batch);
+    }
+  }
+
+  Shared& shared_;
+  const KernelParams& p_;
+  const CUtensorMap& map_a_;
+  const CUtensorMap& map_b_;
+  PartWalk walk_;
+  TileOrigin origin_{};
+};
+
+// Adds the sums of the consumers of other columns to those of the first.
+template <int kIndex, typename Element, typename Accumulator>
+__device__ void add_up_columns(SharedStorage<kIndex, Element>& shared, int row_consumer,
+                               int column_consumer, int thread, Accumulator& sums) {
+  using S = Shape<kIndex, Element>;
+  constexpr int kThreads = S::C.column_consumers * 128;
+  const int barrier = kColumnsBarrier + row_consumer;
+  if (column_consumer > 0) {
+    auto& to = shared.sums.at[row_consumer][column_consumer - 1];
+#pragma unroll
+    for (int i = 0; i < S::kAccumulators; i += 4) {
+      to[i / 4][thread] = make_float4(sums(i), sums(i + 1), sums(i + 2), sums(i + 3));
+    }
+  }
+  S::Barrier::sync(kThreads, barrier);
+  if (column_consumer == 0) {
+#pragma unroll
+    for (int other = 0; other < S::C.column_consumers - 1; ++other) {
+#pragma unroll
+      for (int i = 0; i < S::kAccumulators; i += 4) {
+        const float4 more = shared.sums.at[row_consumer][other][i / 4][thread];
+        sums(i) += more.x;
+        sums(i + 1) += more.y;
+        sums(i + 2) += more.z;
+        sums(i + 3) += more.w;
+      }
+    }
+  }
+  S::Barrier::sync(kThreads, barrier);  // they have been read
 }
 
-// A warpgroup: the sums of its rows, over the chunks of each part.
+// A warpgroup: the sums of its rows and columns, over the chunks of each part.
 template <int kIndex, typename Element>
 __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelParams& p, int worker,
                         int consumer) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int thread = static_cast<int>(threadIdx.x % 128);
   typename S::TiledMma mma;
   const auto slice = mma.get_slice(0);  // a descriptor is the same for every thread
   const auto tA = slice.make_fragment_B(
       slice.partition_B(make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename S::LayoutA{})));
-  auto acc = make_tensor<float>(cute::Shape<Int<S::kAccumulators>, Int<C.blocks>>{});
-  decltype(weight_fragment<Element>()) fragments[2];
+  auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{});
+  const auto sums = make_tensor(acc.data(), make_layout(size(acc)));
+  const int row_consumer = consumer / C.column_consumers;
+  const int column_consumer = consumer % C.column_consumers;
+  decltype(weight_fragment<Element>()) fragments[kSteps];  // take turns
+  const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
 
+  int lead = consumer == 0 ? S::kLead : 0;  // chunks that it is still to go ahead
+  if (S::kLead > 0 && consumer > 0) {
+    S::Barrier::sync(S::kConsumerThreads, kLeadBarrier);
+  }
   typename S::Position at;
   PartWalk walk(p.schedule, worker);
   for (TilePart part; walk.next(p.schedule, part);) {
-    const TileOrigin origin = origin_of<kIndex, Element>(p.order, part.tile);
+    TileOrigin origin = origin_of<kIndex, Element>(p.order, part.tile);
+    origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
+    const bool finishes = part.end == p.schedule.chunks;
+    typename S::Epilogue::Inputs inputs{};
+    if (finishes && column_consumer == 0) {
+      inputs = S::Epilogue::load(p.gemm, p.access, origin);
+    }
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
     clear(acc);
     typename S::Position previous = at;
     for (int chunk = 0; chunk < chunks; ++chunk) {
       shared.ring.wait(at);
 #pragma unroll
-      for (int i = 0; i < kSteps * C.blocks; ++i) {
-        const int step = i / C.blocks;
-        const int block = i % C.blocks;
-        auto& fragment = fragments[i % 2];
-        dequantize_tile<Element>(
-            shared.sB[at.stage][consumer * C.blocks + block] + step * WeightTile::k_bytes, thread,
-            fragment);
-        auto sums =
-            make_tensor(acc(_, block).data(),
-                        partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{}).layout());
-        wgmma_issue<true>(mma, fragment, tA(_, _, _, step, at.stage), sums);
-        wgmma_wait<1>(sums);
-        if (i == 0 && chunk > 0) {
+      for (int step = 0; step < kSteps; ++step) {
+        const int tile = column_consumer * kSteps + step;
+        dequantize_tile<Element>(shared.sB[at.stage][row_consumer] + tile * WeightTile::k_bytes,
+                                 thread, fragments[step]);
+        wgmma_issue<true>(mma, fragments[step], tA(_, _, _, tile, at.stage), acc);
+        wgmma_wait<1>(acc);
+        if (step == 0 && chunk > 0) {
           shared.ring.release(previous);
         }
       }
       previous = at;
       at.advance();
+      if (S::kLead > 0 && lead > 0 && --lead == 0) {
+        S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
+      }
     }
     wgmma_wait<0>(acc);
     shared.ring.release(previous);
 
-    const auto sums = make_tensor(acc.data(), make_layout(size(acc)));
-    const typename S::Sums exchange(p.partial, consumer * 128 + thread);
-    const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
-    if (part.end < p.schedule.chunks) {
+    if constexpr (C.column_consumers > 1) {
+      add_up_columns(shared, row_consumer, column_consumer, thread, sums);
+      if (column_consumer > 0) {
+        continue;
+      }
+    }
+    const typename S::Sums exchange(p.partial, row_consumer * 128 + thread);
+    if (!finishes) {
       exchange.hand_over(worker * C.cluster + rank, sums);
       continue;
     }
     if (part.begin > 0) {
       const int first = first_worker(p.schedule, part.tile, worker);
-      exchange.wait(first * C.cluster + rank, worker * C.cluster, C.cluster);
-      constexpr int kAhead = S::kAccumulators * C.blocks <= 16 ? 4 : 1;  // parts on their way
-#pragma unroll kAhead
-      for (int other = first; other < worker; ++other) {
-        exchange.add(other * C.cluster + rank, acc);
-      }
+      exchange.add({first * C.cluster + rank, worker * C.cluster + rank, C.cluster}, sums);
     }
-    const int warp = consumer * 4 + thread / 32;
-#pragma unroll 1
-    for (int block = 0; block < C.blocks; ++block) {
-      S::Epilogue::run(p.gemm, p.access, shared.turn[warp], acc(_, 0),
-                       {.row = origin.row + (consumer * C.blocks + block) * WeightTile::kRows +
-                               thread / 32 * S::Epilogue::kRows,
-                        .token = origin.token,
-                        .batch = origin.batch});
-      copy(acc(_, C.blocks - 1), acc(_, 0));
-    }
+    S::Epilogue::run(p.gemm, p.access, shared.turn[row_consumer * 4 + thread / 32], sums, origin,
+                     inputs);
+  }
+  if (S::kLead > 0 && lead > 0) {  // too few chunks to go ahead
+    S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
   }
 }
 
 template <int kIndex, typename Element>
 __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
-    nvfp4(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap map_a) {
+    nvfp4(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap map_a,
+          const __grid_constant__ CUtensorMap map_b) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
   extern __shared__ __align__(1024) char raw[];
   auto& shared = *reinterpret_cast<SharedStorage<kIndex, Element>*>(raw);
   if (threadIdx.x == 32) {
     prefetch_tma_descriptor(&map_a);
+    prefetch_tma_descriptor(&map_b);
   }
   if (threadIdx.x == 0) {
-    shared.ring.init(C.consumers * 4);
+    shared.ring.init(S::kConsumers * 4);
     cutlass::arch::fence_barrier_init();
   }
   if constexpr (C.cluster > 1) {
     cluster_sync();
+  } else if (threadIdx.x < 32) {  // it loads; the others may wait for that
+    __syncwarp();
+    S::Barrier::arrive(S::kThreads, kSetUpBarrier);
   } else {
-    __syncthreads();
+    S::Barrier::sync(S::kThreads, kSetUpBarrier);
   }
 
   const int worker = static_cast<int>(blockIdx.x) / C.cluster;
@@ -243,7 +325,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
       cutlass::arch::warpgroup_reg_dealloc<S::kProducerRegisters>();
     }
     if (threadIdx.x == 0) {
-      load(shared, p, map_a, worker);
+      Loader<kIndex, Element>(shared, p, map_a, map_b, worker).run();
     }
     __syncwarp();
   } else {

@@ -9,7 +9,14 @@
 
 namespace tilewright::cuda {
 
-// One consumer warp's view: `thread` and kThreads count those of all consumers.
+// The slots [first, end), spaced by `step`.
+struct SlotRange {
+  int first;
+  int end;
+  int step;
+};
+
+// One warp's view: `thread` and kThreads count those of all warps that hand over.
 template <int kThreads, int kAccumulators>
 class WarpSums {
  public:
@@ -32,9 +39,28 @@ class WarpSums {
     }
   }
 
-  // Waits for the slots [first, end), spaced by `step`: a lane watches one of 32 at a time.
-  __device__ void wait(int first, int end, int step) const {
-    for (int slot = first + thread_ % 32 * step; slot < end; slot += 32 * step) {
+  template <typename Accumulator>
+  __device__ void add(const SlotRange& slots, Accumulator& acc) const {
+    wait(slots);
+    constexpr int kAhead = kAccumulators <= 16 ? 4 : 1;  // slots on their way
+#pragma unroll kAhead
+    for (int slot = slots.first; slot < slots.end; slot += slots.step) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; i += 4) {
+        const float4 sums = __ldcg(at(slot, i));
+        acc(i) += sums.x;
+        acc(i + 1) += sums.y;
+        acc(i + 2) += sums.z;
+        acc(i + 3) += sums.w;
+      }
+    }
+  }
+
+ private:
+  // A lane watches one of 32 flags at a time.
+  __device__ void wait(const SlotRange& slots) const {
+    for (int slot = slots.first + thread_ % 32 * slots.step; slot < slots.end;
+         slot += 32 * slots.step) {
       std::uint64_t* const watched = flag(slot);
       std::uint64_t seen = 0;
       do {
@@ -45,19 +71,6 @@ class WarpSums {
     __syncwarp();
   }
 
-  template <typename Accumulator>
-  __device__ void add(int slot, Accumulator& acc) const {
-#pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
-      const float4 sums = __ldcg(at(slot, i));
-      acc(i) += sums.x;
-      acc(i + 1) += sums.y;
-      acc(i + 2) += sums.z;
-      acc(i + 3) += sums.w;
-    }
-  }
-
- private:
   __device__ float4* at(int slot, int i) const {
     return reinterpret_cast<float4*>(partial_.sums +
                                      std::int64_t{slot} * kThreads * kAccumulators) +

@@ -8,14 +8,16 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr int kSharingChunks = 4;  // what adding up the parts of tiles takes, in chunks
-constexpr int kLeastChunks = 2;    // of a worker that shares a tile
-constexpr int kFewChunks = 16;     // of a worker
-constexpr int kGroupRows = 2048;   // of the weight, whose tiles are computed together
+constexpr int kLeastChunks = 2;   // of a worker that shares a tile
+constexpr int kFewChunks = 16;    // of a worker
+constexpr int kManyChunks = 48;   // of a worker
+constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed together
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-int chunks_of(const GemmProblem& p) { return ceil_div(p.k, WeightTile::kPaddedColumns); }
+int chunks_of(const GemmProblem& p, const Nvfp4Choice& choice) {
+  return ceil_div(p.k, choice.columns());
+}
 
 TileOrder order_of(const GemmProblem& p, const Nvfp4Choice& choice) {
   const int rows = choice.rows() * choice.cluster;
@@ -31,19 +33,21 @@ int tiles_of(const GemmProblem& p, const TileOrder& order) {
 bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   const std::int64_t tiles = tiles_of(p, order_of(p, choice));
   const std::int64_t workers = sms / choice.cluster;
-  const bool is_short = tiles * chunks_of(p) < kFewChunks * workers;
-  if (p.m > (is_short ? choice.max_m_if_short : choice.max_m)) {
+  const std::int64_t chunks = tiles * chunks_of(p, choice);
+  if (p.m > (chunks < kFewChunks * workers ? choice.max_m_if_short : choice.max_m)) {
     return false;
   }
-  switch (choice.use) {
-    case Nvfp4Use::any:
-      return true;
-    case Nvfp4Use::whole_tiles:
-      return p.batch_invariant;
-    case Nvfp4Use::many_tiles:
-      return 4 * tiles >= 3 * workers;
+  if (p.batch_invariant && choice.column_consumers > 1) {
+    return false;
   }
-  return false;
+  if (choice.use == Nvfp4Use::any) {
+    return true;
+  }
+  // A tile of half as many tokens takes an eighth longer, token by token, but may have fewer to pad.
+  const std::int64_t padded = ceil_div(p.m, choice.tokens) * choice.tokens;
+  const std::int64_t padded_by_halves = ceil_div(p.m, choice.tokens / 2) * choice.tokens / 2;
+  return 8 * padded <= 9 * padded_by_halves &&
+         (4 * tiles >= 3 * workers || chunks >= kManyChunks * workers);
 }
 
 int best_row(const GemmProblem& p, int sms) {
@@ -57,22 +61,24 @@ int best_row(const GemmProblem& p, int sms) {
 // None, where sharing costs more than a last round with idle workers. Else as many as leave the
 // others a multiple of the workers; and a round more, so that no worker has less than a tile of
 // them.
-int shared_tiles(int tiles, int chunks, int workers) {
+int shared_tiles(int tiles, int chunks, int workers, int sharing_chunks) {
   const int rounds = ceil_div(tiles, workers);
   const int idle = rounds * workers - tiles;
-  if (std::int64_t{idle} * chunks <= std::int64_t{kSharingChunks} * workers) {
+  if (std::int64_t{idle} * chunks <= std::int64_t{sharing_chunks} * workers) {
     return 0;
   }
   return tiles < workers ? tiles : tiles % workers + workers;
 }
 
-GemmSchedule schedule_of(const GemmProblem& p, int tiles, int most_workers) {
-  const int chunks = chunks_of(p);
+GemmSchedule schedule_of(const GemmProblem& p, const Nvfp4Choice& choice, int tiles,
+                         int most_workers) {
+  const int chunks = chunks_of(p, choice);
   const int sharing =
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
                         most_workers, std::int64_t{tiles} * chunks / kLeastChunks)));
-  const int shared = p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing);
+  const int shared =
+      p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing, choice.sharing_chunks());
   return {tiles, shared, chunks, shared > 0 ? sharing : std::min(tiles, most_workers)};
 }
 
@@ -88,9 +94,10 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
   const int index = row ? *row : best_row(p, sms);
   const Nvfp4Choice& choice = kNvfp4Choices[index];
   const TileOrder order = order_of(p, choice);
-  return {.choice = index,
-          .order = order,
-          .schedule = schedule_of(p, tiles_of(p, order), std::max(1, sms / choice.cluster))};
+  return {
+      .choice = index,
+      .order = order,
+      .schedule = schedule_of(p, choice, tiles_of(p, order), std::max(1, sms / choice.cluster))};
 }
 
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
@@ -108,7 +115,7 @@ Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
       plan.schedule.shared_tiles > 0 ? size(plan.schedule.workers) * size(choice.cluster) : 0;
   workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
   workspace.flags =
-      place(slots * size(choice.consumers) * kWarpsOfConsumer * sizeof(std::uint64_t));
+      place(slots * size(choice.row_consumers) * kWarpsOfConsumer * sizeof(std::uint64_t));
   workspace.activations = place(
       p.a_dtype == DType::e2m1x2 ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
   return workspace;
