@@ -35,16 +35,14 @@ __device__ float2 nan_pair(float*) {
 __device__ std::uint32_t nan_pair(__nv_bfloat16*) { return 0x7fc07fc0u; }
 __device__ std::uint32_t nan_pair(__half*) { return 0x7e007e00u; }
 
-template <typename T>
-__device__ void store_eight(std::uint32_t codes, float scale, float global_scale, GlobalScale kind,
-                            T* out) {
+// decode(code) is a code's value, where its block's scale is no NaN.
+template <typename T, typename Decode>
+__device__ void store_eight(std::uint32_t codes, float scale, Decode&& decode, T* out) {
   alignas(uint4) decltype(nan_pair(out)) pairs[kValues / 2];
 #pragma unroll
   for (int i = 0; i < kValues / 2; ++i) {
-    const auto decode = [&](int index) {
-      return nvfp4::decode(codes >> 4 * index, scale, global_scale, kind);
-    };
-    pairs[i] = scale != scale ? nan_pair(out) : to_pair(decode(2 * i), decode(2 * i + 1), out);
+    pairs[i] = scale != scale ? nan_pair(out)
+                              : to_pair(decode(codes >> 8 * i), decode(codes >> (8 * i + 4)), out);
   }
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(pairs) / sizeof(uint4)); ++i) {
@@ -56,6 +54,7 @@ template <typename T, bool kIsMxfp4>
 __global__ void __launch_bounds__(kBlockThreads)
     dequantize(const __grid_constant__ DequantizeNvfp4Params p, int log2_lanes) {
   constexpr int kParts = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
+  asm volatile("griddepcontrol.launch_dependents;");  // what waits for all of this may start
   const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
 
   const BlockPosition first(log2_lanes);
@@ -66,7 +65,17 @@ __global__ void __launch_bounds__(kBlockThreads)
       const float scale =
           nvfp4::decode_scale(p.scales.at(row, part / kParts), kIsMxfp4, global_scale);
       T* const out = static_cast<T*>(p.out) + row * p.out_stride + std::int64_t{part} * kValues;
-      store_eight(codes, scale, global_scale, p.global_scale_kind, out);
+      if (p.global_scale == nullptr) {
+        store_eight(
+            codes, scale, [&](std::uint32_t code) { return e2m1_to_float(code) * scale; }, out);
+      } else {
+        store_eight(
+            codes, scale,
+            [&](std::uint32_t code) {
+              return nvfp4::decode(code, scale, global_scale, p.global_scale_kind);
+            },
+            out);
+      }
     }
   }
 }

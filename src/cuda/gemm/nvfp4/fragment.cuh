@@ -88,15 +88,22 @@ __device__ auto weight_fragment() {
   return make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, _4>{});
 }
 
-// Fills the fragment of thread `thread` of the warpgroup.
+// What a thread has of a tile before it is dequantised: the words of both halves.
+struct PackedTile {
+  uint4 codes;
+  uint2 scales;
+
+  __device__ static PackedTile load(const char* tile, int thread) {
+    return {*reinterpret_cast<const uint4*>(tile + thread * 16),
+            *reinterpret_cast<const uint2*>(tile + WeightTile::kCode_bytes + thread / 4 * 8)};
+  }
+};
+
 template <typename Element, typename Fragment>
-__device__ __forceinline__ void dequantize_tile(const char* tile, int thread, Fragment& fragment) {
-  const uint4 codes = *reinterpret_cast<const uint4*>(tile + thread * 16);
-  const uint2 scales =
-      *reinterpret_cast<const uint2*>(tile + WeightTile::kCode_bytes + thread / 4 * 8);
+__device__ __forceinline__ void dequantize_tile(const PackedTile& tile, Fragment& fragment) {
   std::uint32_t* const out = cute::recast<std::uint32_t>(fragment).data();
-  dequantize_half<Element>(codes.x, codes.y, scales.x, out);
-  dequantize_half<Element>(codes.z, codes.w, scales.y, out + WeightTile::kPairs);
+  dequantize_half<Element>(tile.codes.x, tile.codes.y, tile.scales.x, out);
+  dequantize_half<Element>(tile.codes.z, tile.codes.w, tile.scales.y, out + WeightTile::kPairs);
 }
 
 }  // namespace tilewright::cuda

@@ -13,7 +13,8 @@
 namespace tilewright::cuda {
 namespace {
 
-using Launcher = void (*)(const GemmNvfp4Params&, const Nvfp4Plan&, const PartialSums&, Stream);
+using Launcher = void (*)(const GemmNvfp4Params&, const Nvfp4Plan&, const PartialSums&, bool,
+                          Stream);
 
 template <int... kIndices>
 constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
@@ -71,11 +72,9 @@ void plan_and_launch(const GemmNvfp4Params& p, std::optional<int> row, Stream st
                .epoch = next_epoch(kEpochBits)};
   }
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
-  if (p.a_dtype == DType::e2m1x2) {
-    launch(with_dequantized_a(p, workspace + at.activations, stream), plan, partial, stream);
-  } else {
-    launch(p, plan, partial, stream);
-  }
+  const bool a_is_nvfp4 = p.a_dtype == DType::e2m1x2;
+  launch(a_is_nvfp4 ? with_dequantized_a(p, workspace + at.activations, stream) : p, plan, partial,
+         a_is_nvfp4, stream);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // One shape of the kernel nvfp4, compiled and launched.
 #pragma once
 
+#include <array>
+
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/gemm/nvfp4/launch.hpp"
@@ -45,7 +47,7 @@ inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Cho
 
 template <int kIndex, typename Element>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
-                  Stream stream) {
+                  bool a_is_being_made, Stream stream) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
   const CUtensorMap map_a = encode_tensor_map(gemm.a, token_map_spec(gemm, C.tokens, S::kShare));
@@ -56,25 +58,34 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                        .partial = partial,
                        .access = epilogue_access(gemm),
                        .k_is_whole_steps = gemm.k % WeightTile::kColumns == 0};
-  const int grid = plan.schedule.workers * C.cluster;
-  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
-  if constexpr (C.cluster == 1) {
-    launch<nvfp4<kIndex, Element>>(grid, S::kThreads, kSmem_bytes, stream, p, map_a, map_b);
-  } else {
-    launch_clusters<nvfp4<kIndex, Element>>(C.cluster, grid, S::kThreads, kSmem_bytes, stream, p,
-                                            map_a, map_b);
-  }
+  constexpr auto kKernel = nvfp4<kIndex, Element>;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(plan.schedule.workers * C.cluster);
+  config.blockDim = dim3(S::kThreads);
+  config.dynamicSmemBytes = sizeof(SharedStorage<kIndex, Element>);
+  config.stream = stream;
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = C.cluster;
+  attributes[0].val.clusterDim.y = 1;
+  attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes.data();
+  config.numAttrs = a_is_being_made ? 2 : 1;
+  allow_smem<kKernel>(config.dynamicSmemBytes);
+  check(cudaLaunchKernelEx(&config, kKernel, p, map_a, map_b), "kernel launch");
 }
 
 }  // namespace nvfp4_gemm
 
 template <int kIndex>
 void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
-                         const PartialSums& partial, Stream stream) {
+                         const PartialSums& partial, bool a_is_being_made, Stream stream) {
   if (p.a_dtype == DType::fp16) {
-    nvfp4_gemm::launch_shape<kIndex, cute::half_t>(p, plan, partial, stream);
+    nvfp4_gemm::launch_shape<kIndex, cute::half_t>(p, plan, partial, a_is_being_made, stream);
   } else {
-    nvfp4_gemm::launch_shape<kIndex, cute::bfloat16_t>(p, plan, partial, stream);
+    nvfp4_gemm::launch_shape<kIndex, cute::bfloat16_t>(p, plan, partial, a_is_being_made, stream);
   }
 }
 

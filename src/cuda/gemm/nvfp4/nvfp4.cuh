@@ -127,10 +127,15 @@ class Loader {
 
   __device__ void run() {
     typename S::Position at;
+    bool has_tokens = false;  // those that the launch before may still be at work on
     for (TilePart part; walk_.next(p_.schedule, part);) {
       origin_ = origin_of<kIndex, Element>(p_.order, part.tile);
       for (int chunk = part.begin; chunk < part.end; ++chunk) {
         load_weights(at, chunk);
+        if (!has_tokens) {
+          asm volatile("griddepcontrol.wait;" ::: "memory");
+          has_tokens = true;
+        }
         load_tokens(at, chunk);
         at.advance();
       }
@@ -250,12 +255,17 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
     typename S::Position previous = at;
     for (int chunk = 0; chunk < chunks; ++chunk) {
       shared.ring.wait(at);
+      const int first_tile = column_consumer * kSteps;
+      PackedTile packed[kSteps];  // read together: one latency
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const int tile = column_consumer * kSteps + step;
-        dequantize_tile<Element>(shared.sB[at.stage][row_consumer] + tile * WeightTile::k_bytes,
-                                 thread, fragments[step]);
-        wgmma_issue<true>(mma, fragments[step], tA(_, _, _, tile, at.stage), acc);
+        packed[step] = PackedTile::load(
+            shared.sB[at.stage][row_consumer] + (first_tile + step) * WeightTile::k_bytes, thread);
+      }
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        dequantize_tile<Element>(packed[step], fragments[step]);
+        wgmma_issue<true>(mma, fragments[step], tA(_, _, _, first_tile + step, at.stage), acc);
         wgmma_wait<1>(acc);
         if (step == 0 && chunk > 0) {
           shared.ring.release(previous);

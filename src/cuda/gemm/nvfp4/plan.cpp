@@ -43,7 +43,8 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   if (choice.use == Nvfp4Use::any) {
     return true;
   }
-  // A tile of half as many tokens takes an eighth longer, token by token, but may have fewer to pad.
+  // A tile of half as many tokens takes an eighth longer, token by token, but may have fewer to
+  // pad.
   const std::int64_t padded = ceil_div(p.m, choice.tokens) * choice.tokens;
   const std::int64_t padded_by_halves = ceil_div(p.m, choice.tokens / 2) * choice.tokens / 2;
   return 8 * padded <= 9 * padded_by_halves &&
