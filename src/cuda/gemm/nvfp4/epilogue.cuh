@@ -2,7 +2,7 @@
 //
 // A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for all tokens of the
 // tile. Through SMEM, a few tokens at a time, they come to lie so that four lanes have a
-// token's 16, four each; or two lanes, where that is all there is to it.
+// token's 16, four each.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,17 +40,18 @@ struct TileOrigin {
 // How C may be written.
 struct EpilogueAccess {
   bool in_quads;  // groups of four neighbours in the rows of C and of the residual are aligned
-  bool in_lines;  // 16-bit C: groups of eight are, and there is neither residual nor scale of a row
+  bool in_lines;  // so is 16-bit C, and there is neither residual nor scale of a row of A
 };
 
 inline EpilogueAccess epilogue_access(const GemmNvfp4Params& p) {
-  const auto aligned = [&](const void* data, const MatrixStrides& stride, int group) {
-    return reinterpret_cast<std::uintptr_t>(data) % (group * size_bytes(p.c_dtype)) == 0 &&
-           stride.row % group == 0 && stride.batch % group == 0;
+  const auto aligned = [&](const void* data, const MatrixStrides& stride) {
+    return reinterpret_cast<std::uintptr_t>(data) % (4 * size_bytes(p.c_dtype)) == 0 &&
+           stride.row % 4 == 0 && stride.batch % 4 == 0;
   };
-  return {.in_quads = aligned(p.c, p.c_stride, 4) && aligned(p.residual, p.residual_stride, 4),
-          .in_lines = p.c_dtype != DType::fp32 && aligned(p.c, p.c_stride, 8) &&
-                      p.residual == nullptr && p.global_a.stride.row == 0};
+  const bool in_quads = aligned(p.c, p.c_stride) && aligned(p.residual, p.residual_stride);
+  return {.in_quads = in_quads,
+          .in_lines = in_quads && p.c_dtype != DType::fp32 && p.residual == nullptr &&
+                      p.global_a.stride.row == 0};
 }
 
 // Four neighbours in a row of C or of the residual.
@@ -76,6 +77,14 @@ struct alignas(4 * sizeof(T)) Quad {
   }
 };
 
+// The lane's number, so that what is computed from it is computed here, and holds no registers in
+// the main loop.
+__device__ inline int lane_asked_anew() {
+  int lane = 0;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 template <int kTokens>
 class WarpEpilogue {
  public:
@@ -84,10 +93,10 @@ class WarpEpilogue {
                                 : kTokens < 32 ? kTokens
                                                : 32;  // tokens at a time
   static constexpr int kPitch = kRows + 4;            // no two lanes write to one bank
-  // Lines: tokens that come together through SMEM, 16 if there are; and a line's bytes.
-  static constexpr int kGroup = kTokens < 16 ? kTokens : 16;
-  static constexpr int kLine_bytes = kRows * 2;
-  using Stage = float[std::max<int>(kChunk * kPitch, kGroup* kLine_bytes / sizeof(float))];
+  static constexpr int kGroup = 8;                    // tokens of a matrix of stmatrix
+  static constexpr int kGroups = kTokens < 3 * kGroup ? kTokens / kGroup : 3;  // at a time
+  static constexpr int kLine = kRows / 2;                                      // words of a token
+  using Stage = float[std::max(kChunk * kPitch, kGroups* kGroup* kLine)];
 
   // What the sums of a lane's rows g and g + 8 meet, where C is written in lines. It comes from
   // afar: to be asked for long before run().
@@ -146,8 +155,8 @@ class WarpEpilogue {
     return p.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(p.bias)[row * p.bias_stride]);
   }
 
-  // Finished where they are, transposed on their way to SMEM by stmatrix, and written 16 bytes a
-  // lane.
+  // Finished where they are, transposed on their way to SMEM by stmatrix, eight tokens at a time,
+  // and written eight bytes a lane.
   template <typename T, typename Accumulator>
   __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
                                      const TileOrigin& origin, const Inputs& inputs) {
@@ -163,38 +172,44 @@ class WarpEpilogue {
     scales_b.template apply<kTokens / 2>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
     scales_a.template apply<kTokens / 2>(acc, [&](int) { return factor_a; });
 
-    const int lane = threadIdx.x % 32;
-    // The halves of every other four lines change places, so that no two rows of a matrix meet in a
-    // bank.
+    const int lane = lane_asked_anew();
+    // A line's halves change places from the fourth line of a group on, so that neither rows of a
+    // matrix nor lines meet in a bank.
     const auto place = [&](int token, int half) {
-      return reinterpret_cast<char*>(stage) + token * kLine_bytes +
-             (half ^ token / 4 % 2) * (kLine_bytes / 2);
+      return &stage[token * kLine + (half ^ token / 4) * kLine / 2];
     };
-    char* const written = place(lane / 16 * 8 % kGroup + lane % 8, lane / 8 % 2);
-    const uint4* const read = reinterpret_cast<const uint4*>(place(lane / 2 % kGroup, lane % 2));
+    float* const written = place(lane % 8, lane / 8 % 2);
+    const float* const read = place(lane / 4, lane % 4 / 2) + lane % 2 * 2;
     T* const c = static_cast<T*>(p.c) +
-                 (origin.batch * p.c_stride.batch + (origin.token + lane / 2) * p.c_stride.row +
-                  origin.row + lane % 2 * 8);
-    const int tokens = min(p.m - origin.token, kTokens) - lane / 2;
+                 (origin.batch * p.c_stride.batch + (origin.token + lane / 4) * p.c_stride.row +
+                  origin.row + lane % 4 * 4);
+    const int tokens = p.m - origin.token - lane / 4;
 #pragma unroll
-    for (int first = 0; first < kTokens; first += kGroup) {
-      std::uint32_t pairs[kGroup / 4];  // of eight tokens: row g, row g + 8
+    for (int first = 0; first < kTokens; first += kGroups * kGroup) {
+      __syncwarp();  // the groups before have been read
 #pragma unroll
-      for (int i = 0; i < kGroup / 4; ++i) {
-        const T both[2] = {from_float<T>(acc(first / 2 + 2 * i) + inputs.bias[i % 2]),
-                           from_float<T>(acc(first / 2 + 2 * i + 1) + inputs.bias[i % 2])};
-        pairs[i] = reinterpret_cast<const std::uint32_t&>(both);
-      }
-      __syncwarp();  // the group before has been read
-      auto& target = *reinterpret_cast<cute::uint128_t*>(written);
-      if constexpr (kGroup == 16) {
-        cute::SM90_U16x8_STSM_T::copy(pairs[0], pairs[1], pairs[2], pairs[3], target);
-      } else {
-        cute::SM90_U16x4_STSM_T::copy(pairs[0], pairs[1], target);
+      for (int group = first; group < first + kGroups * kGroup && group < kTokens;
+           group += kGroup) {
+        std::uint32_t pairs[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = group / 2 + 2 * half;
+          const T both[2] = {from_float<T>(acc(at) + inputs.bias[half]),
+                             from_float<T>(acc(at + 1) + inputs.bias[half])};
+          pairs[half] = reinterpret_cast<const std::uint32_t&>(both);
+        }
+        cute::SM90_U16x4_STSM_T::copy(
+            pairs[0], pairs[1],
+            *reinterpret_cast<cute::uint128_t*>(written + (group - first) * kLine));
       }
       __syncwarp();
-      if (first < tokens) {
-        *reinterpret_cast<uint4*>(c + first * p.c_stride.row) = *read;
+#pragma unroll
+      for (int group = first; group < first + kGroups * kGroup && group < kTokens;
+           group += kGroup) {
+        if (group < tokens) {
+          *reinterpret_cast<uint2*>(c + group * p.c_stride.row) =
+              *reinterpret_cast<const uint2*>(read + (group - first) * kLine);
+        }
       }
     }
   }
@@ -213,7 +228,7 @@ class WarpEpilogue {
   template <typename T, typename Accumulator>
   __device__ static void write_quads(const GemmNvfp4Params& p, bool is_aligned, Stage& stage,
                                      Accumulator& acc, const TileOrigin& origin) {
-    const int lane = threadIdx.x % 32;
+    const int lane = lane_asked_anew();
     const int row = origin.row + lane % 4 * 4;
     const GlobalScales scales_b(p.global_b, origin.batch);
     const GlobalScales scales_a(p.global_a, origin.batch);
