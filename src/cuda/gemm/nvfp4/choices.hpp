@@ -15,7 +15,7 @@ enum class Nvfp4Use : std::uint8_t {
 
 struct Nvfp4Choice {
   // Warpgroups that compute: so many times 64 rows of the weight, and for each of these so many
-  // times 128 columns of a stage. What these add up depends on how many they are, so that
+  // times 64 or 128 columns of a stage. What these add up depends on how many they are, so that
   // batch_invariant asks for one.
   int row_consumers;
   int column_consumers;
@@ -26,10 +26,12 @@ struct Nvfp4Choice {
   int max_m;
   int max_m_if_short;  // where a worker has few chunks
 
-  constexpr int rows() const { return 64 * row_consumers; }         // of a tile
-  constexpr int columns() const { return 128 * column_consumers; }  // of a chunk
+  constexpr int rows() const { return 64 * row_consumers; }  // of a tile
+  constexpr bool is_large() const { return tokens == 256; }
+  constexpr int steps() const { return is_large() ? 1 : 2; }  // of 64 columns, for a consumer
+  constexpr int columns() const { return 64 * steps() * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
-  constexpr int sharing_chunks() const { return tokens >= 128 ? 6 : 4; }
+  constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }
 };
 
 inline constexpr int kAnyM = 1 << 30;
@@ -41,7 +43,7 @@ inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     {2, 2, 32, 5, 1, Nvfp4Use::any, 32, 32},               //
     {1, 2, 64, 4, 2, Nvfp4Use::any, 64, 64},               //
     {2, 1, 64, 6, 2, Nvfp4Use::any, 64, 128},              //
-    {2, 1, 256, 3, 2, Nvfp4Use::much_work, kAnyM, kAnyM},  //
+    {2, 1, 256, 5, 2, Nvfp4Use::much_work, kAnyM, kAnyM},  //
     {2, 1, 128, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},        //
 };
 inline constexpr int kNvfp4ChoiceCount = sizeof(kNvfp4Choices) / sizeof(kNvfp4Choices[0]);

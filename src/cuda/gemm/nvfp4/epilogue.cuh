@@ -40,18 +40,21 @@ struct TileOrigin {
 // How C may be written.
 struct EpilogueAccess {
   bool in_quads;  // groups of four neighbours in the rows of C and of the residual are aligned
+  bool in_tiles;  // 16-bit C: groups of eight are, and the rest as in_lines asks for
   bool in_lines;  // so is 16-bit C, and there is neither residual nor scale of a row of A
 };
 
 inline EpilogueAccess epilogue_access(const GemmNvfp4Params& p) {
-  const auto aligned = [&](const void* data, const MatrixStrides& stride) {
-    return reinterpret_cast<std::uintptr_t>(data) % (4 * size_bytes(p.c_dtype)) == 0 &&
-           stride.row % 4 == 0 && stride.batch % 4 == 0;
+  const auto aligned = [&](const void* data, const MatrixStrides& stride, int group) {
+    return reinterpret_cast<std::uintptr_t>(data) % (group * size_bytes(p.c_dtype)) == 0 &&
+           stride.row % group == 0 && stride.batch % group == 0;
   };
-  const bool in_quads = aligned(p.c, p.c_stride) && aligned(p.residual, p.residual_stride);
+  const bool in_quads = aligned(p.c, p.c_stride, 4) && aligned(p.residual, p.residual_stride, 4);
+  const bool in_lines =
+      in_quads && p.c_dtype != DType::fp32 && p.residual == nullptr && p.global_a.stride.row == 0;
   return {.in_quads = in_quads,
-          .in_lines = in_quads && p.c_dtype != DType::fp32 && p.residual == nullptr &&
-                      p.global_a.stride.row == 0};
+          .in_tiles = in_lines && aligned(p.c, p.c_stride, 8),
+          .in_lines = in_lines};
 }
 
 // Four neighbours in a row of C or of the residual.
@@ -125,6 +128,23 @@ class WarpEpilogue {
     return inputs;
   }
 
+  // Scales the sums, by fours: tokens c and c + 1 of row g, then of row g + 8.
+  template <typename Accumulator>
+  __device__ static void scale(const GemmNvfp4Params& p, Accumulator& acc, int batch,
+                               const Inputs& inputs) {
+    const GlobalScales scales_b(p.global_b, batch);
+    const GlobalScales scales_a(p.global_a, batch);
+    const GlobalScales::Factor factor_a = scales_a.factor(inputs.scale_a);
+    const GlobalScales::Factor factor_b[2] = {scales_b.factor(inputs.scale_b[0]),
+                                              scales_b.factor(inputs.scale_b[1])};
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      acc(i) *= 1.0f / kWeightFactor;
+    }
+    scales_b.template apply<kTokens / 2>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
+    scales_a.template apply<kTokens / 2>(acc, [&](int) { return factor_a; });
+  }
+
   // The warp's lanes come here together. Uses up `acc`.
   template <typename Accumulator>
   __device__ static void run(const GemmNvfp4Params& p, const EpilogueAccess& access, Stage& stage,
@@ -132,7 +152,7 @@ class WarpEpilogue {
     if (origin.row >= p.n) {
       return;
     }
-    if (access.in_lines) {
+    if (kTokens < 256 && access.in_lines) {
       if (p.c_dtype == DType::bf16) {
         write_lines<__nv_bfloat16>(p, stage, acc, origin, inputs);
       } else {
@@ -160,18 +180,7 @@ class WarpEpilogue {
   template <typename T, typename Accumulator>
   __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
                                      const TileOrigin& origin, const Inputs& inputs) {
-    const GlobalScales scales_b(p.global_b, origin.batch);
-    const GlobalScales scales_a(p.global_a, origin.batch);
-    const GlobalScales::Factor factor_a = scales_a.factor(inputs.scale_a);
-    const GlobalScales::Factor factor_b[2] = {scales_b.factor(inputs.scale_b[0]),
-                                              scales_b.factor(inputs.scale_b[1])};
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {  // by fours: tokens c and c + 1 of row g, then g + 8
-      acc(i) *= 1.0f / kWeightFactor;
-    }
-    scales_b.template apply<kTokens / 2>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
-    scales_a.template apply<kTokens / 2>(acc, [&](int) { return factor_a; });
-
+    scale(p, acc, origin.batch, inputs);
     const int lane = lane_asked_anew();
     // A line's halves change places from the fourth line of a group on, so that neither rows of a
     // matrix nor lines meet in a bank.

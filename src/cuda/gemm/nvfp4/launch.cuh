@@ -29,6 +29,19 @@ inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int
           .swizzle = TmaSwizzle::b128};
 }
 
+// C as (N, M), which consumers write 64 rows of the weight and some tokens at a time.
+inline TensorMapSpec output_map_spec(const GemmNvfp4Params& gemm) {
+  constexpr std::uint64_t kElement_bytes = 2;
+  const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const std::uint64_t row_bytes = size(gemm.n) * kElement_bytes;  // stands in where there is one
+  const std::uint64_t stride = gemm.m > 1 ? size(gemm.c_stride.row) * kElement_bytes : row_bytes;
+  return {.size = {size(gemm.n), size(gemm.m), 1, size(gemm.l)},
+          .stride_bytes = {stride, stride,
+                           gemm.l > 1 ? size(gemm.c_stride.batch) * kElement_bytes : row_bytes},
+          .box = {TileStore::kRows, TileStore::kPassTokens, 1, 1},
+          .swizzle = TmaSwizzle::b128};
+}
+
 // Packed weight tiles as the copy engine sees them: lines of 256 bytes, kTileLines of them a tile;
 // rows of tiles; products. One copy brings a chunk. What is beyond the weight comes as zeros.
 inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Choice& choice) {
@@ -50,13 +63,18 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                   bool a_is_being_made, Stream stream) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
-  const CUtensorMap map_a = encode_tensor_map(gemm.a, token_map_spec(gemm, C.tokens, S::kShare));
+  const CUtensorMap map_a =
+      encode_tensor_map(gemm.a, token_map_spec(gemm, S::kShareTokens, S::kShareSteps));
   const CUtensorMap map_b = encode_tensor_map(gemm.b, weight_map_spec(gemm, C));
+  const EpilogueAccess access = epilogue_access(gemm);
+  const CUtensorMap map_c = C.is_large() && access.in_tiles
+                                ? encode_tensor_map(gemm.c, output_map_spec(gemm))
+                                : CUtensorMap{};
   const KernelParams p{.schedule = plan.schedule,
                        .order = plan.order,
                        .gemm = gemm,
                        .partial = partial,
-                       .access = epilogue_access(gemm),
+                       .access = access,
                        .k_is_whole_steps = gemm.k % WeightTile::kColumns == 0};
   constexpr auto kKernel = nvfp4<kIndex, Element>;
   cudaLaunchConfig_t config{};
@@ -74,7 +92,7 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
   config.attrs = attributes.data();
   config.numAttrs = a_is_being_made ? 2 : 1;
   allow_smem<kKernel>(config.dynamicSmemBytes);
-  check(cudaLaunchKernelEx(&config, kKernel, p, map_a, map_b), "kernel launch");
+  check(cudaLaunchKernelEx(&config, kKernel, p, map_a, map_b, map_c), "kernel launch");
 }
 
 }  // namespace nvfp4_gemm

@@ -25,6 +25,7 @@
 // Worklog   docs/worklog/nvfp4-gemm.md
 #pragma once
 
+#include <array>
 #include <cute/arch/cluster_sm90.hpp>
 
 #include "cuda/attention/warp_roles.cuh"
@@ -35,17 +36,17 @@
 #include "cuda/gemm/nvfp4/fragment.cuh"
 #include "cuda/gemm/nvfp4/partial_sums.cuh"
 #include "cuda/gemm/nvfp4/schedule.hpp"
+#include "cuda/gemm/nvfp4/tile_store.cuh"
 
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
 using namespace cute;
 
-inline constexpr int kSteps = 2;  // tiles of the weight that a consumer computes of a stage
 inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 
 // Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
-enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kColumnsBarrier };
+enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kRowsBarrier };
 
 // The compile-time side of choice kIndex.
 template <int kIndex, typename Element>
@@ -54,12 +55,16 @@ struct Shape {
   static constexpr int kConsumers = C.row_consumers * C.column_consumers;
   static constexpr int kConsumerThreads = kConsumers * 128;
   static constexpr int kColumnSteps = C.columns() / WeightTile::kColumns;
-  static constexpr int kShare = kColumnSteps / C.cluster;  // that a block loads, for its cluster
+  // What a block loads of the tokens, for its cluster: some of the steps, or else some of the
+  // tokens.
+  static constexpr bool kSharesSteps = kColumnSteps % C.cluster == 0;
+  static constexpr int kShareSteps = kSharesSteps ? kColumnSteps / C.cluster : kColumnSteps;
+  static constexpr int kShareTokens = kSharesSteps ? C.tokens : C.tokens / C.cluster;
   using Barrier = cutlass::arch::NamedBarrier;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kAccumulators = C.tokens / 2;  // of a thread
   // Chunks that consumer 0 is ahead of consumer 1.
-  static constexpr int kLead = C.tokens == 256 ? C.stages - 2 : 0;
+  static constexpr int kLead = C.is_large() ? 2 : 0;
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
   // consumer there are enough for all.
   static constexpr bool kMovesRegisters = kConsumers > 1;
@@ -89,7 +94,10 @@ struct SharedStorage {
   using S = Shape<kIndex, Element>;
   alignas(1024) Element sA[S::C.stages][S::kColumnSteps][S::C.tokens * 64];
   alignas(128) char sB[S::C.stages][S::C.row_consumers][S::kColumnSteps * WeightTile::k_bytes];
-  alignas(16) typename S::Epilogue::Stage turn[S::C.row_consumers * 4];
+  // Where consumers turn their sums: each warp by itself, or all of a large tile's together.
+  using Turn = std::conditional_t<S::C.is_large(), TileStore::Stage,
+                                  std::array<typename S::Epilogue::Stage, 4>>;
+  alignas(alignof(Turn) > 16 ? alignof(Turn) : 16) Turn turn[S::C.row_consumers];
   ColumnSums<S::C.row_consumers, S::C.column_consumers - 1, S::kAccumulators> sums;
   TmaRing<S::C.stages, S::C.cluster> ring;
 };
@@ -153,29 +161,32 @@ class Loader {
                            origin_.row / WeightTile::kRows, origin_.batch);
   }
 
-  // This block's share of a chunk's steps of 64 columns, for the whole cluster.
+  // This block's share of a chunk's tokens, for the whole cluster.
   __device__ void load_tokens(const typename S::Position& at, int chunk) {
-    const int share = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster()) * S::kShare;
-    const int step = chunk * S::kColumnSteps + share;
+    const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+    const int first_step = S::kSharesSteps ? rank * S::kShareSteps : 0;
+    const int first_token = S::kSharesSteps ? 0 : rank * S::kShareTokens;
+    const int step = chunk * S::kColumnSteps + first_step;
+    auto* const target = shared_.sA[at.stage] + first_step;
     if (p_.k_is_whole_steps) {
-      copy_tokens(at, shared_.sA[at.stage][share], 0, step);
+      copy_tokens(at, target[0] + first_token * 64, 0, origin_.token + first_token, step);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < S::kShare; ++i) {
-        copy_tokens(at, shared_.sA[at.stage][share + i], (step + i) * 64, 0);
+      for (int i = 0; i < S::kShareSteps; ++i) {
+        copy_tokens(at, target[i] + first_token * 64, (step + i) * 64, origin_.token + first_token,
+                    0);
       }
     }
   }
 
   __device__ void copy_tokens(const typename S::Position& at, Element* target, int column,
-                              int step) {
+                              int token, int step) {
     auto* const full = reinterpret_cast<std::uint64_t*>(&shared_.ring.full[at.stage]);
     if constexpr (C.cluster == 1) {
-      SM90_TMA_LOAD_4D::copy(&map_a_, full, kNoHint, target, column, origin_.token, step,
-                             origin_.batch);
+      SM90_TMA_LOAD_4D::copy(&map_a_, full, kNoHint, target, column, token, step, origin_.batch);
     } else {
       SM90_TMA_LOAD_MULTICAST_4D::copy(&map_a_, full, (1u << C.cluster) - 1, kNoHint, target,
-                                       column, origin_.token, step, origin_.batch);
+                                       column, token, step, origin_.batch);
     }
   }
 
@@ -193,7 +204,7 @@ __device__ void add_up_columns(SharedStorage<kIndex, Element>& shared, int row_c
                                int column_consumer, int thread, Accumulator& sums) {
   using S = Shape<kIndex, Element>;
   constexpr int kThreads = S::C.column_consumers * 128;
-  const int barrier = kColumnsBarrier + row_consumer;
+  const int barrier = kRowsBarrier + row_consumer;
   if (column_consumer > 0) {
     auto& to = shared.sums.at[row_consumer][column_consumer - 1];
 #pragma unroll
@@ -218,10 +229,31 @@ __device__ void add_up_columns(SharedStorage<kIndex, Element>& shared, int row_c
   S::Barrier::sync(kThreads, barrier);  // they have been read
 }
 
+// A large tile's sums, to C by the copy engine. `origin.row` is the warp's.
+template <int kIndex, typename Element, typename Accumulator, typename Inputs>
+__device__ void store_tile(SharedStorage<kIndex, Element>& shared, const KernelParams& p,
+                           const CUtensorMap& map_c, int row_consumer, Accumulator& sums,
+                           const TileOrigin& origin, const Inputs& inputs) {
+  using S = Shape<kIndex, Element>;
+  S::Epilogue::scale(p.gemm, sums, origin.batch, inputs);
+  const TileOrigin tile{.row = origin.row / WeightTile::kRows * WeightTile::kRows,
+                        .token = origin.token,
+                        .batch = origin.batch};
+  const auto store = [&](auto zero) {
+    TileStore::run<decltype(zero), S::C.tokens>(
+        map_c, shared.turn[row_consumer], kRowsBarrier + row_consumer, sums, inputs.bias, tile);
+  };
+  if (p.gemm.c_dtype == DType::bf16) {
+    store(__nv_bfloat16{});
+  } else {
+    store(__half{});
+  }
+}
+
 // A warpgroup: the sums of its rows and columns, over the chunks of each part.
 template <int kIndex, typename Element>
-__device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelParams& p, int worker,
-                        int consumer) {
+__device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelParams& p,
+                        const CUtensorMap& map_c, int worker, int consumer) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
   const int thread = static_cast<int>(threadIdx.x % 128);
@@ -233,7 +265,7 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
   const auto sums = make_tensor(acc.data(), make_layout(size(acc)));
   const int row_consumer = consumer / C.column_consumers;
   const int column_consumer = consumer % C.column_consumers;
-  decltype(weight_fragment<Element>()) fragments[kSteps];  // take turns
+  decltype(weight_fragment<Element>()) fragments[2];  // take turns
   const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
 
   int lead = consumer == 0 ? S::kLead : 0;  // chunks that it is still to go ahead
@@ -253,9 +285,10 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
     clear(acc);
     typename S::Position previous = at;
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      shared.ring.wait(at);
+    const auto compute_chunk = [&](int chunk, auto first_fragment) {
+      constexpr int kSteps = C.steps();
       const int first_tile = column_consumer * kSteps;
+      shared.ring.wait(at);
       PackedTile packed[kSteps];  // read together: one latency
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -264,8 +297,9 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
       }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        dequantize_tile<Element>(packed[step], fragments[step]);
-        wgmma_issue<true>(mma, fragments[step], tA(_, _, _, first_tile + step, at.stage), acc);
+        auto& fragment = fragments[(first_fragment + step) % 2];
+        dequantize_tile<Element>(packed[step], fragment);
+        wgmma_issue<true>(mma, fragment, tA(_, _, _, first_tile + step, at.stage), acc);
         wgmma_wait<1>(acc);
         if (step == 0 && chunk > 0) {
           shared.ring.release(previous);
@@ -275,6 +309,22 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
       at.advance();
       if (S::kLead > 0 && lead > 0 && --lead == 0) {
         S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
+      }
+    };
+    if constexpr (C.steps() == 2) {
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        compute_chunk(chunk, Int<0>{});
+      }
+    } else {
+      for (int chunk = 0;;) {  // fragments take turns
+        compute_chunk(chunk, Int<0>{});
+        if (++chunk == chunks) {
+          break;
+        }
+        compute_chunk(chunk, Int<1>{});
+        if (++chunk == chunks) {
+          break;
+        }
       }
     }
     wgmma_wait<0>(acc);
@@ -295,18 +345,27 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
       const int first = first_worker(p.schedule, part.tile, worker);
       exchange.add({first * C.cluster + rank, worker * C.cluster + rank, C.cluster}, sums);
     }
-    S::Epilogue::run(p.gemm, p.access, shared.turn[row_consumer * 4 + thread / 32], sums, origin,
-                     inputs);
+    if constexpr (C.is_large()) {
+      if (p.access.in_tiles) {
+        store_tile(shared, p, map_c, row_consumer, sums, origin, inputs);
+        continue;
+      }
+    }
+    auto* const stages = reinterpret_cast<typename S::Epilogue::Stage*>(&shared.turn[row_consumer]);
+    S::Epilogue::run(p.gemm, p.access, stages[thread / 32], sums, origin, inputs);
   }
   if (S::kLead > 0 && lead > 0) {  // too few chunks to go ahead
     S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
+  }
+  if constexpr (C.is_large()) {
+    TileStore::finish();
   }
 }
 
 template <int kIndex, typename Element>
 __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
     nvfp4(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap map_a,
-          const __grid_constant__ CUtensorMap map_b) {
+          const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_c) {
   using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
   extern __shared__ __align__(1024) char raw[];
@@ -342,7 +401,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
     if constexpr (S::kMovesRegisters) {
       cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
     }
-    compute(shared, p, worker, warpgroup - 1);
+    compute(shared, p, map_c, worker, warpgroup - 1);
   }
   if constexpr (C.cluster > 1) {
     cluster_sync();  // no block goes while others load or arrive in it

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kLeastChunks = 2;   // of a worker that shares a tile
 constexpr int kFewChunks = 16;    // of a worker
-constexpr int kManyChunks = 48;   // of a worker
+constexpr int kManyChunks = 96;   // of a worker
 constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed together
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
