@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kLeastChunks = 2;   // of a worker that shares a tile
 constexpr int kFewChunks = 16;    // of a worker
-constexpr int kManyChunks = 96;   // of a worker
 constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed together
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -43,12 +42,10 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   if (choice.use == Nvfp4Use::any) {
     return true;
   }
-  // A tile of half as many tokens takes an eighth longer, token by token, but may have fewer to
-  // pad.
+  // Tiles of half as many tokens take an eighth longer, token by token, but may pad fewer.
   const std::int64_t padded = ceil_div(p.m, choice.tokens) * choice.tokens;
   const std::int64_t padded_by_halves = ceil_div(p.m, choice.tokens / 2) * choice.tokens / 2;
-  return 8 * padded <= 9 * padded_by_halves &&
-         (4 * tiles >= 3 * workers || chunks >= kManyChunks * workers);
+  return 4 * tiles >= 3 * workers && 8 * padded <= 9 * padded_by_halves;
 }
 
 int best_row(const GemmProblem& p, int sms) {
