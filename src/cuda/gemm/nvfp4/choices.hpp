@@ -37,14 +37,14 @@ struct Nvfp4Choice {
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     // consumers for rows, for columns, tokens, stages, cluster
-    {1, 4, 8, 8, 1, Nvfp4Use::any, 8, 8},                   //
-    {1, 4, 16, 6, 1, Nvfp4Use::any, 16, 16},                //
-    {1, 1, 16, 20, 1, Nvfp4Use::any, 16, 16},               //
-    {2, 2, 32, 5, 1, Nvfp4Use::any, 32, 32},                //
-    {1, 2, 64, 4, 2, Nvfp4Use::any, 64, 64},                //
-    {2, 1, 64, 6, 2, Nvfp4Use::any, 64, 128},               //
-    {2, 1, 256, 5, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},  //
-    {2, 1, 128, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},         //
+    {1, 4, 8, 8, 1, Nvfp4Use::any, 8, 8},
+    {1, 4, 16, 6, 1, Nvfp4Use::any, 16, 16},
+    {1, 1, 16, 20, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
+    {2, 2, 32, 5, 1, Nvfp4Use::any, 32, 32},
+    {1, 2, 64, 4, 2, Nvfp4Use::any, 0, 64},  // where a worker has few chunks
+    {2, 1, 64, 6, 2, Nvfp4Use::any, 64, 128},
+    {2, 1, 256, 5, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
+    {2, 1, 128, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},
 };
 inline constexpr int kNvfp4ChoiceCount = sizeof(kNvfp4Choices) / sizeof(kNvfp4Choices[0]);
 
