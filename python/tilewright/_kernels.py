@@ -47,6 +47,11 @@ def flash_row_of(case: dict[str, Any]) -> str:
     return _native.flash_row_of(problem_of(case), multiprocessors=132)
 
 
+def nvfp4_row_of(case: dict[str, Any]) -> str:
+    """The one of nvfp4_rows() in which "nvfp4" runs a results file's case on an H200."""
+    return _native.nvfp4_row_of(gemm_problem_of(case, b_is_packed=True), multiprocessors=132)
+
+
 def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     """The problem of a results file's case."""
     fields = dict(case)

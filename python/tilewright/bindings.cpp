@@ -212,6 +212,12 @@ std::string_view py_flash_row_of(const AttentionProblem& problem, int multiproce
   return row->name;
 }
 
+std::string_view py_nvfp4_row_of(const GemmProblem& problem, int multiprocessors) {
+  DeviceInfo device;
+  device.multiprocessors = multiprocessors;
+  return nvfp4_row_of(problem, device).name;
+}
+
 // Raises tilewright::Error as the Python class of its code.
 void translate_error(const std::exception_ptr& pointer, void*) {
   try {
@@ -262,6 +268,8 @@ NB_MODULE(_native, m) {
   m.def("flash_rows", [] { return to_list(flash_rows()); });
   m.def("nvfp4_rows", [] { return to_list(nvfp4_rows()); });
   m.def("flash_row_of", &py_flash_row_of, nb::arg("problem"), nb::kw_only(),
+        nb::arg("multiprocessors"));
+  m.def("nvfp4_row_of", &py_nvfp4_row_of, nb::arg("problem"), nb::kw_only(),
         nb::arg("multiprocessors"));
   m.def("why_not", &py_why_not, nb::arg("kernel"), nb::arg("problem").none() = nb::none(),
         nb::kw_only(), nb::arg("device_index") = 0);

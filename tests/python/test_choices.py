@@ -1,4 +1,4 @@
-"""flash's table of shapes, against what each of them was measured to take."""
+"""The tables of shapes of flash and nvfp4, against what each of them was measured to take."""
 
 import collections
 import json
@@ -6,10 +6,11 @@ import pathlib
 
 import pytest
 
-from tilewright._kernels import flash_row_of, flash_rows, problem_of
+from tilewright._kernels import flash_row_of, flash_rows, nvfp4_row_of, nvfp4_rows, problem_of
 
-RESULTS = pathlib.Path(__file__).parents[2] / "results/choices-flash.jsonl"
+RESULTS = pathlib.Path(__file__).parents[2] / "results"
 SLOWER_AT_MOST = 1.03
+SLOWER_AT_MOST_IN_NVFP4 = 1.08  # its conditions are few
 
 CASE = {
     "dtype": "bf16",
@@ -24,28 +25,45 @@ CASE = {
 }
 
 
-def slower_choices(lines):
-    """Where a row is faster by more than 3 % than the one that the table takes."""
+PRODUCT = {
+    "m": 16,
+    "n": 8192,
+    "k": 8192,
+    "l": 1,
+    "a_dtype": "bf16",
+    "b_dtype": "nvfp4",
+    "out_dtype": "bf16",
+}
+
+
+def slower_choices(lines, row_of=flash_row_of, at_most=SLOWER_AT_MOST):
+    """Where a row is faster by more than that than the one that the table takes."""
     times = collections.defaultdict(dict)
     for line in lines:
         case = json.dumps(line["case"], sort_keys=True)
         times[case][line["impl"].removeprefix("tilewright/")] = line["median_us"]
     slower = []
     for case, rows in times.items():
-        chosen = flash_row_of(json.loads(case))
+        chosen = row_of(json.loads(case))
         fastest = min(rows, key=rows.get)
         if chosen not in rows:
             slower.append(f"{case}: {chosen} was not measured")
-        elif rows[chosen] > SLOWER_AT_MOST * rows[fastest]:
+        elif rows[chosen] > at_most * rows[fastest]:
             ratio = rows[chosen] / rows[fastest]
             slower.append(f"{case}: {chosen} takes {ratio:.3f} times as long as {fastest}")
     return slower
 
 
-def test_the_table_takes_the_fastest_row():
-    if not RESULTS.exists():
-        pytest.skip(f"no {RESULTS.name}: tools/gpu choices makes it")
-    slower = slower_choices(map(json.loads, RESULTS.read_text().splitlines()))
+@pytest.mark.parametrize(
+    ("kernel", "row_of", "at_most"),
+    [
+        ("flash", flash_row_of, SLOWER_AT_MOST),
+        ("nvfp4", nvfp4_row_of, SLOWER_AT_MOST_IN_NVFP4),
+    ],
+)
+def test_the_table_takes_the_fastest_row(kernel, row_of, at_most):
+    results = RESULTS / f"choices-{kernel}.jsonl"
+    slower = slower_choices(map(json.loads, results.read_text().splitlines()), row_of, at_most)
     assert not slower, "\n".join(slower)
 
 
@@ -59,6 +77,14 @@ def test_three_per_cent_are_allowed(median_us, is_slower):
     ]
     assert bool(slower_choices(lines)) == is_slower
     assert "was not measured" in slower_choices(lines[1:])[0]
+
+
+def test_nvfp4_adds_up_columns_apart_only_where_it_may():
+    assert [row.name for row in nvfp4_rows()] == [f"nvfp4/{i}" for i in range(8)]
+    rows = {m: nvfp4_row_of(PRODUCT | {"m": m}) for m in (1, 8, 9, 32, 64, 256, 4096)}
+    assert rows[1] == rows[8] != rows[9]
+    assert len(set(rows.values())) == 6
+    assert nvfp4_row_of(PRODUCT | {"batch_invariant": True}) != nvfp4_row_of(PRODUCT)
 
 
 def test_rows_are_narrower_than_flash():

@@ -21,6 +21,23 @@ def lines_of(times, **case):
     ]
 
 
+def test_the_table_of_choices(root):
+    kernels = pytest.importorskip("tilewright._kernels")
+    lines = [
+        with_case(GEMM | {"impl": f"tilewright/nvfp4/{row}", "median_us": 10.0 + row}, m=m)
+        for m in (8, 16)
+        for row in range(3)
+    ]
+    write(root, lines)
+    page = root / "docs/worklog/page.md"
+    page.write_text("<!-- gemm-choices:gemm-race begin -->\n<!-- gemm-choices:gemm-race end -->\n")
+    text = rendered(root, page)
+    weight = f"{lines[0]['case']['n']} × {lines[0]['case']['k']}"
+    assert f"| {weight}, M | `nvfp4/0` | `nvfp4/1` | `nvfp4/2` |\n" in text
+    assert kernels.nvfp4_row_of(lines[0]["case"]) == "nvfp4/0"
+    assert "| 8 | **10.0** | 11.0 | 12.0 |\n| 16 | 10.0 | **11.0** | 12.0 |\n\nµs" in text
+
+
 @pytest.fixture
 def root(tmp_path):
     (tmp_path / "results").mkdir()

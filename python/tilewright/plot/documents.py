@@ -8,7 +8,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from tilewright.plot.gemm import gemm_table
+from tilewright.plot.gemm import gemm_choices_table, gemm_table
 from tilewright.plot.tables import (
     behind_table,
     choices_table,
@@ -22,7 +22,7 @@ from tilewright.plot.tables import (
 )
 
 NAME = (
-    r"(?:results|ratio|peers|behind|choices|gemm|plot|profile|counters|resources|library)"
+    r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|plot|profile|counters|resources|library)"
     r":[\w:.-]+"
 )
 BLOCK = re.compile(
@@ -56,6 +56,7 @@ def table(root: pathlib.Path, name: str) -> str:
     behind:FILE[:FILE...] their cases in which a peer is ahead
     choices:FILE          results/FILE.jsonl, of the rows of flash's table
     gemm:FILE             a race of matrix products
+    gemm-choices:FILE     results/FILE.jsonl, of the rows of nvfp4's table
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/budget.json
@@ -74,6 +75,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "ratio": (results, ratio_table),
         "choices": (results, choices_table),
         "gemm": (results, gemm_table),
+        "gemm-choices": (results, gemm_choices_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (budget, resources_table, first),

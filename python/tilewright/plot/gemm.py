@@ -92,6 +92,25 @@ def gemm_table(path: pathlib.Path) -> str:
     return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
 
 
+def gemm_choices_table(path: pathlib.Path) -> str:
+    """µs of the rows of nvfp4's table, a table for each weight. The one that the plan takes is in
+    bold."""
+    from tilewright._kernels import nvfp4_row_of  # the compiled plan
+
+    results = GemmResults.read(path)
+    chosen = {Product.of(line["case"]): nvfp4_row_of(line["case"]) for line in results.lines}
+    tables = []
+    for weight in dict.fromkeys(product.weight for product in chosen):
+        body = []
+        for product in (product for product in chosen if product.weight == weight):
+            times = {impl: number(results.times_us.get((product, impl))) for impl in results.impls}
+            times[chosen[product]] = f"**{times[chosen[product]]}**"
+            body.append([str(product.m), *times.values()])
+        header = [f"{weight}, M", *(f"`{impl}`" for impl in results.impls)]
+        tables.append(markdown(header, body, 0))
+    return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
+
+
 def _table_of(results: GemmResults, products: list[Product]) -> str:
     impls = [i for i in results.impls if any((p, i) in results.times_us for p in products)]
     has_peers = any(impl in results.peers for impl in impls)
