@@ -8,13 +8,13 @@
 //
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
-// Tiles     choices.hpp: 64 to 256 rows of the weight, 8 to 256 tokens, 128 columns a stage.
-// SMEM      sA stages x tokens x 128, 16-bit; sB stages x rows / 64 x 4608 bytes; 40 KB or less to
-//           turn sums in.
+// Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 512 columns a stage.
+// SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; 37 KB
+//           or less to add up and turn sums in.
 // Registers tokens / 2 accumulators, two fragments of 16.
 //
 //   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
-//   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release
+//   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
