@@ -76,3 +76,42 @@ def test_misaligned_rows_are_refused():
     x = torch.zeros(4, 72, device="cuda", dtype=torch.bfloat16)[:, 4:68]
     with pytest.raises(tilewright.InvalidArgumentError, match="x: starts 8 bytes past"):
         tilewright.quantize_nvfp4(x)
+
+
+def packed_weight(n=256, k=512):
+    codes, scales, global_scale = tilewright.quantize_nvfp4(torch.randn(n, k, device="cuda"))
+    return tilewright.prepack_nvfp4_weight(codes, scales), global_scale
+
+
+@pytest.mark.parametrize("m", [1, 40, 300])
+def test_products_of_expanded_tensors(m):
+    weight, scale = packed_weight()
+    a = torch.randn(m, 512, device="cuda").bfloat16()
+    expected = tilewright.gemm_nvfp4(a, weight, None, scale, n=256)
+    batch = tilewright.gemm_nvfp4(
+        a.expand(3, m, 512), weight.expand(3, *weight.shape), None, scale, n=256
+    )
+    assert torch.equal(batch, expected.expand(3, m, 256))
+    rows = tilewright.gemm_nvfp4(a[:1].expand(m, 512), weight, None, scale, n=256)
+    assert torch.equal(rows, rows[:1].expand(m, 256))
+
+
+@pytest.mark.parametrize("m", [4, 300])
+def test_a_graph_of_products_with_nvfp4_activations(m):
+    weight, scale = packed_weight()
+    codes, sfa, global_scale_a = tilewright.quantize_nvfp4(torch.randn(m, 512, device="cuda"))
+    out = torch.full((m, 256), float("nan"), device="cuda", dtype=torch.bfloat16)
+
+    def product(**options):
+        return tilewright.gemm_nvfp4(
+            codes, weight, None, scale, sfa=sfa, global_scale_a=global_scale_a, **options
+        )
+
+    expected = product(n=256)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product(out=out)
+    for _ in range(2):
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, expected)
