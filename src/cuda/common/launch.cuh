@@ -37,22 +37,36 @@ void launch(dim3 grid, int threads, std::size_t smem_bytes, Stream stream, const
   check(cudaGetLastError(), "kernel launch");
 }
 
-// The same in clusters of `cluster` blocks.
+struct LaunchOptions {
+  int cluster = 1;               // blocks
+  bool may_start_early = false;  // beside the launch before; the kernel waits for that by itself
+};
+
+// The same with options.
 template <auto kKernel, typename... Args>
-void launch_clusters(int cluster, dim3 grid, int threads, std::size_t smem_bytes, Stream stream,
-                     const Args&... args) {
+void launch_with(const LaunchOptions& options, dim3 grid, int threads, std::size_t smem_bytes,
+                 Stream stream, const Args&... args) {
   allow_smem<kKernel>(smem_bytes);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(options.cluster), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = smem_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes.data();
+  config.numAttrs = options.may_start_early ? 2 : 1;
   check(cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
+}
+
+// The same in clusters of `cluster` blocks.
+template <auto kKernel, typename... Args>
+void launch_clusters(int cluster, dim3 grid, int threads, std::size_t smem_bytes, Stream stream,
+                     const Args&... args) {
+  launch_with<kKernel>({.cluster = cluster}, grid, threads, smem_bytes, stream, args...);
 }
 
 // Calls f.template operator()<D>() for the D of the list that equals head_dim.

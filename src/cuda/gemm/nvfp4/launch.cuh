@@ -1,8 +1,6 @@
 // One shape of the kernel nvfp4, compiled and launched.
 #pragma once
 
-#include <array>
-
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/gemm/nvfp4/launch.hpp"
@@ -11,35 +9,25 @@
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
-// The tokens (K, M) as steps of 64 columns, of which a copy brings so many. Where K is no multiple
-// of 64, as one step of all columns, of which a copy brings 64.
+// The tokens as steps of 64 columns, in the place of heads, of which a copy brings so many. Where K
+// is no multiple of 64, as one step of all columns, of which a copy brings 64.
 inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int steps) {
-  constexpr std::uint64_t kElement_bytes = 2;
-  constexpr std::uint32_t kColumns = WeightTile::kColumns;
-  const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
-  const bool whole_steps = gemm.k % WeightTile::kColumns == 0;
-  const std::uint64_t row_bytes = size(gemm.k) * kElement_bytes;  // stands in where there is one
-  return {.size = {whole_steps ? kColumns : size(gemm.k), size(gemm.m),
-                   whole_steps ? size(gemm.k) / kColumns : 1, size(gemm.l)},
-          .stride_bytes = {gemm.m > 1 ? size(gemm.a_stride.row) * kElement_bytes : row_bytes,
-                           kColumns * kElement_bytes,
-                           gemm.l > 1 ? size(gemm.a_stride.batch) * kElement_bytes : row_bytes},
-          .box = {kColumns, static_cast<std::uint32_t>(tokens),
-                  whole_steps ? static_cast<std::uint32_t>(steps) : 1, 1},
-          .swizzle = TmaSwizzle::b128};
+  constexpr int kColumns = WeightTile::kColumns;
+  const OuterStrides stride{
+      .batch = gemm.a_stride.batch, .seq = gemm.a_stride.row, .head = kColumns};
+  if (gemm.k % kColumns != 0) {
+    return tile_map_spec(gemm.l, gemm.m, 1, gemm.k, stride, tokens, TmaSwizzle::b128);
+  }
+  TensorMapSpec spec =
+      tile_map_spec(gemm.l, gemm.m, gemm.k / kColumns, kColumns, stride, tokens, TmaSwizzle::b128);
+  spec.box[2] = static_cast<std::uint32_t>(steps);
+  return spec;
 }
 
-// C as (N, M), which consumers write 64 rows of the weight and some tokens at a time.
+// C, which consumers write 64 rows of the weight and some tokens at a time.
 inline TensorMapSpec output_map_spec(const GemmNvfp4Params& gemm) {
-  constexpr std::uint64_t kElement_bytes = 2;
-  const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
-  const std::uint64_t row_bytes = size(gemm.n) * kElement_bytes;  // stands in where there is one
-  const std::uint64_t stride = gemm.m > 1 ? size(gemm.c_stride.row) * kElement_bytes : row_bytes;
-  return {.size = {size(gemm.n), size(gemm.m), 1, size(gemm.l)},
-          .stride_bytes = {stride, stride,
-                           gemm.l > 1 ? size(gemm.c_stride.batch) * kElement_bytes : row_bytes},
-          .box = {TileStore::kRows, TileStore::kPassTokens, 1, 1},
-          .swizzle = TmaSwizzle::b128};
+  const OuterStrides stride{.batch = gemm.c_stride.batch, .seq = gemm.c_stride.row, .head = 0};
+  return tile_map_spec(gemm.l, gemm.m, 1, gemm.n, stride, TileStore::kPassTokens, TmaSwizzle::b128);
 }
 
 // Packed weight tiles as the copy engine sees them: lines of 256 bytes, kTileLines of them a tile;
@@ -76,23 +64,9 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                        .partial = partial,
                        .access = access,
                        .k_is_whole_steps = gemm.k % WeightTile::kColumns == 0};
-  constexpr auto kKernel = nvfp4<kIndex, Element>;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(plan.schedule.workers * C.cluster);
-  config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = sizeof(SharedStorage<kIndex, Element>);
-  config.stream = stream;
-  std::array<cudaLaunchAttribute, 2> attributes{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = C.cluster;
-  attributes[0].val.clusterDim.y = 1;
-  attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes.data();
-  config.numAttrs = a_is_being_made ? 2 : 1;
-  allow_smem<kKernel>(config.dynamicSmemBytes);
-  check(cudaLaunchKernelEx(&config, kKernel, p, map_a, map_b, map_c), "kernel launch");
+  launch_with<nvfp4<kIndex, Element>>(
+      {.cluster = C.cluster, .may_start_early = a_is_being_made}, plan.schedule.workers * C.cluster,
+      S::kThreads, sizeof(SharedStorage<kIndex, Element>), stream, p, map_a, map_b, map_c);
 }
 
 }  // namespace nvfp4_gemm

@@ -3,7 +3,7 @@
 //
 //   pass p   stmatrix to lines p % 3 | all are there | a thread: store p, wait for store p - 1
 //
-// So whoever has passed the second barrier of pass p knows that store p - 2 has been read, whose
+// So whoever has passed the barrier of pass p knows that store p - 2 has been read, whose
 // lines are those of pass p + 1.
 #pragma once
 
@@ -36,7 +36,7 @@ struct TileStore {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const bool stores = warp == 0 && lane == 0;
     // Of the matrices that stmatrix writes, lane / 8 counts: rows g, g + 8, the same of eight
-    // tokens on. The copy engine finds eight bytes of a line swizzled by the line's number.
+    // tokens on. The copy engine expects a line's 16-byte pieces swizzled by the line's number.
     const int token = lane / 16 * 8 + lane % 8;
     const int place = (2 * warp + lane / 8 % 2) ^ token % 8;
     if (stores) {
