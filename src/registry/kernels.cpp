@@ -177,6 +177,9 @@ constexpr auto kNvfp4Rows = [] {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows[i].name = kNvfp4RowNames[i];
     rows[i].summary = "nvfp4 in this row of its table";
+    if (!cuda::kNvfp4Choices[i].takes_fp32()) {
+      rows[i].out_dtypes = kHalves;
+    }
   }
   return rows;
 }();

@@ -151,6 +151,25 @@ TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
   }
 }
 
+// Sums so long that they are set aside several times, in parts of tiles and in whole ones.
+TEST_P(GemmNvfp4Gpu, IsAsExactInLongSums) {
+  for (const bool batch_invariant : {false, true}) {
+    for (const std::int64_t m : {3, 60, 130}) {
+      const GemmCase c{.m = m,
+                       .n = 80,
+                       .k = 18496,
+                       .l = 2,
+                       .c_dtype = DType::fp32,
+                       .b_is_packed = GetParam() != "nvfp4_simple",
+                       .batch_invariant = batch_invariant,
+                       .seed = static_cast<std::uint64_t>(m)};
+      if (takes(c)) {
+        expect_right(c);
+      }
+    }
+  }
+}
+
 TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
   const GemmCase c{.m = 300,
                    .n = 336,

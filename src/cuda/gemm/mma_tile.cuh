@@ -72,6 +72,23 @@ class WarpTile {
     }
   }
 
+  // Adds the sums so far to the total, rounded to nearest, and starts anew: tensor cores cut off
+  // what does not fit a sum, always towards zero, so that a long one loses more than its roundings
+  // would.
+  __device__ void add_to_total() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          total_[i][j][e] += rC_[i][j][e];
+          rC_[i][j][e] = 0.0f;
+        }
+      }
+    }
+  }
+
   // Calls f(row, column, value) for this thread's elements, counted from the block's first.
   template <typename F>
   __device__ void for_each(F&& f) const {
@@ -82,7 +99,7 @@ class WarpTile {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           f(row0_ + 16 * i + lane_ / 4 + e / 2 * 8, column0_ + 8 * j + lane_ % 4 * 2 + e % 2,
-            rC_[i][j][e]);
+            total_[i][j][e] + rC_[i][j][e]);
         }
       }
     }
@@ -100,6 +117,7 @@ class WarpTile {
   int row0_;
   int column0_;
   float rC_[2][4][4] = {};
+  float total_[2][4][4] = {};
 };
 
 }  // namespace tilewright::cuda

@@ -8,12 +8,13 @@
 //
 //   for each tile of K:
 //     load A -> sA | load codes, scale, multiply -> sB | ldmatrix | mma: C += sA sB^T
-//   C * 2^20 * global scale + bias + residual -> C's dtype
+//     every 512 columns: total += C, C = 0
+//   total * 2^20 * global scale + bias + residual -> C's dtype
 //
 // Source    the NVFP4 article by NVIDIA, part 2: "NVFP4 and scale factors"; tilewright/gemm.hpp.
 // Tiles     Br = Bc = Bk = 64; 128 threads, four warps of 32 x 32 of C.
 // SMEM      sA, sB 64 x 64 BF16: 16 KB.
-// Registers 32 accumulators a thread.
+// Registers 32 accumulators and 32 totals a thread.
 // Limits    BF16 activations; K a multiple of 64, rows aligned to 16 bytes. A tile of B is
 //           dequantised anew by every block that needs it, and nothing overlaps.
 // Worklog   docs/worklog/nvfp4-gemm.md
@@ -31,6 +32,7 @@ namespace nvfp4_simple {
 constexpr float kScaleFactor = 0x1p106f;
 constexpr float kSumFactor = 0x1p20f;
 constexpr int kRowBlocks = kMmaTile / nvfp4::kBlock;
+constexpr int kColumnsOfSum = 512;
 
 struct SharedStorage {
   SwizzledTile sA;
@@ -119,6 +121,9 @@ __global__ void __launch_bounds__(kMmaThreads)
     __syncthreads();
     warp.multiply(shared.sA, shared.sB);
     __syncthreads();  // nobody reads the tiles any more
+    if ((k0 + kMmaTile) % kColumnsOfSum == 0) {
+      warp.add_to_total();
+    }
   }
   warp.for_each([&](int row, int column, float sum) {
     if (row0 + row < p.m && column0 + column < p.n) {

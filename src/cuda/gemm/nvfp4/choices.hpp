@@ -28,6 +28,8 @@ struct Nvfp4Choice {
 
   constexpr int rows() const { return 64 * row_consumers; }  // of a tile
   constexpr bool is_large() const { return tokens == 256; }
+  // That takes totals beside the sums, for which large tiles have no registers left.
+  constexpr bool takes_fp32() const { return !is_large(); }
   constexpr int steps() const { return is_large() ? 1 : 2; }  // of 64 columns, for a consumer
   constexpr int columns() const { return 64 * steps() * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.

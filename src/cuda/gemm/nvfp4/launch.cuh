@@ -46,10 +46,9 @@ inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Cho
       .swizzle = TmaSwizzle::none};
 }
 
-template <int kIndex, typename Element>
+template <typename S>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
                   bool a_is_being_made, Stream stream) {
-  using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
   const CUtensorMap map_a =
       encode_tensor_map(gemm.a, token_map_spec(gemm, S::kShareTokens, S::kShareSteps));
@@ -64,9 +63,20 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                        .partial = partial,
                        .access = access,
                        .k_is_whole_steps = gemm.k % WeightTile::kColumns == 0};
-  launch_with<nvfp4<kIndex, Element>>(
-      {.cluster = C.cluster, .may_start_early = a_is_being_made}, plan.schedule.workers * C.cluster,
-      S::kThreads, sizeof(SharedStorage<kIndex, Element>), stream, p, map_a, map_b, map_c);
+  launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = a_is_being_made},
+                        plan.schedule.workers * C.cluster, S::kThreads, sizeof(SharedStorage<S>),
+                        stream, p, map_a, map_b, map_c);
+}
+
+template <int kIndex, typename Element>
+void launch_element(const GemmNvfp4Params& p, const Nvfp4Plan& plan, const PartialSums& partial,
+                    bool a_is_being_made, Stream stream) {
+  if constexpr (kNvfp4Choices[kIndex].takes_fp32()) {
+    if (p.c_dtype == DType::fp32) {
+      return launch_shape<Shape<kIndex, Element, true>>(p, plan, partial, a_is_being_made, stream);
+    }
+  }
+  launch_shape<Shape<kIndex, Element, false>>(p, plan, partial, a_is_being_made, stream);
 }
 
 }  // namespace nvfp4_gemm
@@ -75,9 +85,9 @@ template <int kIndex>
 void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
                          const PartialSums& partial, bool a_is_being_made, Stream stream) {
   if (p.a_dtype == DType::fp16) {
-    nvfp4_gemm::launch_shape<kIndex, cute::half_t>(p, plan, partial, a_is_being_made, stream);
+    nvfp4_gemm::launch_element<kIndex, cute::half_t>(p, plan, partial, a_is_being_made, stream);
   } else {
-    nvfp4_gemm::launch_shape<kIndex, cute::bfloat16_t>(p, plan, partial, a_is_being_made, stream);
+    nvfp4_gemm::launch_element<kIndex, cute::bfloat16_t>(p, plan, partial, a_is_being_made, stream);
   }
 }
 

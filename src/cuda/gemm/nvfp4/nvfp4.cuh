@@ -11,7 +11,7 @@
 // Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 512 columns a stage.
 // SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; 37 KB
 //           or less to add up and turn sums in.
-// Registers tokens / 2 accumulators, two fragments of 16.
+// Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
 //
 //   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
@@ -48,9 +48,11 @@ inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 // Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
 enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kRowsBarrier };
 
-// The compile-time side of choice kIndex.
-template <int kIndex, typename Element>
+// The compile-time side of choice kIndex, where C is FP32 or has 16 bits.
+template <int kIndex, typename Operand, bool kFp32>
 struct Shape {
+  using Element = Operand;  // of A, and of the weight in registers
+  static constexpr bool kHasTotals = kFp32;
   static constexpr Nvfp4Choice C = kNvfp4Choices[kIndex];
   static constexpr int kConsumers = C.row_consumers * C.column_consumers;
   static constexpr int kConsumerThreads = kConsumers * 128;
@@ -63,6 +65,9 @@ struct Shape {
   using Barrier = cutlass::arch::NamedBarrier;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kAccumulators = C.tokens / 2;  // of a thread
+  // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
+  // sum, always towards zero: a relative 0.7e-6 of 1024 columns, and more of more.
+  static constexpr int kChunksOfSum = 1024 / (64 * C.steps());
   // Chunks that consumer 0 is ahead of consumer 1.
   static constexpr int kLead = C.is_large() ? 2 : 0;
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
@@ -77,7 +82,7 @@ struct Shape {
       decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<Element>{},
                              cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
   using Position = RingPosition<C.stages>;
-  using Epilogue = WarpEpilogue<C.tokens>;
+  using Epilogue = WarpEpilogue<C.tokens, kFp32>;
   using Sums = WarpSums<C.row_consumers * 128, kAccumulators>;
 };
 
@@ -89,10 +94,9 @@ struct ColumnSums {
 template <int kRowConsumers, int kAccumulators>
 struct ColumnSums<kRowConsumers, 0, kAccumulators> {};
 
-template <int kIndex, typename Element>
+template <typename S>
 struct SharedStorage {
-  using S = Shape<kIndex, Element>;
-  alignas(1024) Element sA[S::C.stages][S::kColumnSteps][S::C.tokens * 64];
+  alignas(1024) typename S::Element sA[S::C.stages][S::kColumnSteps][S::C.tokens * 64];
   alignas(128) char sB[S::C.stages][S::C.row_consumers][S::kColumnSteps * WeightTile::k_bytes];
   // Where consumers turn their sums: each warp by itself, or all of a large tile's together.
   using Turn = std::conditional_t<S::C.is_large(), TileStore::Stage,
@@ -112,9 +116,9 @@ struct KernelParams {
 };
 
 // The first row and token of this block's share of a tile.
-template <int kIndex, typename Element>
+template <typename S>
 __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
-  constexpr Nvfp4Choice C = Shape<kIndex, Element>::C;
+  constexpr Nvfp4Choice C = S::C;
   const TileOrder::Position at = order.at(tile);
   const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
   return {.row = (at.row_tile * C.cluster + rank) * C.rows(),
@@ -123,11 +127,10 @@ __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
 }
 
 // One thread asks for everything that the consumers will read.
-template <int kIndex, typename Element>
+template <typename S>
 class Loader {
  public:
-  using S = Shape<kIndex, Element>;
-  using Shared = SharedStorage<kIndex, Element>;
+  using Shared = SharedStorage<S>;
 
   __device__ Loader(Shared& shared, const KernelParams& p, const CUtensorMap& map_a,
                     const CUtensorMap& map_b, int worker)
@@ -137,7 +140,7 @@ class Loader {
     typename S::Position at;
     bool has_tokens = false;  // those that the launch before may still be at work on
     for (TilePart part; walk_.next(p_.schedule, part);) {
-      origin_ = origin_of<kIndex, Element>(p_.order, part.tile);
+      origin_ = origin_of<S>(p_.order, part.tile);
       for (int chunk = part.begin; chunk < part.end; ++chunk) {
         load_weights(at, chunk);
         if (!has_tokens) {
@@ -179,8 +182,8 @@ class Loader {
     }
   }
 
-  __device__ void copy_tokens(const typename S::Position& at, Element* target, int column,
-                              int token, int step) {
+  __device__ void copy_tokens(const typename S::Position& at, typename S::Element* target,
+                              int column, int token, int step) {
     auto* const full = reinterpret_cast<std::uint64_t*>(&shared_.ring.full[at.stage]);
     if constexpr (C.cluster == 1) {
       SM90_TMA_LOAD_4D::copy(&map_a_, full, kNoHint, target, column, token, step, origin_.batch);
@@ -199,10 +202,9 @@ class Loader {
 };
 
 // Adds the sums of the consumers of other columns to those of the first.
-template <int kIndex, typename Element, typename Accumulator>
-__device__ void add_up_columns(SharedStorage<kIndex, Element>& shared, int row_consumer,
-                               int column_consumer, int thread, Accumulator& sums) {
-  using S = Shape<kIndex, Element>;
+template <typename S, typename Accumulator>
+__device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int column_consumer,
+                               int thread, Accumulator& sums) {
   constexpr int kThreads = S::C.column_consumers * 128;
   const int barrier = kRowsBarrier + row_consumer;
   if (column_consumer > 0) {
@@ -230,11 +232,10 @@ __device__ void add_up_columns(SharedStorage<kIndex, Element>& shared, int row_c
 }
 
 // A large tile's sums, to C by the copy engine. `origin.row` is the warp's.
-template <int kIndex, typename Element, typename Accumulator, typename Inputs>
-__device__ void store_tile(SharedStorage<kIndex, Element>& shared, const KernelParams& p,
+template <typename S, typename Accumulator, typename Inputs>
+__device__ void store_tile(SharedStorage<S>& shared, const KernelParams& p,
                            const CUtensorMap& map_c, int row_consumer, Accumulator& sums,
                            const TileOrigin& origin, const Inputs& inputs) {
-  using S = Shape<kIndex, Element>;
   S::Epilogue::scale(p.gemm, sums, origin.batch, inputs);
   const TileOrigin tile{.row = origin.row / WeightTile::kRows * WeightTile::kRows,
                         .token = origin.token,
@@ -250,11 +251,20 @@ __device__ void store_tile(SharedStorage<kIndex, Element>& shared, const KernelP
   }
 }
 
+// Adds the sums to the totals, rounded to nearest, and starts anew.
+template <typename Sums, typename Totals>
+__device__ void add_to_totals(Sums& sums, Totals& totals) {
+#pragma unroll
+  for (int i = 0; i < size(sums); ++i) {
+    totals(i) += sums(i);
+    sums(i) = 0.0f;
+  }
+}
+
 // A warpgroup: the sums of its rows and columns, over the chunks of each part.
-template <int kIndex, typename Element>
-__device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelParams& p,
-                        const CUtensorMap& map_c, int worker, int consumer) {
-  using S = Shape<kIndex, Element>;
+template <typename S>
+__device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_c,
+                        int worker, int consumer) {
   constexpr Nvfp4Choice C = S::C;
   const int thread = static_cast<int>(threadIdx.x % 128);
   typename S::TiledMma mma;
@@ -262,10 +272,11 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
   const auto tA = slice.make_fragment_B(
       slice.partition_B(make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename S::LayoutA{})));
   auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{});
-  const auto sums = make_tensor(acc.data(), make_layout(size(acc)));
+  auto sums = make_tensor(acc.data(), make_layout(size(acc)));
+  auto totals = make_fragment_like(sums);  // of FP32 results
   const int row_consumer = consumer / C.column_consumers;
   const int column_consumer = consumer % C.column_consumers;
-  decltype(weight_fragment<Element>()) fragments[2];  // take turns
+  decltype(weight_fragment<typename S::Element>()) fragments[2];  // take turns
   const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
 
   int lead = consumer == 0 ? S::kLead : 0;  // chunks that it is still to go ahead
@@ -275,7 +286,7 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
   typename S::Position at;
   PartWalk walk(p.schedule, worker);
   for (TilePart part; walk.next(p.schedule, part);) {
-    TileOrigin origin = origin_of<kIndex, Element>(p.order, part.tile);
+    TileOrigin origin = origin_of<S>(p.order, part.tile);
     origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
     const bool finishes = part.end == p.schedule.chunks;
     typename S::Epilogue::Inputs inputs{};
@@ -284,6 +295,9 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
     }
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
     clear(acc);
+    if constexpr (S::kHasTotals) {
+      clear(totals);
+    }
     typename S::Position previous = at;
     const auto compute_chunk = [&](int chunk, auto first_fragment) {
       constexpr int kSteps = C.steps();
@@ -298,7 +312,7 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         auto& fragment = fragments[(first_fragment + step) % 2];
-        dequantize_tile<Element>(packed[step], fragment);
+        dequantize_tile<typename S::Element>(packed[step], fragment);
         wgmma_issue<true>(mma, fragment, tA(_, _, _, first_tile + step, at.stage), acc);
         wgmma_wait<1>(acc);
         if (step == 0 && chunk > 0) {
@@ -314,6 +328,12 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
     if constexpr (C.steps() == 2) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
         compute_chunk(chunk, Int<0>{});
+        if constexpr (S::kHasTotals) {
+          if (chunk % S::kChunksOfSum == S::kChunksOfSum - 1) {
+            wgmma_wait<0>(acc);
+            add_to_totals(sums, totals);
+          }
+        }
       }
     } else {
       for (int chunk = 0;;) {  // fragments take turns
@@ -329,6 +349,9 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
     }
     wgmma_wait<0>(acc);
     shared.ring.release(previous);
+    if constexpr (S::kHasTotals) {
+      add_to_totals(totals, sums);
+    }
 
     if constexpr (C.column_consumers > 1) {
       add_up_columns(shared, row_consumer, column_consumer, thread, sums);
@@ -362,14 +385,13 @@ __device__ void compute(SharedStorage<kIndex, Element>& shared, const KernelPara
   }
 }
 
-template <int kIndex, typename Element>
-__global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
+template <typename S>
+__global__ void __launch_bounds__(S::kThreads, 1)
     nvfp4(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap map_a,
           const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_c) {
-  using S = Shape<kIndex, Element>;
   constexpr Nvfp4Choice C = S::C;
   extern __shared__ __align__(1024) char raw[];
-  auto& shared = *reinterpret_cast<SharedStorage<kIndex, Element>*>(raw);
+  auto& shared = *reinterpret_cast<SharedStorage<S>*>(raw);
   if (threadIdx.x == 32) {
     prefetch_tma_descriptor(&map_a);
     prefetch_tma_descriptor(&map_b);
@@ -394,7 +416,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
       cutlass::arch::warpgroup_reg_dealloc<S::kProducerRegisters>();
     }
     if (threadIdx.x == 0) {
-      Loader<kIndex, Element>(shared, p, map_a, map_b, worker).run();
+      Loader<S>(shared, p, map_a, map_b, worker).run();
     }
     __syncwarp();
   } else {

@@ -39,6 +39,9 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   if (p.batch_invariant && choice.column_consumers > 1) {
     return false;
   }
+  if (p.c_dtype == DType::fp32 && !choice.takes_fp32()) {
+    return false;
+  }
   if (choice.use == Nvfp4Use::any) {
     return true;
   }
