@@ -88,7 +88,7 @@ __device__ inline int lane_asked_anew() {
   return lane;
 }
 
-template <int kTokens, bool kFp32>
+template <int kTokens>
 class WarpEpilogue {
  public:
   static constexpr int kRows = 16;
@@ -113,7 +113,7 @@ class WarpEpilogue {
   __device__ static Inputs load(const GemmNvfp4Params& p, const EpilogueAccess& access,
                                 const TileOrigin& origin) {
     Inputs inputs{};
-    if (kFp32 || !access.in_lines || origin.row >= p.n) {
+    if (!access.in_lines || origin.row >= p.n) {
       return inputs;
     }
     const GlobalScales scales_b(p.global_b, origin.batch);
@@ -152,14 +152,14 @@ class WarpEpilogue {
     if (origin.row >= p.n) {
       return;
     }
-    if constexpr (kFp32) {
-      write_quads<float>(p, access.in_quads, stage, acc, origin);
-    } else if (kTokens < 256 && access.in_lines) {
+    if (kTokens < 256 && access.in_lines) {
       if (p.c_dtype == DType::bf16) {
         write_lines<__nv_bfloat16>(p, stage, acc, origin, inputs);
       } else {
         write_lines<__half>(p, stage, acc, origin, inputs);
       }
+    } else if (p.c_dtype == DType::fp32) {
+      write_quads<float>(p, access.in_quads, stage, acc, origin);
     } else if (p.c_dtype == DType::bf16) {
       write_quads<__nv_bfloat16>(p, access.in_quads, stage, acc, origin);
     } else {

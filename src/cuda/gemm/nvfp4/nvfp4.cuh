@@ -82,7 +82,7 @@ struct Shape {
       decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<Element>{},
                              cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
   using Position = RingPosition<C.stages>;
-  using Epilogue = WarpEpilogue<C.tokens, kFp32>;
+  using Epilogue = WarpEpilogue<C.tokens>;
   using Sums = WarpSums<C.row_consumers * 128, kAccumulators>;
 };
 
