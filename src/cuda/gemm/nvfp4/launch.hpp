@@ -10,8 +10,8 @@ namespace tilewright::cuda {
 
 // Sums of parts of a tile on their way to its owner: partial_sums.cuh.
 struct PartialSums {
-  float* sums = nullptr;           // [slots][threads * accumulators of a thread]
-  std::uint64_t* flags = nullptr;  // [slots][warps]
+  float* sums = nullptr;           // [blocks][threads * accumulators of a thread]
+  std::uint64_t* flags = nullptr;  // [blocks]
   std::uint64_t epoch = 0;         // by which a flag says that the sums are there; not 0
 };
 

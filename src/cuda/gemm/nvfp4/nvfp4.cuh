@@ -14,6 +14,7 @@
 // Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
 //
 //   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
+//   warp 1            announce to other blocks the sums for them, watch for those from them
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
@@ -46,7 +47,7 @@ using namespace cute;
 inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 
 // Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
-enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kRowsBarrier };
+enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
 
 // The compile-time side of choice kIndex, where C is FP32 or has 16 bits.
 template <int kIndex, typename Operand, bool kFp32>
@@ -83,7 +84,8 @@ struct Shape {
                              cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
   using Position = RingPosition<C.stages>;
   using Epilogue = WarpEpilogue<C.tokens>;
-  using Sums = WarpSums<C.row_consumers * 128, kAccumulators>;
+  using Sums = SumSlots<C.row_consumers * 128, kAccumulators>;
+  static constexpr int kCourierThreads = C.row_consumers * 128 + 32;  // with those it serves
 };
 
 // Of the consumers of all columns but the first.
@@ -201,6 +203,32 @@ class Loader {
   TileOrigin origin_{};
 };
 
+// The slots of the sums for a tile from its other parts, and of a part's own.
+template <typename S>
+__device__ SlotRange slots_of(const GemmSchedule& schedule, int tile, int worker) {
+  const int rank = S::C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+  return {.first = first_worker(schedule, tile, worker) * S::C.cluster + rank,
+          .end = worker * S::C.cluster + rank,
+          .step = S::C.cluster};
+}
+
+// A warp's part in handing over sums, of which each worker does at most one and receives some for
+// at most one tile.
+template <typename S>
+__device__ void carry_sums(const KernelParams& p, int worker) {
+  const Courier courier(p.partial);
+  PartWalk walk(p.schedule, worker);
+  for (TilePart part; walk.next(p.schedule, part);) {
+    if (part.end < p.schedule.chunks) {
+      S::Barrier::sync(S::kCourierThreads, kStoredBarrier);
+      courier.announce(static_cast<int>(blockIdx.x));
+    } else if (part.begin > 0) {
+      courier.await(slots_of<S>(p.schedule, part.tile, worker));
+      S::Barrier::arrive(S::kCourierThreads, kArrivedBarrier);
+    }
+  }
+}
+
 // Adds the sums of the consumers of other columns to those of the first.
 template <typename S, typename Accumulator>
 __device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int column_consumer,
@@ -277,7 +305,6 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   const int row_consumer = consumer / C.column_consumers;
   const int column_consumer = consumer % C.column_consumers;
   decltype(weight_fragment<typename S::Element>()) fragments[2];  // take turns
-  const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
 
   int lead = consumer == 0 ? S::kLead : 0;  // chunks that it is still to go ahead
   if (S::kLead > 0 && consumer > 0) {
@@ -361,12 +388,13 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
     }
     const typename S::Sums exchange(p.partial, row_consumer * 128 + thread);
     if (!finishes) {
-      exchange.hand_over(worker * C.cluster + rank, sums);
+      exchange.store(static_cast<int>(blockIdx.x), sums);
+      S::Barrier::arrive(S::kCourierThreads, kStoredBarrier);
       continue;
     }
     if (part.begin > 0) {
-      const int first = first_worker(p.schedule, part.tile, worker);
-      exchange.add({first * C.cluster + rank, worker * C.cluster + rank, C.cluster}, sums);
+      S::Barrier::sync(S::kCourierThreads, kArrivedBarrier);
+      exchange.add(slots_of<S>(p.schedule, part.tile, worker), sums);
     }
     if constexpr (C.is_large()) {
       if (p.access.in_tiles) {
@@ -417,6 +445,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
     if (threadIdx.x == 0) {
       Loader<S>(shared, p, map_a, map_b, worker).run();
+    } else if (threadIdx.x / 32 == 1) {
+      carry_sums<S>(p, worker);
     }
     __syncwarp();
   } else {

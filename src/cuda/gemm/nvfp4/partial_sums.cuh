@@ -1,6 +1,9 @@
-// Sums of parts of a tile on their way to the tile's owner, through global memory. Each warp hands
-// over its share of the accumulators by itself; its flag then says that they are there, by the
-// launch's epoch, and whoever reads them clears it.
+// Sums of parts of a tile on their way to the tile's owner, through global memory.
+//
+// Consumers store their sums and go on. To make sure that all have been stored, and to see that
+// those of other blocks have, takes long; that is up to a warp that has nothing else to do, the
+// courier. Between it and the consumers of its block is a barrier, between couriers a flag for each
+// slot: the launch's epoch says that the sums are there, and whoever reads it clears it.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +19,26 @@ struct SlotRange {
   int step;
 };
 
-// One warp's view: `thread` and kThreads count those of all warps that hand over.
+// A thread's accumulators in slots of those of kThreads threads; neighbours' groups of four lie
+// side by side.
 template <int kThreads, int kAccumulators>
-class WarpSums {
+class SumSlots {
  public:
   static_assert(kAccumulators % 4 == 0);
 
-  __device__ WarpSums(const PartialSums& partial, int thread)
+  __device__ SumSlots(const PartialSums& partial, int thread)
       : partial_(partial), thread_(thread) {}
 
   template <typename Accumulator>
-  __device__ void hand_over(int slot, const Accumulator& acc) const {
+  __device__ void store(int slot, const Accumulator& acc) const {
 #pragma unroll
     for (int i = 0; i < kAccumulators; i += 4) {
       __stcg(at(slot, i), make_float4(acc(i), acc(i + 1), acc(i + 2), acc(i + 3)));
-    }
-    __syncwarp();
-    if (thread_ % 32 == 0) {
-      asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(flag(slot)),
-                   "l"(partial_.epoch)
-                   : "memory");
     }
   }
 
   template <typename Accumulator>
   __device__ void add(const SlotRange& slots, Accumulator& acc) const {
-    wait(slots);
     constexpr int kAhead = kAccumulators <= 16 ? 4 : 1;  // slots on their way
 #pragma unroll kAhead
     for (int slot = slots.first; slot < slots.end; slot += slots.step) {
@@ -57,9 +54,34 @@ class WarpSums {
   }
 
  private:
+  __device__ float4* at(int slot, int i) const {
+    return reinterpret_cast<float4*>(partial_.sums +
+                                     std::int64_t{slot} * kThreads * kAccumulators) +
+           (i / 4 * kThreads + thread_);
+  }
+
+  const PartialSums& partial_;
+  int thread_;
+};
+
+// To be called by a whole warp.
+class Courier {
+ public:
+  __device__ explicit Courier(const PartialSums& partial) : partial_(partial) {}
+
+  // What the warp knows to be stored is there for whoever sees the flag.
+  __device__ void announce(int slot) const {
+    if (threadIdx.x % 32 == 0) {
+      asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(flag(slot)),
+                   "l"(partial_.epoch)
+                   : "memory");
+    }
+    __syncwarp();
+  }
+
   // A lane watches one of 32 flags at a time.
-  __device__ void wait(const SlotRange& slots) const {
-    for (int slot = slots.first + thread_ % 32 * slots.step; slot < slots.end;
+  __device__ void await(const SlotRange& slots) const {
+    for (int slot = slots.first + static_cast<int>(threadIdx.x) % 32 * slots.step; slot < slots.end;
          slot += 32 * slots.step) {
       std::uint64_t* const watched = flag(slot);
       std::uint64_t seen = 0;
@@ -71,17 +93,10 @@ class WarpSums {
     __syncwarp();
   }
 
-  __device__ float4* at(int slot, int i) const {
-    return reinterpret_cast<float4*>(partial_.sums +
-                                     std::int64_t{slot} * kThreads * kAccumulators) +
-           (i / 4 * kThreads + thread_);
-  }
-  __device__ std::uint64_t* flag(int slot) const {
-    return partial_.flags + (slot * (kThreads / 32) + thread_ / 32);
-  }
+ private:
+  __device__ std::uint64_t* flag(int slot) const { return partial_.flags + slot; }
 
   const PartialSums& partial_;
-  int thread_;
 };
 
 }  // namespace tilewright::cuda

@@ -103,7 +103,6 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
 
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
   constexpr std::size_t kAlignment_bytes = 256;
-  constexpr std::size_t kWarpsOfConsumer = 4;
   const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
   Nvfp4Workspace workspace{};
   const auto place = [&](std::size_t bytes) {
@@ -115,8 +114,7 @@ Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
   const std::size_t slots =
       plan.schedule.shared_tiles > 0 ? size(plan.schedule.workers) * size(choice.cluster) : 0;
   workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
-  workspace.flags =
-      place(slots * size(choice.row_consumers) * kWarpsOfConsumer * sizeof(std::uint64_t));
+  workspace.flags = place(slots * sizeof(std::uint64_t));
   workspace.activations = place(
       p.a_dtype == DType::e2m1x2 ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
   return workspace;

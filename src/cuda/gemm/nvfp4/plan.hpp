@@ -26,7 +26,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& problem, int sms, std::optional<int> row
 // Where the workspace's parts lie, in bytes from its start.
 struct Nvfp4Workspace {
   std::size_t sums;         // of parts of tiles, FP32
-  std::size_t flags;        // 8 bytes a warp
+  std::size_t flags;        // 8 bytes a block
   std::size_t activations;  // (L, M, K) bf16, where a is NVFP4
   std::size_t bytes;
 };
