@@ -66,6 +66,11 @@ struct Shape {
   using Barrier = cutlass::arch::NamedBarrier;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kAccumulators = C.tokens / 2;  // of a thread
+  // Once columns have been added up, so many consumers of the same rows share the tokens out, at
+  // least eight for each.
+  static constexpr int kSharers = std::min(C.column_consumers, C.tokens / 8);
+  static constexpr int kOwnTokens = C.tokens / kSharers;
+  static constexpr int kOwnSums = kAccumulators / kSharers;
   // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
   // sum, always towards zero: a relative 0.7e-6 of 1024 columns, and more of more.
   static constexpr int kChunksOfSum = 1024 / (64 * C.steps());
@@ -83,18 +88,19 @@ struct Shape {
       decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<Element>{},
                              cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
   using Position = RingPosition<C.stages>;
-  using Epilogue = WarpEpilogue<C.tokens>;
-  using Sums = SumSlots<C.row_consumers * 128, kAccumulators>;
-  static constexpr int kCourierThreads = C.row_consumers * 128 + 32;  // with those it serves
+  using Epilogue = WarpEpilogue<kOwnTokens>;
+  static constexpr int kOwners = C.row_consumers * kSharers;
+  using Sums = SumSlots<kOwners * 128, kOwnSums>;
+  static constexpr int kCourierThreads = kOwners * 128 + 32;  // with those it serves
 };
 
-// Of the consumers of all columns but the first.
-template <int kRowConsumers, int kOthers, int kAccumulators>
+// For each sharer the sums of its tokens from the consumers of other columns.
+template <typename S, int kOthers = S::C.column_consumers - 1>
 struct ColumnSums {
-  float4 at[kRowConsumers][kOthers][kAccumulators / 4][128];
+  float4 at[S::C.row_consumers][S::kSharers][kOthers][S::kOwnSums / 4][128];
 };
-template <int kRowConsumers, int kAccumulators>
-struct ColumnSums<kRowConsumers, 0, kAccumulators> {};
+template <typename S>
+struct ColumnSums<S, 0> {};
 
 template <typename S>
 struct SharedStorage {
@@ -103,8 +109,8 @@ struct SharedStorage {
   // Where consumers turn their sums: each warp by itself, or all of a large tile's together.
   using Turn = std::conditional_t<S::C.is_large(), TileStore::Stage,
                                   std::array<typename S::Epilogue::Stage, 4>>;
-  alignas(alignof(Turn) > 16 ? alignof(Turn) : 16) Turn turn[S::C.row_consumers];
-  ColumnSums<S::C.row_consumers, S::C.column_consumers - 1, S::kAccumulators> sums;
+  alignas(alignof(Turn) > 16 ? alignof(Turn) : 16) Turn turn[S::kOwners];
+  ColumnSums<S> sums;
   TmaRing<S::C.stages, S::C.cluster> ring;
 };
 
@@ -229,26 +235,35 @@ __device__ void carry_sums(const KernelParams& p, int worker) {
   }
 }
 
-// Adds the sums of the consumers of other columns to those of the first.
+// Adds up the sums of the consumers of the same rows: each sharer's come to be the first of its.
 template <typename S, typename Accumulator>
 __device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int column_consumer,
                                int thread, Accumulator& sums) {
   constexpr int kThreads = S::C.column_consumers * 128;
   const int barrier = kRowsBarrier + row_consumer;
-  if (column_consumer > 0) {
-    auto& to = shared.sums.at[row_consumer][column_consumer - 1];
 #pragma unroll
-    for (int i = 0; i < S::kAccumulators; i += 4) {
-      to[i / 4][thread] = make_float4(sums(i), sums(i + 1), sums(i + 2), sums(i + 3));
+  for (int sharer = 0; sharer < S::kSharers; ++sharer) {
+    if (sharer == column_consumer) {
+#pragma unroll
+      for (int i = 0; sharer > 0 && i < S::kOwnSums; ++i) {
+        sums(i) = sums(sharer * S::kOwnSums + i);
+      }
+    } else {
+      auto& to = shared.sums.at[row_consumer][sharer][column_consumer - (column_consumer > sharer)];
+#pragma unroll
+      for (int i = 0; i < S::kOwnSums; i += 4) {
+        const int at = sharer * S::kOwnSums + i;
+        to[i / 4][thread] = make_float4(sums(at), sums(at + 1), sums(at + 2), sums(at + 3));
+      }
     }
   }
   S::Barrier::sync(kThreads, barrier);
-  if (column_consumer == 0) {
+  if (column_consumer < S::kSharers) {
 #pragma unroll
     for (int other = 0; other < S::C.column_consumers - 1; ++other) {
 #pragma unroll
-      for (int i = 0; i < S::kAccumulators; i += 4) {
-        const float4 more = shared.sums.at[row_consumer][other][i / 4][thread];
+      for (int i = 0; i < S::kOwnSums; i += 4) {
+        const float4 more = shared.sums.at[row_consumer][column_consumer][other][i / 4][thread];
         sums(i) += more.x;
         sums(i + 1) += more.y;
         sums(i + 2) += more.z;
@@ -315,9 +330,10 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   for (TilePart part; walk.next(p.schedule, part);) {
     TileOrigin origin = origin_of<S>(p.order, part.tile);
     origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
+    origin.token += column_consumer * S::kOwnTokens;
     const bool finishes = part.end == p.schedule.chunks;
     typename S::Epilogue::Inputs inputs{};
-    if (finishes && column_consumer == 0) {
+    if (finishes && column_consumer < S::kSharers) {
       inputs = S::Epilogue::load(p.gemm, p.access, origin);
     }
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
@@ -382,11 +398,12 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
 
     if constexpr (C.column_consumers > 1) {
       add_up_columns(shared, row_consumer, column_consumer, thread, sums);
-      if (column_consumer > 0) {
+      if (column_consumer >= S::kSharers) {
         continue;
       }
     }
-    const typename S::Sums exchange(p.partial, row_consumer * 128 + thread);
+    const int owner = row_consumer * S::kSharers + column_consumer;
+    const typename S::Sums exchange(p.partial, owner * 128 + thread);
     if (!finishes) {
       exchange.store(static_cast<int>(blockIdx.x), sums);
       S::Barrier::arrive(S::kCourierThreads, kStoredBarrier);
@@ -402,7 +419,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
         continue;
       }
     }
-    auto* const stages = reinterpret_cast<typename S::Epilogue::Stage*>(&shared.turn[row_consumer]);
+    auto* const stages = reinterpret_cast<typename S::Epilogue::Stage*>(&shared.turn[owner]);
     S::Epilogue::run(p.gemm, p.access, stages[thread / 32], sums, origin, inputs);
   }
   if (S::kLead > 0 && lead > 0) {  // too few chunks to go ahead
