@@ -11,7 +11,8 @@
 //           64) each; it writes 256 bytes of codes and 32 scales. A batch is a thread's blocks in
 //           two rows, of FP32 in one.
 // Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
-//           was read last, and lies in the L2 cache still.
+//           was read last, and lies in the L2 cache still. Its thread blocks come in the place of
+//           those of `amax` that have finished, and wait for the others (programmatic launch).
 // SMEM      quantize: 128 factors; m depends on nothing else of a block than its scale.
 // Registers 256 threads, 6 thread blocks a multiprocessor: at most 40; of FP32 5 and 48.
 // Maximum   of unsigned integers: no order of threads changes it. No memory needs to be cleared.
@@ -144,6 +145,7 @@ __device__ std::uint32_t block_max(std::uint32_t value) {
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
     amax(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes) {
+  asm volatile("griddepcontrol.launch_dependents;");  // what waits for all of this may start
   const BlockPosition first(log2_lanes);
   std::uint32_t largest = 0;
   for (int column = first.column; column < p.blocks; column += first.column_step) {
@@ -231,6 +233,7 @@ template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
     quantize(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes, int partials) {
   __shared__ float factors[kScaleCodes];
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // for the partial maxima
   const float e = nvfp4::encode_scale(global_scale_of(p, partials), p.global_scale_kind);
   if (threadIdx.x < kScaleCodes) {
     factors[threadIdx.x] = nvfp4::code_factor(threadIdx.x, e);
@@ -273,7 +276,8 @@ void launch_both(const QuantizeNvfp4Params& p, Stream stream) {
     launch<amax<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
   }
   const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident);
-  launch<quantize<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes, partials);
+  launch_with<quantize<T>>({.may_start_early = p.global_scale == nullptr}, tiles.grid,
+                           kBlockThreads, 0, stream, p, tiles.log2_lanes, partials);
 }
 
 }  // namespace quantize_nvfp4

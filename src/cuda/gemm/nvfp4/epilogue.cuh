@@ -97,9 +97,8 @@ class WarpEpilogue {
                                                : 32;  // tokens at a time
   static constexpr int kPitch = kRows + 4;            // no two lanes write to one bank
   static constexpr int kGroup = 8;                    // tokens of a matrix of stmatrix
-  static constexpr int kGroups = kTokens < 3 * kGroup ? kTokens / kGroup : 3;  // at a time
-  static constexpr int kLine = kRows / 2;                                      // words of a token
-  using Stage = float[std::max(kChunk * kPitch, kGroups* kGroup* kLine)];
+  static constexpr int kLine = kRows / 2;             // words of a token
+  using Stage = float[kChunk * kPitch];
 
   // What the sums of a lane's rows g and g + 8 meet, where C is written in lines. It comes from
   // afar: to be asked for long before run().
@@ -128,8 +127,8 @@ class WarpEpilogue {
     return inputs;
   }
 
-  // Scales the sums, by fours: tokens c and c + 1 of row g, then of row g + 8.
-  template <typename Accumulator>
+  // Scales the first sums, by fours: tokens c and c + 1 of row g, then of row g + 8.
+  template <int kSums, typename Accumulator>
   __device__ static void scale(const GemmNvfp4Params& p, Accumulator& acc, int batch,
                                const Inputs& inputs) {
     const GlobalScales scales_b(p.global_b, batch);
@@ -138,11 +137,11 @@ class WarpEpilogue {
     const GlobalScales::Factor factor_b[2] = {scales_b.factor(inputs.scale_b[0]),
                                               scales_b.factor(inputs.scale_b[1])};
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
+    for (int i = 0; i < kSums; ++i) {
       acc(i) *= 1.0f / kWeightFactor;
     }
-    scales_b.template apply<kTokens / 2>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
-    scales_a.template apply<kTokens / 2>(acc, [&](int) { return factor_a; });
+    scales_b.template apply<kSums>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
+    scales_a.template apply<kSums>(acc, [&](int) { return factor_a; });
   }
 
   // The warp's lanes come here together. Uses up `acc`.
@@ -180,7 +179,6 @@ class WarpEpilogue {
   template <typename T, typename Accumulator>
   __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
                                      const TileOrigin& origin, const Inputs& inputs) {
-    scale(p, acc, origin.batch, inputs);
     const int lane = lane_asked_anew();
     // A line's halves change places from the fourth line of a group on, so that neither rows of a
     // matrix nor lines meet in a bank.
@@ -189,16 +187,16 @@ class WarpEpilogue {
     };
     float* const written = place(lane % 8, lane / 8 % 2);
     const float* const read = place(lane / 4, lane % 4 / 2) + lane % 2 * 2;
-    T* const c = static_cast<T*>(p.c) +
-                 (origin.batch * p.c_stride.batch + (origin.token + lane / 4) * p.c_stride.row +
-                  origin.row + lane % 4 * 4);
-    const int tokens = p.m - origin.token - lane / 4;
+    T* c = static_cast<T*>(p.c) +
+           (origin.batch * p.c_stride.batch + (origin.token + lane / 4) * p.c_stride.row +
+            origin.row + lane % 4 * 4);
+    const int tokens = min(kTokens, p.m - origin.token);
+#pragma unroll 1
+    for (int first = 0; first < tokens; first += kChunk) {
+      scale<kHeld>(p, acc, origin.batch, inputs);
+      __syncwarp();  // the chunk before has been read
 #pragma unroll
-    for (int first = 0; first < kTokens; first += kGroups * kGroup) {
-      __syncwarp();  // the groups before have been read
-#pragma unroll
-      for (int group = first; group < first + kGroups * kGroup && group < kTokens;
-           group += kGroup) {
+      for (int group = 0; group < kChunk; group += kGroup) {
         std::uint32_t pairs[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -207,18 +205,17 @@ class WarpEpilogue {
                              from_float<T>(acc(at + 1) + inputs.bias[half])};
           pairs[half] = reinterpret_cast<const std::uint32_t&>(both);
         }
-        cute::SM90_U16x4_STSM_T::copy(
-            pairs[0], pairs[1],
-            *reinterpret_cast<cute::uint128_t*>(written + (group - first) * kLine));
+        cute::SM90_U16x4_STSM_T::copy(pairs[0], pairs[1],
+                                      *reinterpret_cast<cute::uint128_t*>(written + group * kLine));
       }
+      next_chunk(acc);
       __syncwarp();
 #pragma unroll
-      for (int group = first; group < first + kGroups * kGroup && group < kTokens;
-           group += kGroup) {
-        if (group < tokens) {
-          *reinterpret_cast<uint2*>(c + group * p.c_stride.row) =
-              *reinterpret_cast<const uint2*>(read + (group - first) * kLine);
+      for (int group = 0; group < kChunk; group += kGroup) {
+        if (group + lane / 4 < tokens - first) {
+          *reinterpret_cast<uint2*>(c) = *reinterpret_cast<const uint2*>(read + group * kLine);
         }
+        c += kGroup * p.c_stride.row;
       }
     }
   }

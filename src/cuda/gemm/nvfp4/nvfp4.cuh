@@ -279,7 +279,7 @@ template <typename S, typename Accumulator, typename Inputs>
 __device__ void store_tile(SharedStorage<S>& shared, const KernelParams& p,
                            const CUtensorMap& map_c, int row_consumer, Accumulator& sums,
                            const TileOrigin& origin, const Inputs& inputs) {
-  S::Epilogue::scale(p.gemm, sums, origin.batch, inputs);
+  S::Epilogue::template scale<S::kOwnSums>(p.gemm, sums, origin.batch, inputs);
   const TileOrigin tile{.row = origin.row / WeightTile::kRows * WeightTile::kRows,
                         .token = origin.token,
                         .batch = origin.batch};
