@@ -168,7 +168,8 @@ constexpr auto kFlashRows = [] {
 }();
 
 constexpr std::array<std::string_view, cuda::kNvfp4ChoiceCount> kNvfp4RowNames = {
-    "nvfp4/0", "nvfp4/1", "nvfp4/2", "nvfp4/3", "nvfp4/4", "nvfp4/5", "nvfp4/6", "nvfp4/7"};
+    "nvfp4/0", "nvfp4/1", "nvfp4/2", "nvfp4/3", "nvfp4/4",  "nvfp4/5",
+    "nvfp4/6", "nvfp4/7", "nvfp4/8", "nvfp4/9", "nvfp4/10", "nvfp4/11"};
 static_assert(!kNvfp4RowNames.back().empty(), "every row has a name");
 
 constexpr auto kNvfp4Rows = [] {

@@ -203,15 +203,16 @@ TEST(Nvfp4Plan, TakesTheTablesRows) {
   EXPECT_EQ(tokens(1, 7168, 16384), 8);
   EXPECT_EQ(tokens(16, 7168, 16384), 16);
   EXPECT_EQ(tokens(17, 7168, 16384), 32);
+  EXPECT_EQ(tokens(17, 7168, 2048), 32);
   EXPECT_EQ(tokens(64, 7168, 16384), 64);
   EXPECT_EQ(tokens(128, 7168, 16384), 128);
-  EXPECT_EQ(tokens(128, 7168, 2048), 64);    // few chunks
+  EXPECT_EQ(tokens(128, 7168, 2048), 64);    // few columns
   EXPECT_EQ(tokens(256, 7168, 16384), 128);  // few tiles
   EXPECT_EQ(tokens(512, 7168, 16384), 256);
   EXPECT_EQ(tokens(640, 7168, 16384), 128);  // more would be padded
   const GemmProblem large = problem(4096, 7168, 16384);
-  EXPECT_EQ(nvfp4_row_of(large, h200()).name, "nvfp4/6");
-  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/6"), &nvfp4_row_of(large, h200()));
+  EXPECT_EQ(nvfp4_row_of(large, h200()).name, "nvfp4/9");
+  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/9"), &nvfp4_row_of(large, h200()));
 }
 
 }  // namespace

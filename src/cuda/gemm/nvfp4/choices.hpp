@@ -15,38 +15,43 @@ enum class Nvfp4Use : std::uint8_t {
 
 struct Nvfp4Choice {
   // Warpgroups that compute: so many times 64 rows of the weight, and for each of these so many
-  // times 64 or 128 columns of a stage. What these add up depends on how many they are, so that
+  // times the columns of `steps`. What these add up depends on how many they are, so that
   // batch_invariant asks for one.
   int row_consumers;
   int column_consumers;
   int tokens;   // of a tile
-  int stages;   // in SMEM
+  int steps;    // of 64 columns, for a consumer, in a chunk
+  int stages;   // chunks in SMEM
   int cluster;  // blocks that load the same tokens together, each its share, for all of them
   Nvfp4Use use;
   int max_m;
-  int max_m_if_short;  // where a worker has few chunks
+  int max_m_if_short;     // where a worker has few columns:
+  int short_columns = 0;  // fewer than so many, of tiles together
 
   constexpr int rows() const { return 64 * row_consumers; }  // of a tile
   constexpr bool is_large() const { return tokens == 256; }
-  // That takes totals beside the sums, for which large tiles have no registers left.
-  constexpr bool takes_fp32() const { return !is_large(); }
-  constexpr int steps() const { return is_large() ? 1 : 2; }  // of 64 columns, for a consumer
-  constexpr int columns() const { return 64 * steps() * column_consumers; }  // of a chunk
+  // That takes totals beside the sums, for which these have no registers left.
+  constexpr bool takes_fp32() const { return !is_large() && steps < 4; }
+  constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
   constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }
 };
 
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
-    // consumers for rows, for columns, tokens, stages, cluster
-    {1, 4, 8, 8, 1, Nvfp4Use::any, 8, 8},
-    {1, 4, 16, 6, 1, Nvfp4Use::any, 16, 16},
-    {1, 1, 16, 20, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
-    {2, 2, 32, 5, 1, Nvfp4Use::any, 32, 32},
-    {1, 2, 64, 4, 2, Nvfp4Use::any, 0, 64},  // where a worker has few chunks
-    {2, 1, 64, 6, 2, Nvfp4Use::any, 64, 128},
-    {2, 1, 256, 5, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
-    {2, 1, 128, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},
+    // consumers for rows, for columns, tokens, steps, stages, cluster
+    {1, 4, 8, 4, 4, 1, Nvfp4Use::any, 8, 0, 6144},
+    {1, 4, 8, 2, 8, 1, Nvfp4Use::any, 8, 8},
+    {1, 4, 16, 2, 6, 1, Nvfp4Use::any, 16, 16},
+    {1, 1, 16, 2, 20, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
+    {1, 2, 32, 2, 7, 1, Nvfp4Use::any, 0, 32, 8192},
+    {2, 2, 32, 2, 5, 1, Nvfp4Use::any, 32, 32},
+    {1, 2, 64, 2, 4, 1, Nvfp4Use::any, 0, 64, 8192},
+    {2, 1, 64, 2, 7, 1, Nvfp4Use::any, 64, 128, 2048},
+    {2, 1, 256, 1, 5, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
+    {2, 1, 256, 1, 5, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
+    {2, 1, 128, 2, 4, 1, Nvfp4Use::any, 512, 512},
+    {2, 1, 128, 2, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},
 };
 inline constexpr int kNvfp4ChoiceCount = sizeof(kNvfp4Choices) / sizeof(kNvfp4Choices[0]);
 

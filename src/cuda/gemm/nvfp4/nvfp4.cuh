@@ -8,7 +8,7 @@
 //
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
-// Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 512 columns a stage.
+// Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a stage.
 // SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; 37 KB
 //           or less to add up and turn sums in.
 // Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
@@ -73,7 +73,7 @@ struct Shape {
   static constexpr int kOwnSums = kAccumulators / kSharers;
   // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
   // sum, always towards zero: a relative 0.7e-6 of 1024 columns, and more of more.
-  static constexpr int kChunksOfSum = 1024 / (64 * C.steps());
+  static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
   // Chunks that consumer 0 is ahead of consumer 1.
   static constexpr int kLead = C.is_large() ? 2 : 0;
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
@@ -343,7 +343,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
     }
     typename S::Position previous = at;
     const auto compute_chunk = [&](int chunk, auto first_fragment) {
-      constexpr int kSteps = C.steps();
+      constexpr int kSteps = C.steps;
       const int first_tile = column_consumer * kSteps;
       shared.ring.wait(at);
       PackedTile packed[kSteps];  // read together: one latency
@@ -368,7 +368,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
         S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
       }
     };
-    if constexpr (C.steps() == 2) {
+    if constexpr (C.steps > 1) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
         compute_chunk(chunk, Int<0>{});
         if constexpr (S::kHasTotals) {

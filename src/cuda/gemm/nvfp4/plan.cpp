@@ -9,7 +9,6 @@ namespace tilewright::cuda {
 namespace {
 
 constexpr int kLeastChunks = 2;   // of a worker that shares a tile
-constexpr int kFewChunks = 16;    // of a worker
 constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed together
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -32,8 +31,9 @@ int tiles_of(const GemmProblem& p, const TileOrder& order) {
 bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   const std::int64_t tiles = tiles_of(p, order_of(p, choice));
   const std::int64_t workers = sms / choice.cluster;
-  const std::int64_t chunks = tiles * chunks_of(p, choice);
-  if (p.m > (chunks < kFewChunks * workers ? choice.max_m_if_short : choice.max_m)) {
+  const std::int64_t columns = tiles * chunks_of(p, choice) * choice.columns();
+  const bool is_short = columns < choice.short_columns * workers;
+  if (p.m > (is_short ? choice.max_m_if_short : choice.max_m)) {
     return false;
   }
   if (p.batch_invariant && choice.column_consumers > 1) {
