@@ -126,8 +126,9 @@ TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
 }
 
 TEST(TileOrder, NumbersEveryTileOnce) {
-  for (const TileOrder& order : {TileOrder{1, 1, 4}, TileOrder{28, 1, 8}, TileOrder{7, 5, 4},
-                                 TileOrder{8, 3, 8}, TileOrder{3, 9, 16}}) {
+  for (const TileOrder& order :
+       {TileOrder{1, 1, 4, 8}, TileOrder{28, 1, 8, 8}, TileOrder{7, 5, 4, 8}, TileOrder{8, 3, 8, 8},
+        TileOrder{3, 9, 16, 8}}) {
     constexpr int kBatch = 3;
     std::set<std::array<int, 3>> seen;
     for (int tile = 0; tile < kBatch * order.row_tiles * order.token_tiles; ++tile) {
@@ -155,7 +156,8 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
           SCOPED_TRACE(testing::Message()
                        << l << " x " << m << " x " << n << " x " << k << ", row " << plan.choice);
           EXPECT_GE(std::int64_t{plan.order.row_tiles} * choice.rows() * choice.cluster, n);
-          EXPECT_GE(std::int64_t{plan.order.token_tiles} * choice.tokens, m);
+          EXPECT_GE(std::int64_t{plan.order.token_tiles} * plan.order.tokens, m);
+          EXPECT_LE(plan.order.tokens, choice.tokens);
           EXPECT_EQ(plan.schedule.tiles, plan.order.row_tiles * plan.order.token_tiles * l);
           EXPECT_LE(plan.schedule.workers * choice.cluster, kSms);
           EXPECT_GE(plan.schedule.workers, 1);

@@ -32,6 +32,10 @@ struct Nvfp4Choice {
   constexpr bool is_large() const { return tokens == 256; }
   // That takes totals beside the sums, for which these have no registers left.
   constexpr bool takes_fp32() const { return !is_large() && steps < 4; }
+  // Whether tiles have no more tokens than they must, all the same number. To copy some from beyond
+  // M takes longer than any others; but then each step of 64 columns is a copy by itself, and
+  // smaller tiles have too many of these. Large ones are stored in fixed pieces.
+  constexpr bool cuts_tokens() const { return tokens >= 64 && !is_large(); }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
   constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }

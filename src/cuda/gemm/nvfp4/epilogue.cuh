@@ -35,6 +35,7 @@ struct TileOrigin {
   int row;  // of the weight: a column of C
   int token;
   int batch;
+  int end = 0;  // the first token that is no more the tile's
 };
 
 // How C may be written.
@@ -190,7 +191,7 @@ class WarpEpilogue {
     T* c = static_cast<T*>(p.c) +
            (origin.batch * p.c_stride.batch + (origin.token + lane / 4) * p.c_stride.row +
             origin.row + lane % 4 * 4);
-    const int tokens = min(kTokens, p.m - origin.token);
+    const int tokens = min(kTokens, origin.end - origin.token);
 #pragma unroll 1
     for (int first = 0; first < tokens; first += kChunk) {
       scale<kHeld>(p, acc, origin.batch, inputs);
@@ -252,7 +253,7 @@ class WarpEpilogue {
     const T* const residual = p.residual == nullptr
                                   ? nullptr
                                   : first_of(static_cast<const T*>(p.residual), p.residual_stride);
-    const int tokens = min(kTokens, p.m - origin.token);
+    const int tokens = min(kTokens, origin.end - origin.token);
 
 #pragma unroll 1
     for (int first = 0; first < tokens; first += kChunk) {

@@ -9,13 +9,13 @@
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
-// The tokens as steps of 64 columns, in the place of heads, of which a copy brings so many. Where K
-// is no multiple of 64, as one step of all columns, of which a copy brings 64.
+// The tokens as steps of 64 columns, in the place of heads, of which a copy brings so many; with
+// steps of 0 as one step of all columns, of which a copy brings 64.
 inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int steps) {
   constexpr int kColumns = WeightTile::kColumns;
   const OuterStrides stride{
       .batch = gemm.a_stride.batch, .seq = gemm.a_stride.row, .head = kColumns};
-  if (gemm.k % kColumns != 0) {
+  if (steps == 0) {
     return tile_map_spec(gemm.l, gemm.m, 1, gemm.k, stride, tokens, TmaSwizzle::b128);
   }
   TensorMapSpec spec =
@@ -50,8 +50,12 @@ template <typename S>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
                   bool a_is_being_made, Stream stream) {
   constexpr Nvfp4Choice C = S::C;
-  const CUtensorMap map_a =
-      encode_tensor_map(gemm.a, token_map_spec(gemm, S::kShareTokens, S::kShareSteps));
+  const int tokens = S::kSharesSteps ? plan.order.tokens : S::kShareTokens;  // of a copy
+  // Steps of fewer tokens than there is room for would not come to lie in their places.
+  const bool copies_steps_together =
+      gemm.k % WeightTile::kColumns == 0 && tokens == S::kShareTokens;
+  const CUtensorMap map_a = encode_tensor_map(
+      gemm.a, token_map_spec(gemm, tokens, copies_steps_together ? S::kShareSteps : 0));
   const CUtensorMap map_b = encode_tensor_map(gemm.b, weight_map_spec(gemm, C));
   const EpilogueAccess access = epilogue_access(gemm);
   const CUtensorMap map_c = C.is_large() && access.in_tiles
@@ -62,7 +66,7 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                        .gemm = gemm,
                        .partial = partial,
                        .access = access,
-                       .k_is_whole_steps = gemm.k % WeightTile::kColumns == 0};
+                       .copies_steps_together = copies_steps_together};
   launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = a_is_being_made},
                         plan.schedule.workers * C.cluster, S::kThreads, sizeof(SharedStorage<S>),
                         stream, p, map_a, map_b, map_c);

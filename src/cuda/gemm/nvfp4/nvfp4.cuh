@@ -61,6 +61,7 @@ struct Shape {
   // What a block loads of the tokens, for its cluster: some of the steps, or else some of the
   // tokens.
   static constexpr bool kSharesSteps = kColumnSteps % C.cluster == 0;
+  static_assert(kSharesSteps || !C.cuts_tokens(), "blocks that share tokens load equal parts");
   static constexpr int kShareSteps = kSharesSteps ? kColumnSteps / C.cluster : kColumnSteps;
   static constexpr int kShareTokens = kSharesSteps ? C.tokens : C.tokens / C.cluster;
   using Barrier = cutlass::arch::NamedBarrier;
@@ -120,7 +121,7 @@ struct KernelParams {
   GemmNvfp4Params gemm;
   PartialSums partial;
   EpilogueAccess access;
-  bool k_is_whole_steps;  // of 64: the tokens of several steps can be copied at once
+  bool copies_steps_together;  // of the tokens: token_map_spec()
 };
 
 // The first row and token of this block's share of a tile.
@@ -130,7 +131,7 @@ __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
   const TileOrder::Position at = order.at(tile);
   const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
   return {.row = (at.row_tile * C.cluster + rank) * C.rows(),
-          .token = at.token_tile * C.tokens,
+          .token = at.token_tile * order.tokens,
           .batch = at.batch};
 }
 
@@ -166,7 +167,9 @@ class Loader {
   static constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
 
   __device__ void load_weights(const typename S::Position& at, int chunk) {
-    TmaBarrier& full = shared_.ring.acquire(at, sizeof(shared_.sA[0]) + sizeof(shared_.sB[0]));
+    constexpr int kTokenBytes = S::kColumnSteps * 64 * sizeof(typename S::Element);
+    TmaBarrier& full =
+        shared_.ring.acquire(at, p_.order.tokens * kTokenBytes + sizeof(shared_.sB[0]));
     SM90_TMA_LOAD_4D::copy(&map_b_, reinterpret_cast<std::uint64_t*>(&full), kNoHint,
                            shared_.sB[at.stage], 0, chunk * (S::kColumnSteps * kTileLines),
                            origin_.row / WeightTile::kRows, origin_.batch);
@@ -179,7 +182,7 @@ class Loader {
     const int first_token = S::kSharesSteps ? 0 : rank * S::kShareTokens;
     const int step = chunk * S::kColumnSteps + first_step;
     auto* const target = shared_.sA[at.stage] + first_step;
-    if (p_.k_is_whole_steps) {
+    if (p_.copies_steps_together) {
       copy_tokens(at, target[0] + first_token * 64, 0, origin_.token + first_token, step);
     } else {
 #pragma unroll 1
@@ -330,6 +333,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   for (TilePart part; walk.next(p.schedule, part);) {
     TileOrigin origin = origin_of<S>(p.order, part.tile);
     origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
+    origin.end = min(p.gemm.m, origin.token + p.order.tokens);
     origin.token += column_consumer * S::kOwnTokens;
     const bool finishes = part.end == p.schedule.chunks;
     typename S::Epilogue::Inputs inputs{};

@@ -52,7 +52,8 @@ struct GemmSchedule {
 struct TileOrder {
   int row_tiles;
   int token_tiles;
-  int group;  // row tiles of a group
+  int group;   // row tiles of a group
+  int tokens;  // of a token tile
 
   struct Position {
     int row_tile;
