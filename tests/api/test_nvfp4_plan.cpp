@@ -209,6 +209,7 @@ TEST(Nvfp4Plan, TakesTheTablesRows) {
   EXPECT_EQ(tokens(64, 7168, 16384), 64);
   EXPECT_EQ(tokens(128, 7168, 16384), 128);
   EXPECT_EQ(tokens(128, 7168, 2048), 64);    // few columns
+  EXPECT_EQ(tokens(128, 4096, 7168), 64);    // one round
   EXPECT_EQ(tokens(256, 7168, 16384), 128);  // few tiles
   EXPECT_EQ(tokens(512, 7168, 16384), 256);
   EXPECT_EQ(tokens(640, 7168, 16384), 128);  // more would be padded

@@ -10,6 +10,7 @@ namespace tilewright::cuda {
 // What a shape is for. Of the rows that fit a problem, the first one runs it.
 enum class Nvfp4Use : std::uint8_t {
   any,
+  one_round,   // there is at most a tile for each worker
   many_tiles,  // there are enough tiles to occupy three quarters of the GPU, and few are padded
 };
 
@@ -50,7 +51,7 @@ inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     {1, 1, 16, 2, 20, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
     {1, 2, 32, 2, 7, 1, Nvfp4Use::any, 0, 32, 8192},
     {2, 2, 32, 2, 5, 1, Nvfp4Use::any, 32, 32},
-    {1, 2, 64, 2, 4, 1, Nvfp4Use::any, 0, 64, 8192},
+    {1, 2, 64, 2, 4, 1, Nvfp4Use::one_round, 0, 128, 8192},
     {2, 1, 64, 2, 7, 1, Nvfp4Use::any, 64, 128, 2048},
     {2, 1, 256, 1, 5, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
     {2, 1, 256, 1, 5, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},

@@ -47,6 +47,9 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   if (choice.use == Nvfp4Use::any) {
     return true;
   }
+  if (choice.use == Nvfp4Use::one_round) {
+    return tiles <= workers;
+  }
   // Tiles of half as many tokens take an eighth longer, token by token, but may pad fewer.
   const std::int64_t padded = ceil_div(p.m, choice.tokens) * choice.tokens;
   const std::int64_t padded_by_halves = ceil_div(p.m, choice.tokens / 2) * choice.tokens / 2;
