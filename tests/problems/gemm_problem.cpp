@@ -313,6 +313,10 @@ std::vector<GemmCase> gemm_cases() {
       add({.m = 140, .n = 272, .k = 320, .l = l, .a_dtype = a, .layout = ScaleLayout::swizzled});
     }
     add({.m = 17, .n = 64, .k = 1024, .a_dtype = a, .residual = true, .in_place = true});
+    for (const std::int64_t m : {1, 40, 130}) {  // K is no multiple of 64
+      add({.m = m, .n = 48, .k = 80, .l = 2, .a_dtype = a});
+      add({.m = m, .n = 80, .k = 1040, .a_dtype = a, .bias = true});
+    }
     add({.m = 40, .n = 80, .k = 256, .a_dtype = a, .inputs = GemmInputs::nans});
     add({.m = 40,
          .n = 80,

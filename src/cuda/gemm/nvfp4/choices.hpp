@@ -42,6 +42,7 @@ struct Nvfp4Choice {
   constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }
 };
 
+inline constexpr int kLeastSharedChunks = 2;  // of a worker that shares a tile
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     // consumers for rows, for columns, tokens, steps, stages, cluster

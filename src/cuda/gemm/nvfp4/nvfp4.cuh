@@ -75,8 +75,10 @@ struct Shape {
   // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
   // sum, always towards zero: a relative 0.7e-6 of 1024 columns, and more of more.
   static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
+  static_assert(!kFp32 || C.steps > 1, "the other loop has no totals");
   // Chunks that consumer 0 is ahead of consumer 1.
   static constexpr int kLead = C.is_large() ? 2 : 0;
+  static_assert(kLead <= kLeastSharedChunks, "consumer 0 would wait for sums before it is ahead");
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
   // consumer there are enough for all.
   static constexpr bool kMovesRegisters = kConsumers > 1;

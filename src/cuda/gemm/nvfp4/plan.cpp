@@ -8,7 +8,6 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr int kLeastChunks = 2;   // of a worker that shares a tile
 constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed together
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -82,7 +81,7 @@ GemmSchedule schedule_of(const GemmProblem& p, const Nvfp4Choice& choice, int ti
   const int sharing =
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
-                        most_workers, std::int64_t{tiles} * chunks / kLeastChunks)));
+                        most_workers, std::int64_t{tiles} * chunks / kLeastSharedChunks)));
   const int shared =
       p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing, choice.sharing_chunks());
   return {tiles, shared, chunks, shared > 0 ? sharing : std::min(tiles, most_workers)};
