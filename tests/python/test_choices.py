@@ -10,7 +10,7 @@ from tilewright._kernels import flash_row_of, flash_rows, nvfp4_row_of, nvfp4_ro
 
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 SLOWER_AT_MOST = 1.03
-SLOWER_AT_MOST_IN_NVFP4 = 1.08  # its conditions are few
+SLOWER_AT_MOST_IN_NVFP4 = 1.05  # its conditions are few
 
 CASE = {
     "dtype": "bf16",

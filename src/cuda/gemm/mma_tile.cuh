@@ -62,7 +62,7 @@ class WarpTile {
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          float(&c)[4] = rC_[i][j];
+          float* const c = rC_ + kSums * (4 * i + j);
           const std::uint32_t* const b = rB[j / 2] + j % 2 * 2;
           cute::SM80_16x8x16_F32BF16BF16F32_TN::fma(c[0], c[1], c[2], c[3], rA[i][0], rA[i][1],
                                                     rA[i][2], rA[i][3], b[0], b[1], c[0], c[1],
@@ -77,15 +77,9 @@ class WarpTile {
   // would.
   __device__ void add_to_total() {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          total_[i][j][e] += rC_[i][j][e];
-          rC_[i][j][e] = 0.0f;
-        }
-      }
+    for (int i = 0; i < kProducts * kSums; ++i) {
+      total_[i] += rC_[i];
+      rC_[i] = 0.0f;
     }
   }
 
@@ -97,9 +91,10 @@ class WarpTile {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
+        for (int e = 0; e < kSums; ++e) {
+          const int sum = kSums * (4 * i + j) + e;
           f(row0_ + 16 * i + lane_ / 4 + e / 2 * 8, column0_ + 8 * j + lane_ % 4 * 2 + e % 2,
-            total_[i][j][e] + rC_[i][j][e]);
+            total_[sum] + rC_[sum]);
         }
       }
     }
@@ -107,6 +102,8 @@ class WarpTile {
 
  private:
   static constexpr int kSide = 32;
+  static constexpr int kProducts = 2 * 4;
+  static constexpr int kSums = 4;  // of a product, in a thread
 
   static __device__ void load_fragment(const uint4& chunk, std::uint32_t (&fragment)[4]) {
     cute::SM75_U32x4_LDSM_N::copy(reinterpret_cast<const cute::uint128_t&>(chunk), fragment[0],
@@ -116,8 +113,8 @@ class WarpTile {
   int lane_;
   int row0_;
   int column0_;
-  float rC_[2][4][4] = {};
-  float total_[2][4][4] = {};
+  float rC_[kProducts * kSums] = {};
+  float total_[kProducts * kSums] = {};
 };
 
 }  // namespace tilewright::cuda

@@ -73,7 +73,7 @@ struct Shape {
   static constexpr int kOwnTokens = C.tokens / kSharers;
   static constexpr int kOwnSums = kAccumulators / kSharers;
   // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
-  // sum, always towards zero: a relative 0.7e-6 of 1024 columns, and more of more.
+  // sum, always towards zero: 2048 columns lost a relative 1.2e-6 to 1.5e-6.
   static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
   static_assert(!kFp32 || C.steps > 1, "the other loop has no totals");
   // Chunks that consumer 0 is ahead of consumer 1.
@@ -240,7 +240,8 @@ __device__ void carry_sums(const KernelParams& p, int worker) {
   }
 }
 
-// Adds up the sums of the consumers of the same rows: each sharer's come to be the first of its.
+// Adds up the sums of the consumers of the same rows. A sharer then has those of its own tokens, in
+// the first of its accumulators.
 template <typename S, typename Accumulator>
 __device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int column_consumer,
                                int thread, Accumulator& sums) {
