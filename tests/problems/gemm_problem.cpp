@@ -17,17 +17,18 @@ using reference::HostTensor;
 
 bool is_w4a4(const GemmCase& c) { return c.a_dtype == DType::e2m1x2; }
 
-// An ([L,] rows, columns) tensor, filled with kUnwritten.
+// An ([L,] rows, columns) tensor, filled with kUnwritten. Its rows are aligned to 16 bytes.
 HostTensor matrix(const GemmCase& c, DType dtype, std::int64_t rows, std::int64_t columns,
                   GemmOrder order) {
   constexpr std::int64_t kGap = 16;
   const std::int64_t l = c.l.value_or(1);
+  const std::int64_t pitch = dtype == DType::e2m1x2 ? (columns + kGap - 1) / kGap * kGap : columns;
   std::vector<std::int64_t> shape{l, rows, columns};
-  std::vector<std::int64_t> stride{rows * columns, columns, 1};
+  std::vector<std::int64_t> stride{rows * pitch, pitch, 1};
   if (order == GemmOrder::padded_rows) {
-    stride = {rows * (columns + kGap) + kGap, columns + kGap, 1};
+    stride = {rows * (pitch + kGap) + kGap, pitch + kGap, 1};
   } else if (order == GemmOrder::batch_inside) {
-    stride = {columns, l * columns, 1};
+    stride = {pitch, l * pitch, 1};
   }
   if (!c.l) {
     shape.erase(shape.begin());
@@ -88,7 +89,7 @@ class Generator {
                                   : HostTensor(DType::fp32, {rows});
     const std::int64_t count = tensor.bytes() / sizeof(float);
     for (std::int64_t i = 0; i < count; ++i) {
-      const double factor = is_exact() ? 0.5 : 0.01 * (1 + below(100));
+      const double factor = is_exact() ? 0.5 : global_scale();
       reference::store(tensor.view(), i, case_.kind == GlobalScale::encode ? 1 / factor : factor);
     }
     return tensor;
@@ -112,6 +113,13 @@ class Generator {
   bool is_exact() const { return case_.inputs == GemmInputs::exact; }
 
   int below(int end) { return static_cast<int>(engine_() % static_cast<unsigned>(end)); }
+
+  // The product of small ones is no normal number, nor is it times 2^7.
+  double global_scale() {
+    return case_.global_scales == GlobalScales::small
+               ? std::ldexp(1 + below(4), is_w4a4(case_) ? -69 : -138)
+               : 0.01 * (1 + below(100));
+  }
 
   double value() { return is_exact() ? below(9) - 4 : std::normal_distribution<double>()(engine_); }
 
@@ -308,6 +316,14 @@ std::vector<GemmCase> gemm_cases() {
              .global_scales = scales,
              .kind = kind});
       }
+    }
+    for (const std::int64_t m : {6, 40, 130}) {
+      add({.m = m,
+           .n = 80,
+           .k = 64,
+           .a_dtype = a,
+           .global_scales = GlobalScales::small,
+           .kind = a == DType::e2m1x2 && m != 40 ? GlobalScale::encode : GlobalScale::decode});
     }
     for (const std::int64_t l : {1, 3}) {
       add({.m = 140, .n = 272, .k = 320, .l = l, .a_dtype = a, .layout = ScaleLayout::swizzled});

@@ -23,8 +23,8 @@ enum class GemmInputs {
 // rows of all L side by side.
 enum class GemmOrder { dense, padded_rows, batch_inside };
 
-// How many numbers a global scale has.
-enum class GlobalScales { none, one, each_row };
+// How many numbers a global scale has. A small one is one, near the least that there are.
+enum class GlobalScales { none, one, each_row, small };
 
 struct GemmCase {
   std::int64_t m = 1;

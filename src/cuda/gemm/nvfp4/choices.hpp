@@ -35,8 +35,10 @@ struct Nvfp4Choice {
   constexpr bool takes_fp32() const { return !is_large() && steps < 4; }
   // Whether tiles have no more tokens than they must, all the same number. To copy some from beyond
   // M takes longer than any others; but then each step of 64 columns is a copy by itself, and
-  // smaller tiles have too many of these. Large ones are stored in fixed pieces.
+  // smaller tiles have too many of these.
   constexpr bool cuts_tokens() const { return tokens >= 64 && !is_large(); }
+  // Whether the copy engine takes tiles to C, as consumers have them to themselves.
+  constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
   constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }
@@ -54,8 +56,8 @@ inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     {2, 2, 32, 2, 5, 1, Nvfp4Use::any, 32, 32},
     {1, 2, 64, 2, 4, 1, Nvfp4Use::one_round, 0, 128, 8192},
     {2, 1, 64, 2, 7, 1, Nvfp4Use::any, 64, 128, 2048},
-    {2, 1, 256, 1, 5, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
-    {2, 1, 256, 1, 5, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
+    {2, 1, 256, 1, 4, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
+    {2, 1, 256, 1, 4, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
     {2, 1, 128, 2, 4, 1, Nvfp4Use::any, 512, 512},
     {2, 1, 128, 2, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},
 };

@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cute/arch/copy_sm90.hpp>
 
 #include "cuda/gemm/nvfp4/fragment.cuh"
@@ -38,47 +39,15 @@ struct TileOrigin {
   int end = 0;  // the first token that is no more the tile's
 };
 
-// How C may be written.
-struct EpilogueAccess {
-  bool in_quads;  // groups of four neighbours in the rows of C and of the residual are aligned
-  bool in_tiles;  // 16-bit C: groups of eight are, and the rest as in_lines asks for
-  bool in_lines;  // so is 16-bit C, and there is neither residual nor scale of a row of A
-};
-
-inline EpilogueAccess epilogue_access(const GemmNvfp4Params& p) {
-  const auto aligned = [&](const void* data, const MatrixStrides& stride, int group) {
-    return reinterpret_cast<std::uintptr_t>(data) % (group * size_bytes(p.c_dtype)) == 0 &&
-           stride.row % group == 0 && stride.batch % group == 0;
-  };
-  const bool in_quads = aligned(p.c, p.c_stride, 4) && aligned(p.residual, p.residual_stride, 4);
-  const bool in_lines =
-      in_quads && p.c_dtype != DType::fp32 && p.residual == nullptr && p.global_a.stride.row == 0;
-  return {.in_quads = in_quads,
-          .in_tiles = in_lines && aligned(p.c, p.c_stride, 8),
-          .in_lines = in_lines};
+// Whether sums can be finished where they are: what they meet depends on their rows alone.
+inline bool is_plain(const GemmNvfp4Params& p) {
+  return p.c_dtype != DType::fp32 && p.residual == nullptr && p.global_a.stride.row == 0;
 }
 
 // Four neighbours in a row of C or of the residual.
 template <typename T>
 struct alignas(4 * sizeof(T)) Quad {
   T value[4];
-
-  __device__ static Quad load(const T* from, bool is_aligned) {
-    if (is_aligned) {
-      return *reinterpret_cast<const Quad*>(from);
-    }
-    return {from[0], from[1], from[2], from[3]};
-  }
-  __device__ void store(T* to, bool is_aligned) const {
-    if (is_aligned) {
-      *reinterpret_cast<Quad*>(to) = *this;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        to[i] = value[i];
-      }
-    }
-  }
 };
 
 // The lane's number, so that what is computed from it is computed here, and holds no registers in
@@ -93,27 +62,25 @@ template <int kTokens>
 class WarpEpilogue {
  public:
   static constexpr int kRows = 16;
-  static constexpr int kChunk = kTokens > 128  ? 8
-                                : kTokens < 32 ? kTokens
-                                               : 32;  // tokens at a time
-  static constexpr int kPitch = kRows + 4;            // no two lanes write to one bank
-  static constexpr int kGroup = 8;                    // tokens of a matrix of stmatrix
-  static constexpr int kLine = kRows / 2;             // words of a token
+  // Tokens at a time. Large tiles, which have no registers to spare, come here when they must only.
+  static constexpr int kChunk = kTokens > 128 ? 8 : std::min(kTokens, 32);
+  static constexpr int kPitch = kRows + 4;  // no two lanes write to one bank
+  static constexpr int kGroup = 8;          // tokens of a matrix of stmatrix
+  static constexpr int kLine = kRows / 2;   // words of a token
   using Stage = float[kChunk * kPitch];
 
-  // What the sums of a lane's rows g and g + 8 meet, where C is written in lines. It comes from
+  // What the sums of a lane's rows g and g + 8 meet, where the product is plain. It comes from
   // afar: to be asked for long before run().
   struct Inputs {
-    float scale_b[2];
-    float scale_a;
-    float bias[2];
+    float scale_b[2] = {1.0f, 1.0f};
+    float scale_a = 1.0f;
+    float bias[2] = {};
   };
 
   // `origin.row` is the warp's first.
-  __device__ static Inputs load(const GemmNvfp4Params& p, const EpilogueAccess& access,
-                                const TileOrigin& origin) {
+  __device__ static Inputs load(const GemmNvfp4Params& p, bool is_plain, const TileOrigin& origin) {
     Inputs inputs{};
-    if (!access.in_lines || origin.row >= p.n) {
+    if (!is_plain || origin.row >= p.n) {
       return inputs;
     }
     const GlobalScales scales_b(p.global_b, origin.batch);
@@ -128,42 +95,62 @@ class WarpEpilogue {
     return inputs;
   }
 
-  // Scales the first sums, by fours: tokens c and c + 1 of row g, then of row g + 8.
-  template <int kSums, typename Accumulator>
-  __device__ static void scale(const GemmNvfp4Params& p, Accumulator& acc, int batch,
-                               const Inputs& inputs) {
-    const GlobalScales scales_b(p.global_b, batch);
-    const GlobalScales scales_a(p.global_a, batch);
-    const GlobalScales::Factor factor_a = scales_a.factor(inputs.scale_a);
-    const GlobalScales::Factor factor_b[2] = {scales_b.factor(inputs.scale_b[0]),
-                                              scales_b.factor(inputs.scale_b[1])};
+  // All that sums of rows g and g + 8 are multiplied with, in one.
+  struct Factors {
+    float of[2];
+
+    __device__ Factors(const GemmNvfp4Params& p, int batch, const Inputs& inputs) {
+      const float a = GlobalScales(p.global_a, batch).multiplier(inputs.scale_a);
+      const GlobalScales scales_b(p.global_b, batch);
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      acc(i) *= 1.0f / kWeightFactor;
+      for (int half = 0; half < 2; ++half) {
+        of[half] = scales_b.multiplier(inputs.scale_b[half]) * a * (1.0f / kWeightFactor);
+      }
     }
-    scales_b.template apply<kSums>(acc, [&](int i) { return factor_b[i / 2 % 2]; });
-    scales_a.template apply<kSums>(acc, [&](int) { return factor_a; });
+
+    // Else sums have to be scaled step by step.
+    __device__ bool are_normal() const { return is_normal(of[0]) && is_normal(of[1]); }
+
+   private:
+    __device__ static bool is_normal(float positive) {
+      return positive >= std::numeric_limits<float>::min() &&
+             positive <= std::numeric_limits<float>::max();
+    }
+  };
+
+  // The finished sum i: by fours, they are of tokens c and c + 1 and row g, then of row g + 8.
+  template <typename Accumulator>
+  __device__ static float finished(const Accumulator& acc, int i, const Factors& factors,
+                                   const Inputs& inputs) {
+    return fmaf(acc(i), factors.of[i / 2 % 2], inputs.bias[i / 2 % 2]);
   }
 
   // The warp's lanes come here together. Uses up `acc`.
   template <typename Accumulator>
-  __device__ static void run(const GemmNvfp4Params& p, const EpilogueAccess& access, Stage& stage,
+  __device__ static void run(const GemmNvfp4Params& p, bool is_plain, Stage& stage,
                              Accumulator&& acc, const TileOrigin& origin, const Inputs& inputs) {
     if (origin.row >= p.n) {
       return;
     }
-    if (kTokens < 256 && access.in_lines) {
-      if (p.c_dtype == DType::bf16) {
-        write_lines<__nv_bfloat16>(p, stage, acc, origin, inputs);
-      } else {
-        write_lines<__half>(p, stage, acc, origin, inputs);
+    if constexpr (kTokens <= 32) {
+      if (is_plain) {
+        const Factors factors(p, origin.batch, inputs);
+        if (__all_sync(0xffffffffu, factors.are_normal())) {
+          if (p.c_dtype == DType::bf16) {
+            write_lines<__nv_bfloat16>(p, stage, acc, origin, inputs, factors);
+          } else {
+            write_lines<__half>(p, stage, acc, origin, inputs, factors);
+          }
+          return;
+        }
       }
-    } else if (p.c_dtype == DType::fp32) {
-      write_quads<float>(p, access.in_quads, stage, acc, origin);
+    }
+    if (p.c_dtype == DType::fp32) {
+      write_quads<float>(p, stage, acc, origin);
     } else if (p.c_dtype == DType::bf16) {
-      write_quads<__nv_bfloat16>(p, access.in_quads, stage, acc, origin);
+      write_quads<__nv_bfloat16>(p, stage, acc, origin);
     } else {
-      write_quads<__half>(p, access.in_quads, stage, acc, origin);
+      write_quads<__half>(p, stage, acc, origin);
     }
   }
 
@@ -179,7 +166,8 @@ class WarpEpilogue {
   // and written eight bytes a lane.
   template <typename T, typename Accumulator>
   __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
-                                     const TileOrigin& origin, const Inputs& inputs) {
+                                     const TileOrigin& origin, const Inputs& inputs,
+                                     const Factors& factors) {
     const int lane = lane_asked_anew();
     // A line's halves change places from the fourth line of a group on, so that neither rows of a
     // matrix nor lines meet in a bank.
@@ -191,33 +179,28 @@ class WarpEpilogue {
     T* c = static_cast<T*>(p.c) +
            (origin.batch * p.c_stride.batch + (origin.token + lane / 4) * p.c_stride.row +
             origin.row + lane % 4 * 4);
-    const int tokens = min(kTokens, origin.end - origin.token);
-#pragma unroll 1
-    for (int first = 0; first < tokens; first += kChunk) {
-      scale<kHeld>(p, acc, origin.batch, inputs);
-      __syncwarp();  // the chunk before has been read
+    const int tokens = origin.end - origin.token;
+    __syncwarp();  // the tile before has been read
 #pragma unroll
-      for (int group = 0; group < kChunk; group += kGroup) {
-        std::uint32_t pairs[2];
+    for (int group = 0; group < kTokens; group += kGroup) {
+      std::uint32_t pairs[2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int at = group / 2 + 2 * half;
-          const T both[2] = {from_float<T>(acc(at) + inputs.bias[half]),
-                             from_float<T>(acc(at + 1) + inputs.bias[half])};
-          pairs[half] = reinterpret_cast<const std::uint32_t&>(both);
-        }
-        cute::SM90_U16x4_STSM_T::copy(pairs[0], pairs[1],
-                                      *reinterpret_cast<cute::uint128_t*>(written + group * kLine));
+      for (int half = 0; half < 2; ++half) {
+        const int at = group / 2 + 2 * half;
+        const T both[2] = {from_float<T>(finished(acc, at, factors, inputs)),
+                           from_float<T>(finished(acc, at + 1, factors, inputs))};
+        pairs[half] = reinterpret_cast<const std::uint32_t&>(both);
       }
-      next_chunk(acc);
-      __syncwarp();
+      cute::SM90_U16x4_STSM_T::copy(pairs[0], pairs[1],
+                                    *reinterpret_cast<cute::uint128_t*>(written + group * kLine));
+    }
+    __syncwarp();
 #pragma unroll
-      for (int group = 0; group < kChunk; group += kGroup) {
-        if (group + lane / 4 < tokens - first) {
-          *reinterpret_cast<uint2*>(c) = *reinterpret_cast<const uint2*>(read + group * kLine);
-        }
-        c += kGroup * p.c_stride.row;
+    for (int group = 0; group < kTokens; group += kGroup) {
+      if (group + lane / 4 < tokens) {
+        *reinterpret_cast<uint2*>(c) = *reinterpret_cast<const uint2*>(read + group * kLine);
       }
+      c += kGroup * p.c_stride.row;
     }
   }
 
@@ -233,8 +216,8 @@ class WarpEpilogue {
 
   // Any C: the sums go to SMEM, and come back four neighbours at a time.
   template <typename T, typename Accumulator>
-  __device__ static void write_quads(const GemmNvfp4Params& p, bool is_aligned, Stage& stage,
-                                     Accumulator& acc, const TileOrigin& origin) {
+  __device__ static void write_quads(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
+                                     const TileOrigin& origin) {
     const int lane = lane_asked_anew();
     const int row = origin.row + lane % 4 * 4;
     const GlobalScales scales_b(p.global_b, origin.batch);
@@ -283,15 +266,16 @@ class WarpEpilogue {
           value[i] += bias[i];
         }
         if (residual != nullptr) {
-          const auto added = Quad<T>::load(residual + token * p.residual_stride.row, is_aligned);
+          const auto added =
+              *reinterpret_cast<const Quad<T>*>(residual + token * p.residual_stride.row);
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             value[i] += to_float(added.value[i]);
           }
         }
-        const Quad<T> out = {from_float<T>(value[0]), from_float<T>(value[1]),
-                             from_float<T>(value[2]), from_float<T>(value[3])};
-        out.store(c + token * p.c_stride.row, is_aligned);
+        *reinterpret_cast<Quad<T>*>(c + token * p.c_stride.row) = {
+            from_float<T>(value[0]), from_float<T>(value[1]), from_float<T>(value[2]),
+            from_float<T>(value[3])};
       }
     }
   }

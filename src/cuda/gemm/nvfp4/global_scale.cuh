@@ -1,4 +1,5 @@
-// Global scales in an epilogue: quotients as IEEE has them, without the code of a division.
+// Global scales in an epilogue: in one multiplication with all else, or quotients as IEEE has them,
+// without the code of a division.
 #pragma once
 
 #include <limits>
@@ -37,6 +38,12 @@ class GlobalScales {
                         : scale > 0x1p90f  ? 0x1p-60f
                                            : 1.0f;
     return {scale * power, __frcp_rn(scale * power), power};
+  }
+
+  // What to multiply by, rounded. NaN where factor() has it.
+  __device__ float multiplier(float scale) const {
+    const float by = divides_ ? __frcp_rn(scale) : scale;
+    return nvfp4::is_positive_and_finite(scale) ? by : std::numeric_limits<float>::quiet_NaN();
   }
 
   // Divides or multiplies each sum i by factor_of(i). All kSums of them together: one branch. A

@@ -24,10 +24,10 @@ inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int
   return spec;
 }
 
-// C, which consumers write 64 rows of the weight and some tokens at a time.
-inline TensorMapSpec output_map_spec(const GemmNvfp4Params& gemm) {
+// C, which a consumer writes 64 rows of the weight and a tile's tokens at a time.
+inline TensorMapSpec output_map_spec(const GemmNvfp4Params& gemm, int tokens) {
   const OuterStrides stride{.batch = gemm.c_stride.batch, .seq = gemm.c_stride.row, .head = 0};
-  return tile_map_spec(gemm.l, gemm.m, 1, gemm.n, stride, TileStore::kPassTokens, TmaSwizzle::b128);
+  return tile_map_spec(gemm.l, gemm.m, 1, gemm.n, stride, tokens, TmaSwizzle::b128);
 }
 
 // Packed weight tiles as the copy engine sees them: lines of 256 bytes, kTileLines of them a tile;
@@ -57,15 +57,16 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
   const CUtensorMap map_a = encode_tensor_map(
       gemm.a, token_map_spec(gemm, tokens, copies_steps_together ? S::kShareSteps : 0));
   const CUtensorMap map_b = encode_tensor_map(gemm.b, weight_map_spec(gemm, C));
-  const EpilogueAccess access = epilogue_access(gemm);
-  const CUtensorMap map_c = C.is_large() && access.in_tiles
-                                ? encode_tensor_map(gemm.c, output_map_spec(gemm))
-                                : CUtensorMap{};
+  const bool plain = is_plain(gemm);
+  const CUtensorMap map_c =
+      C.stores_tiles() && plain
+          ? encode_tensor_map(gemm.c, output_map_spec(gemm, plan.order.tokens))
+          : CUtensorMap{};
   const KernelParams p{.schedule = plan.schedule,
                        .order = plan.order,
                        .gemm = gemm,
                        .partial = partial,
-                       .access = access,
+                       .is_plain = plain,
                        .copies_steps_together = copies_steps_together};
   launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = a_is_being_made},
                         plan.schedule.workers * C.cluster, S::kThreads, sizeof(SharedStorage<S>),

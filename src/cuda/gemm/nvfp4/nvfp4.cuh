@@ -19,8 +19,7 @@
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
-// them each, for both. Of large tiles one consumer is ahead of the other, so that each is at the
-// end of a tile while the tensor cores are at the other's.
+// them each, for both.
 //
 // Layouts   nvfp4_weight_layout.hpp; tokens K-major, 64 columns a copy.
 // Worklog   docs/worklog/nvfp4-gemm.md
@@ -47,7 +46,7 @@ using namespace cute;
 inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 
 // Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
-enum NamedBarriers { kSetUpBarrier, kLeadBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
+enum NamedBarriers { kSetUpBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
 
 // The compile-time side of choice kIndex, where C is FP32 or has 16 bits.
 template <int kIndex, typename Operand, bool kFp32>
@@ -76,9 +75,6 @@ struct Shape {
   // sum, always towards zero: 2048 columns lost a relative 1.2e-6 to 1.5e-6.
   static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
   static_assert(!kFp32 || C.steps > 1, "the other loop has no totals");
-  // Chunks that consumer 0 is ahead of consumer 1.
-  static constexpr int kLead = C.is_large() ? 2 : 0;
-  static_assert(kLead <= kLeastSharedChunks, "consumer 0 would wait for sums before it is ahead");
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
   // consumer there are enough for all.
   static constexpr bool kMovesRegisters = kConsumers > 1;
@@ -92,6 +88,7 @@ struct Shape {
                              cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
   using Position = RingPosition<C.stages>;
   using Epilogue = WarpEpilogue<kOwnTokens>;
+  using Store = TileStore<C.tokens>;
   static constexpr int kOwners = C.row_consumers * kSharers;
   using Sums = SumSlots<kOwners * 128, kOwnSums>;
   static constexpr int kCourierThreads = kOwners * 128 + 32;  // with those it serves
@@ -109,10 +106,13 @@ template <typename S>
 struct SharedStorage {
   alignas(1024) typename S::Element sA[S::C.stages][S::kColumnSteps][S::C.tokens * 64];
   alignas(128) char sB[S::C.stages][S::C.row_consumers][S::kColumnSteps * WeightTile::k_bytes];
-  // Where consumers turn their sums: each warp by itself, or all of a large tile's together.
-  using Turn = std::conditional_t<S::C.is_large(), TileStore::Stage,
-                                  std::array<typename S::Epilogue::Stage, 4>>;
-  alignas(alignof(Turn) > 16 ? alignof(Turn) : 16) Turn turn[S::kOwners];
+  // Where consumers turn their sums: all of a tile's together, or each warp by itself.
+  using WarpTurns = std::array<typename S::Epilogue::Stage, 4>;
+  union Turn {
+    alignas(16) WarpTurns warps;
+    std::conditional_t<S::C.stores_tiles(), typename S::Store::Stage, WarpTurns> tile;
+  };
+  Turn turn[S::kOwners];
   ColumnSums<S> sums;
   TmaRing<S::C.stages, S::C.cluster> ring;
 };
@@ -122,7 +122,7 @@ struct KernelParams {
   TileOrder order;
   GemmNvfp4Params gemm;
   PartialSums partial;
-  EpilogueAccess access;
+  bool is_plain;
   bool copies_steps_together;  // of the tokens: token_map_spec()
 };
 
@@ -280,24 +280,28 @@ __device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int c
   S::Barrier::sync(kThreads, barrier);  // they have been read
 }
 
-// A large tile's sums, to C by the copy engine. `origin.row` is the warp's.
-template <typename S, typename Accumulator, typename Inputs>
-__device__ void store_tile(SharedStorage<S>& shared, const KernelParams& p,
-                           const CUtensorMap& map_c, int row_consumer, Accumulator& sums,
-                           const TileOrigin& origin, const Inputs& inputs) {
-  S::Epilogue::template scale<S::kOwnSums>(p.gemm, sums, origin.batch, inputs);
+// A tile's sums, to C by the copy engine, if they can be finished in one step. `origin.row` is the
+// warp's.
+template <typename S, typename Accumulator>
+__device__ bool store_tile(SharedStorage<S>& shared, const KernelParams& p,
+                           const CUtensorMap& map_c, int row_consumer, const Accumulator& sums,
+                           const TileOrigin& origin, const typename S::Epilogue::Inputs& inputs) {
+  const int barrier = kRowsBarrier + row_consumer;
+  const typename S::Epilogue::Factors factors(p.gemm, origin.batch, inputs);
+  if (!S::Store::begin(barrier, factors.are_normal())) {
+    return false;
+  }
   const TileOrigin tile{.row = origin.row / WeightTile::kRows * WeightTile::kRows,
                         .token = origin.token,
                         .batch = origin.batch};
-  const auto store = [&](auto zero) {
-    TileStore::run<decltype(zero), S::C.tokens>(
-        map_c, shared.turn[row_consumer], kRowsBarrier + row_consumer, sums, inputs.bias, tile);
-  };
+  const auto value = [&](int i) { return S::Epilogue::finished(sums, i, factors, inputs); };
+  auto& stage = shared.turn[row_consumer].tile;
   if (p.gemm.c_dtype == DType::bf16) {
-    store(__nv_bfloat16{});
+    S::Store::template run<__nv_bfloat16>(map_c, stage, barrier, tile, value);
   } else {
-    store(__half{});
+    S::Store::template run<__half>(map_c, stage, barrier, tile, value);
   }
+  return true;
 }
 
 // Adds the sums to the totals, rounded to nearest, and starts anew.
@@ -327,29 +331,31 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   const int column_consumer = consumer % C.column_consumers;
   decltype(weight_fragment<typename S::Element>()) fragments[2];  // take turns
 
-  int lead = consumer == 0 ? S::kLead : 0;  // chunks that it is still to go ahead
-  if (S::kLead > 0 && consumer > 0) {
-    S::Barrier::sync(S::kConsumerThreads, kLeadBarrier);
-  }
   typename S::Position at;
   PartWalk walk(p.schedule, worker);
   for (TilePart part; walk.next(p.schedule, part);) {
-    TileOrigin origin = origin_of<S>(p.order, part.tile);
-    origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
-    origin.end = min(p.gemm.m, origin.token + p.order.tokens);
-    origin.token += column_consumer * S::kOwnTokens;
+    TileOrigin origin{};
     const bool finishes = part.end == p.schedule.chunks;
     typename S::Epilogue::Inputs inputs{};
-    if (finishes && column_consumer < S::kSharers) {
-      inputs = S::Epilogue::load(p.gemm, p.access, origin);
-    }
+    const auto prepare_end = [&] {
+      origin = origin_of<S>(p.order, part.tile);
+      origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
+      origin.end = min(p.gemm.m, origin.token + p.order.tokens);
+      origin.token += column_consumer * S::kOwnTokens;
+      if (finishes && column_consumer < S::kSharers) {
+        inputs = S::Epilogue::load(p.gemm, p.is_plain, origin);
+      }
+    };
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
-    clear(acc);
+    if constexpr (C.steps > 1) {
+      prepare_end();
+      clear(acc);
+    }
     if constexpr (S::kHasTotals) {
       clear(totals);
     }
     typename S::Position previous = at;
-    const auto compute_chunk = [&](int chunk, auto first_fragment) {
+    const auto compute_chunk = [&](bool is_first, auto first_fragment, auto accumulates) {
       constexpr int kSteps = C.steps;
       const int first_tile = column_consumer * kSteps;
       shared.ring.wait(at);
@@ -363,21 +369,19 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
       for (int step = 0; step < kSteps; ++step) {
         auto& fragment = fragments[(first_fragment + step) % 2];
         dequantize_tile<typename S::Element>(packed[step], fragment);
-        wgmma_issue<true>(mma, fragment, tA(_, _, _, first_tile + step, at.stage), acc);
+        wgmma_issue<decltype(accumulates)::value>(mma, fragment,
+                                                  tA(_, _, _, first_tile + step, at.stage), acc);
         wgmma_wait<1>(acc);
-        if (step == 0 && chunk > 0) {
+        if (step == 0 && !is_first) {
           shared.ring.release(previous);
         }
       }
       previous = at;
       at.advance();
-      if (S::kLead > 0 && lead > 0 && --lead == 0) {
-        S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
-      }
     };
     if constexpr (C.steps > 1) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        compute_chunk(chunk, Int<0>{});
+        compute_chunk(chunk == 0, Int<0>{}, std::true_type{});
         if constexpr (S::kHasTotals) {
           if (chunk % S::kChunksOfSum == S::kChunksOfSum - 1) {
             wgmma_wait<0>(acc);
@@ -386,15 +390,14 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
         }
       }
     } else {
-      for (int chunk = 0;;) {  // fragments take turns
-        compute_chunk(chunk, Int<0>{});
+      compute_chunk(true, Int<0>{}, std::false_type{});
+      prepare_end();                                  // the tensor cores are at work
+      for (int chunk = 1; chunk < chunks; ++chunk) {  // fragments take turns
+        compute_chunk(false, Int<1>{}, std::true_type{});
         if (++chunk == chunks) {
           break;
         }
-        compute_chunk(chunk, Int<1>{});
-        if (++chunk == chunks) {
-          break;
-        }
+        compute_chunk(false, Int<0>{}, std::true_type{});
       }
     }
     wgmma_wait<0>(acc);
@@ -420,20 +423,16 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
       S::Barrier::sync(S::kCourierThreads, kArrivedBarrier);
       exchange.add(slots_of<S>(p.schedule, part.tile, worker), sums);
     }
-    if constexpr (C.is_large()) {
-      if (p.access.in_tiles) {
-        store_tile(shared, p, map_c, row_consumer, sums, origin, inputs);
+    if constexpr (C.stores_tiles()) {
+      if (p.is_plain && store_tile(shared, p, map_c, row_consumer, sums, origin, inputs)) {
         continue;
       }
     }
-    auto* const stages = reinterpret_cast<typename S::Epilogue::Stage*>(&shared.turn[owner]);
-    S::Epilogue::run(p.gemm, p.access, stages[thread / 32], sums, origin, inputs);
+    S::Epilogue::run(p.gemm, p.is_plain, shared.turn[owner].warps[thread / 32], sums, origin,
+                     inputs);
   }
-  if (S::kLead > 0 && lead > 0) {  // too few chunks to go ahead
-    S::Barrier::arrive(S::kConsumerThreads, kLeadBarrier);
-  }
-  if constexpr (C.is_large()) {
-    TileStore::finish();
+  if constexpr (C.stores_tiles()) {
+    S::Store::finish();
   }
 }
 
@@ -447,6 +446,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x == 32) {
     prefetch_tma_descriptor(&map_a);
     prefetch_tma_descriptor(&map_b);
+    if (C.stores_tiles() && p.is_plain) {
+      prefetch_tma_descriptor(&map_c);
+    }
   }
   if (threadIdx.x == 0) {
     shared.ring.init(S::kConsumers * 4);

@@ -19,10 +19,8 @@ int chunks_of(const GemmProblem& p, const Nvfp4Choice& choice) {
 TileOrder order_of(const GemmProblem& p, const Nvfp4Choice& choice) {
   const int rows = choice.rows() * choice.cluster;
   const int token_tiles = ceil_div(p.m, choice.tokens);
-  return {.row_tiles = ceil_div(p.n, rows),
-          .token_tiles = token_tiles,
-          .group = std::max(1, kGroupRows / rows),
-          .tokens = choice.cuts_tokens() ? ceil_div(p.m, token_tiles) : choice.tokens};
+  const int tokens = choice.cuts_tokens() ? ceil_div(p.m, token_tiles) : choice.tokens;
+  return {ceil_div(p.n, rows), token_tiles, std::max(1, kGroupRows / rows), tokens};
 }
 
 int tiles_of(const GemmProblem& p, const TileOrder& order) {

@@ -10,11 +10,7 @@
 // it, as blocks start in the order of their numbers.
 #pragma once
 
-#ifdef __CUDACC__
-#define TILEWRIGHT_HOST_DEVICE __host__ __device__
-#else
-#define TILEWRIGHT_HOST_DEVICE
-#endif
+#include "common/divisor.hpp"
 
 namespace tilewright::cuda {
 
@@ -28,7 +24,7 @@ struct TilePart {
 struct GemmSchedule {
   int tiles;
   int shared_tiles;  // the first ones; their chunks are at least as many as the workers
-  int chunks;        // of a tile
+  Divisor chunks;    // of a tile
   int workers;
   int share;   // shared chunks for each worker
   int longer;  // of the workers, the first ones, have one more
@@ -52,8 +48,20 @@ struct GemmSchedule {
 struct TileOrder {
   int row_tiles;
   int token_tiles;
-  int group;   // row tiles of a group
-  int tokens;  // of a token tile
+  Divisor group;  // row tiles of a group
+  int tokens;     // of a token tile
+  Divisor last_group;
+  Divisor group_tiles;
+  Divisor product_tiles;
+
+  constexpr TileOrder(int all_row_tiles, int all_token_tiles, int rows_of_group, int tile_tokens)
+      : row_tiles(all_row_tiles),
+        token_tiles(all_token_tiles),
+        group(rows_of_group),
+        tokens(tile_tokens),
+        last_group((all_row_tiles - 1) % rows_of_group + 1),
+        group_tiles(rows_of_group * all_token_tiles),
+        product_tiles(all_row_tiles * all_token_tiles) {}
 
   struct Position {
     int row_tile;
@@ -62,15 +70,14 @@ struct TileOrder {
   };
 
   TILEWRIGHT_HOST_DEVICE constexpr Position at(int tile) const {
-    if (tile < row_tiles && token_tiles == 1) {  // small products have no time for divisions
-      return {.row_tile = tile, .token_tile = 0, .batch = 0};
-    }
-    const int batch = tile / (row_tiles * token_tiles);
-    tile -= batch * row_tiles * token_tiles;
-    const int first = tile / (group * token_tiles) * group;
+    const int batch = tile / product_tiles;
+    tile -= batch * product_tiles;
+    const int first = tile / group_tiles * group;
     tile -= first * token_tiles;
-    const int height = row_tiles - first < group ? row_tiles - first : group;
-    return {.row_tile = first + tile % height, .token_tile = tile / height, .batch = batch};
+    const Divisor& height = row_tiles - first < group ? last_group : group;
+    const int token_tile = tile / height;
+    return {
+        .row_tile = first + tile - token_tile * height, .token_tile = token_tile, .batch = batch};
   }
 };
 
