@@ -100,6 +100,21 @@ void expect_no_wait_before_handing_over(const GemmSchedule& schedule) {
   }
 }
 
+// Nobody is at work for long when the others are done, and nobody hands over next to nothing.
+void expect_fair_parts(const GemmSchedule& schedule, int lag) {
+  const int chunks = schedule.shared_tiles * schedule.chunks;
+  const int even = (chunks + schedule.workers - 1) / schedule.workers;
+  const int delay = std::max(lag, GemmSchedule::kLeastLag) + GemmSchedule::kLeastPart;
+  for (int worker = 0; worker < schedule.workers; ++worker) {
+    EXPECT_LE(schedule.range_begin(worker + 1) - schedule.range_begin(worker), even + delay);
+  }
+  for (const auto& [tile, all] : parts_by_tile(schedule)) {
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+      EXPECT_GE(all[i].part.end - all[i].part.begin, GemmSchedule::kLeastPart) << "tile " << tile;
+    }
+  }
+}
+
 TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
   std::mt19937 random(7);
   const auto between = [&](int low, int high) {
@@ -116,13 +131,27 @@ TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
     if (shared > tiles) {
       continue;
     }
-    const GemmSchedule schedule(tiles, shared, chunks, workers);
+    const int lag = between(0, 8);
+    const GemmSchedule schedule(tiles, shared, chunks, workers, lag);
     SCOPED_TRACE(testing::Message() << tiles << " tiles, " << shared << " shared, " << chunks
-                                    << " chunks, " << workers << " workers");
+                                    << " chunks, " << workers << " workers, lag " << lag);
     expect_each_chunk_once(schedule);
     expect_owners_find_all_parts(schedule);
     expect_no_wait_before_handing_over(schedule);
+    expect_fair_parts(schedule, lag);
   }
+}
+
+// Who only hands over has less to do, by as much as the sums take on their way.
+TEST(GemmSchedule, SumsArriveWhenTheOwnerIsDone) {
+  const GemmSchedule two_parts(64, 64, 56, kSms, 4);
+  EXPECT_EQ(two_parts.range_begin(1), 26);
+  EXPECT_EQ(two_parts.range_begin(2), 56);
+  // With a lag of 4, chunks would come in more parts than with 2.
+  const GemmSchedule three_parts(56, 56, 128, kSms, 4);
+  EXPECT_EQ(three_parts.range_begin(1), 54);
+  EXPECT_EQ(three_parts.range_begin(2), 108);
+  EXPECT_EQ(three_parts.range_begin(3), 164);
 }
 
 TEST(TileOrder, NumbersEveryTileOnce) {

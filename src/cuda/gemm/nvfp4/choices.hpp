@@ -42,9 +42,10 @@ struct Nvfp4Choice {
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
   constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }
+  // Of that, what passes between the last chunk of one part and the sums' arrival at the owner's.
+  constexpr int lag() const { return columns() >= 1024 ? 2 : columns() >= 512 ? 3 : 4; }
 };
 
-inline constexpr int kLeastSharedChunks = 2;  // of a worker that shares a tile
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     // consumers for rows, for columns, tokens, steps, stages, cluster

@@ -79,10 +79,11 @@ GemmSchedule schedule_of(const GemmProblem& p, const Nvfp4Choice& choice, int ti
   const int sharing =
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
-                        most_workers, std::int64_t{tiles} * chunks / kLeastSharedChunks)));
+                        most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));
   const int shared =
       p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing, choice.sharing_chunks());
-  return {tiles, shared, chunks, shared > 0 ? sharing : std::min(tiles, most_workers)};
+  return {tiles, shared, chunks, shared > 0 ? sharing : std::min(tiles, most_workers),
+          choice.lag()};
 }
 
 }  // namespace
@@ -97,10 +98,10 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
   const int index = row ? *row : best_row(p, sms);
   const Nvfp4Choice& choice = kNvfp4Choices[index];
   const TileOrder order = order_of(p, choice);
-  return {
-      .choice = index,
-      .order = order,
-      .schedule = schedule_of(p, choice, tiles_of(p, order), std::max(1, sms / choice.cluster))};
+  return {.choice = index,
+          .order = order,
+          .schedule = schedule_of(p, choice, tiles_of(p, order),
+                                  std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers))};
 }
 
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {

@@ -1,8 +1,9 @@
 // Who computes what of a product whose output is cut into tiles and whose K into chunks.
 //
 // Workers (blocks, or clusters of them) first share the shared tiles: their chunks, one tile after
-// the other, are dealt out evenly, so that a worker's range may begin and end inside a tile
-// (stream-K). The other tiles, a multiple of the workers' number, are then computed whole.
+// the other, are dealt out, so that a worker's range may begin and end inside a tile (stream-K),
+// and that all are done at about the same time. The other tiles, a multiple of the workers' number,
+// are then computed whole.
 //
 // Of a tile cut into parts the worker with the last chunks is the owner: it adds the others' sums
 // to its own. Each works its range off backwards, so that its own part for another owner comes
@@ -21,26 +22,65 @@ struct TilePart {
   int end;
 };
 
-struct GemmSchedule {
+class GemmSchedule {
+ public:
+  static constexpr int kMaxWorkers = 144;  // SMs of a Hopper GPU, at most
+  static constexpr int kLeastPart = 2;     // chunks to hand over; fewer are not worth it
+  static constexpr int kLeastLag = 2;
+
   int tiles;
   int shared_tiles;  // the first ones; their chunks are at least as many as the workers
   Divisor chunks;    // of a tile
   int workers;
-  int share;   // shared chunks for each worker
-  int longer;  // of the workers, the first ones, have one more
 
-  constexpr GemmSchedule(int all_tiles, int first_tiles, int tile_chunks, int all_workers)
-      : tiles(all_tiles),
-        shared_tiles(first_tiles),
-        chunks(tile_chunks),
-        workers(all_workers),
-        share(first_tiles * tile_chunks / all_workers),
-        longer(first_tiles * tile_chunks % all_workers) {}
+  // Sums on their way to another worker take as long as `lag` chunks. That is reckoned with where
+  // it does not cut tiles into more parts than kLeastLag would, which is reckoned with at least.
+  constexpr GemmSchedule(int all_tiles, int first_tiles, int tile_chunks, int all_workers, int lag)
+      : tiles(all_tiles), shared_tiles(first_tiles), chunks(tile_chunks), workers(all_workers) {
+    const int least_parts = deal_out(kLeastLag);
+    if (deal_out(lag) > least_parts) {
+      deal_out(kLeastLag);
+    }
+  }
 
   // The first chunk, counted through the shared tiles, of a worker's range.
-  TILEWRIGHT_HOST_DEVICE constexpr int range_begin(int worker) const {
-    return worker * share + (worker < longer ? worker : longer);
+  TILEWRIGHT_HOST_DEVICE constexpr int range_begin(int worker) const { return begin_[worker]; }
+
+ private:
+  // In as short a time as can be. Returns the number of parts.
+  constexpr int deal_out(int lag) {
+    int most = (shared_tiles * chunks + workers - 1) / workers;
+    while (!deal_out(most, lag)) {
+      ++most;
+    }
+    int parts = 0;
+    for (int worker = 0; worker < workers; ++worker) {
+      const int begin = begin_[worker];
+      const int end = begin_[worker + 1];
+      parts += begin < end ? (end - 1) / chunks - begin / chunks + 1 : 0;
+    }
+    return parts;
   }
+
+  // At most so many chunks for each worker, and of those for another owner, which it computes
+  // first, only what it can hand over in time. Returns whether that is all of them.
+  constexpr bool deal_out(int most, int lag) {
+    const int all = shared_tiles * chunks;
+    const int in_time = most > lag ? most - lag : 0;
+    int at = 0;
+    for (int worker = 0; worker < workers; ++worker) {
+      begin_[worker] = at;
+      const int end = at + most < all ? at + most : all;
+      const int tile_begin = end / chunks * chunks;
+      const int wanted = end - (at > tile_begin ? at : tile_begin);
+      const int handed_over = wanted < in_time ? wanted : in_time;
+      at = end - wanted + (handed_over < kLeastPart ? 0 : handed_over);
+    }
+    begin_[workers] = at;
+    return at == all;
+  }
+
+  int begin_[kMaxWorkers + 1] = {};
 };
 
 // How tiles are numbered: those of one product after those of the one before; in a product, groups
