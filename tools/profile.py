@@ -3,11 +3,13 @@
     tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels k1,k2,k4
     tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels flash \
         --shapes 64,causal,512,32,32 256,full,8192,2,8
+    tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels nvfp4 \
+        --products 16,7168,16384
 
-A shape is head dim, mask, length, batch, heads. Each line holds the run, the case, the kernel's
-launch (one line per launch of a multi-launch kernel) and the counters named below, in the units of
-METRICS; null where this GPU, or this Nsight Compute, has no such counter. Clocks are left as they
-are.
+A shape is head dim, mask, length, batch, heads; a product M, N, K. Each line holds the run, the
+case, the kernel's launch (one line per launch of a multi-launch kernel) and the counters named
+below, in the units of METRICS; null where this GPU, or this Nsight Compute, has no such counter.
+Clocks are left as they are.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import time
 
 STALLED = "smsp__average_warps_issue_stalled"
 LADDER = "k1,k2,k3_1,k3_2,k3_3,k4_qk,k4,k5,k6_pingpong,k6_overlap,k6"
-OUR_FUNCTIONS = "^(k[0-9]|scores|softmax|output|flash$)"
+OUR_FUNCTIONS = "^(k[0-9]|scores|softmax|output|flash$|nvfp4$)"
 
 # Our name -> Nsight Compute's metric. Percentages are of the unit's peak while the kernel ran.
 METRICS = {
@@ -81,6 +83,20 @@ def parse_shape(text: str) -> dict:
             "causal": causal}  # fmt: skip
 
 
+def parse_product(text: str) -> dict:
+    """The case of a results line, from "M,N,K"."""
+    try:
+        m, n, k = (int(size) for size in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be M,N,K") from None
+    return {"m": m, "n": n, "k": k, "l": 1, "a_dtype": "bf16", "b_dtype": "nvfp4",
+            "out_dtype": "bf16"}  # fmt: skip
+
+
+def operation_of(case: dict) -> str:
+    return "attention" if "q_len" in case else "gemm_nvfp4"
+
+
 def commit_of(cli: str) -> str:
     """The commit that the binary was built from, by its own word."""
     version = subprocess.run([cli, "--version"], capture_output=True, text=True, check=True).stdout
@@ -95,11 +111,18 @@ def command_of(cli: str, kernel: str, case: dict, metrics: dict[str, str]) -> li
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw",
                "--launch-skip-before-match", "0", "--kernel-name", f"regex:{OUR_FUNCTIONS}",
                "--launch-count", "3" if kernel == "k1" else "1",
-               "--metrics", ",".join(metrics.values()),
-               cli, "attention", "--kernel", kernel, "--batch", str(case["batch"]), "--seqlen",
-               str(case["q_len"]), "--heads", str(case["heads"]), "--headdim",
-               str(case["head_dim"]), "--samples", "1", "--gap", "0"]  # fmt: skip
-    return command + ["--causal"] * case["causal"]
+               "--metrics", ",".join(metrics.values()), cli]  # fmt: skip
+    sampling = ["--kernel", kernel, "--samples", "1", "--gap", "0"]
+    if operation_of(case) == "gemm_nvfp4":
+        sizes = [("--m", "m"), ("--n", "n"), ("--k", "k")]
+        command.append("gemm")
+    else:
+        sizes = [("--batch", "batch"), ("--seqlen", "q_len"), ("--heads", "heads"),
+                 ("--headdim", "head_dim")]  # fmt: skip
+        command.append("attention")
+    for option, key in sizes:
+        command += [option, str(case[key])]
+    return command + sampling + ["--causal"] * case.get("causal", False)
 
 
 def unknown_metrics(output: str, metrics: dict[str, str]) -> list[str]:
@@ -156,6 +179,8 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="+", type=parse_shape, metavar="SHAPE",
                         default=[parse_shape("128,full,4096,4,16")],
                         help="head dim,full or causal,length,batch,heads")  # fmt: skip
+    parser.add_argument("--products", nargs="+", type=parse_product, metavar="M,N,K",
+                        help="of matrix products, in the place of shapes")  # fmt: skip
     arguments = parser.parse_args()
 
     start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -163,10 +188,10 @@ def main() -> int:
     metrics = dict(METRICS)
     missing = set(METRICS)
     with arguments.json.open("w") as out:
-        for case in arguments.shapes:
+        for case in arguments.products or arguments.shapes:
             for kernel in arguments.kernels.split(","):
                 for launch in profile(arguments.cli, kernel, case, metrics):
-                    line = {"run": run, "operation": "attention", "case": case,
+                    line = {"run": run, "operation": operation_of(case), "case": case,
                             "impl": f"tilewright/{kernel}", **launch}  # fmt: skip
                     out.write(json.dumps(line) + "\n")
                     missing -= {name for name in METRICS if line[name] is not None}

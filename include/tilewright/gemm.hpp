@@ -36,8 +36,9 @@ namespace tilewright {
 // swizzled scales and a packed weight are contiguous as a whole. Every other stride is free, in
 // elements: tensors (M, K, L) with the batch outermost in memory are these with their dimensions
 // permuted, and a weight that all of the batch shares has the batch stride 0. All sizes are at
-// least 1. All tensors live on one device. c may not overlap an input, but for a residual that is
-// c.
+// least 1. All tensors live on one device, and on a GPU rows of a, b, c and residual are aligned to
+// 16 bytes: contiguous codes of a take a K that is a multiple of 32. c may not overlap an input, but
+// for a residual that is c.
 struct GemmNvfp4Tensors {
   ConstTensorView a;
   ConstTensorView b;
@@ -74,8 +75,9 @@ std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
 // Dequantised operands and the product of two codes and their scales are exact; a product with an
 // activation of 16 bits may round to FP32. The sum is added up in FP32, in an order that is the
 // kernel's own and the same in every call with the same shapes on such a GPU. A global scale of
-// `encode` divides, one of `decode` multiplies; that and what follows is FP32, and the result is
-// rounded once to c's dtype. So where all partial sums are exact in FP32, c is exact.
+// `encode` divides, one of `decode` multiplies, both one after the other or as one factor; that and
+// what follows is FP32, and the result is rounded once to c's dtype. So where all partial sums are
+// exact in FP32 and global scales are powers of two, c is exact.
 //
 // A NaN scale, or a global scale that is not positive and finite, makes all that it enters NaN.
 //

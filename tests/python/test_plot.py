@@ -145,6 +145,17 @@ def test_counters_of_several_cases(root):
     ]
 
 
+def test_counters_of_products(root):
+    readme = root / "README.md"
+    readme.write_text(block("counters:gemm-nvfp4"))
+    line = {"run": MEASURED["run"], "operation": "gemm_nvfp4", "fma_pct": 5.0,
+            "case": {"m": 16, "n": 4096, "k": 7168, "l": 1}}  # fmt: skip
+    write_lines(root / "results/profiles/gemm-nvfp4.jsonl", [line])
+    rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
+    assert rows[0] == "|  | 16 × 4096 × 7168 |"
+    assert "| FMA pipe, % | 5.00 |" in rows
+
+
 def test_the_table_of_choices(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [

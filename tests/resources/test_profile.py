@@ -27,7 +27,7 @@ metrics = sys.argv[sys.argv.index("--metrics") + 1].split(",")
 unknown = [metric for metric in metrics if "gmma" in metric]
 if unknown:
     sys.exit("==ERROR== Failed to find metric " + unknown[0])
-print(" ".join(sys.argv[sys.argv.index("attention") :]))
+print(" ".join(sys.argv))
 units = {{"gpu__time_duration.sum": "ns", "dram__bytes.sum": "Kbyte"}}
 rows = [["ID", "Kernel Name", *metrics]]
 rows += [["", "", *(units.get(metric, "%") for metric in metrics)]]
@@ -95,6 +95,19 @@ def test_flash_on_several_shapes(tools):
         assert line["launch"] == "void flash<0>"
 
 
+def test_products(tools, tmp_path):
+    log = tmp_path / "log"
+    (tmp_path / "ncu").write_text(NCU.replace("print(", f"open({str(log)!r}, 'a').write(", 1))
+    name, lines, _ = run(tools, "profile-gemm", "--products", "16,7168,2048", "1,64,128")
+    assert name == "gemm-nvfp4.jsonl"
+    assert [line["operation"] for line in lines] == ["gemm_nvfp4"] * 2
+    assert [(line["case"]["m"], line["case"]["n"], line["case"]["k"]) for line in lines] == [
+        (16, 7168, 2048),
+        (1, 64, 128),
+    ]
+    assert "tilewright gemm --m 1 --n 64 --k 128 --kernel nvfp4 --samples 1" in log.read_text()
+
+
 def test_counters_in_our_units(tools):
     _, lines, _ = run(tools, "profile-flash", "--shapes", "64,full,512,1,2")
     (line,) = lines
@@ -131,11 +144,17 @@ def test_a_shape_that_is_none(text):
         profile.parse_shape(text)
 
 
+@pytest.mark.parametrize("text", ["64,64", "64,64,x", "1,2,3,4", ""])
+def test_a_product_that_is_none(text):
+    with pytest.raises(profile.argparse.ArgumentTypeError, match="must be M,N,K"):
+        profile.parse_product(text)
+
+
 def test_the_function_names_are_ours():
     pattern = profile.re.compile(profile.OUR_FUNCTIONS)
-    for name in ("flash", "k2", "k6", "scores", "softmax", "output"):
+    for name in ("flash", "k2", "k6", "scores", "softmax", "output", "nvfp4"):
         assert pattern.search(name)
-    for name in ("flash_fwd_kernel", "vectorized_elementwise_kernel", "merge"):
+    for name in ("flash_fwd_kernel", "nvfp4_simple", "vectorized_elementwise_kernel", "merge"):
         assert not pattern.search(name)
 
 

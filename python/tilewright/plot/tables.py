@@ -163,10 +163,16 @@ def profile_table(path: pathlib.Path, page: str | None) -> str:
 def counters_table(path: pathlib.Path) -> str:
     """The same of one kernel on several cases: a column a case."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [Row.of(line["case"]) for line in lines]
-    header = ["", *(f"{row.head_dims} {row.mask} {row.length}" for row in rows)]
+    header = ["", *(_case_name(line["case"]) for line in lines)]
     runs = dict.fromkeys(line["run"] for line in lines)
     return f"{markdown(header, counter_rows(lines))}\n\nRun {', '.join(runs)}."
+
+
+def _case_name(case: dict[str, Any]) -> str:
+    if "m" in case:
+        return f"{case['m']} × {case['n']} × {case['k']}"
+    row = Row.of(case)
+    return f"{row.head_dims} {row.mask} {row.length}"
 
 
 def counter_rows(lines: list[dict[str, Any]]) -> list[list[str]]:

@@ -9,8 +9,8 @@
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
 // Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a stage.
-// SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; 37 KB
-//           or less to add up and turn sums in.
+// SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; up to
+//           64 KB to add up and turn sums in.
 // Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
 //
 //   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
