@@ -200,6 +200,12 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
   }
 }
 
+TEST(Nvfp4Plan, TakesNoMoreWorkersThanAScheduleHasRoomFor) {
+  const Nvfp4Plan plan = cuda::plan_nvfp4(problem(128, 7168, 16384), 200);
+  EXPECT_EQ(plan.schedule.workers, GemmSchedule::kMaxWorkers);
+  expect_each_chunk_once(plan.schedule);
+}
+
 TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
   for (const std::int64_t m : {1, 16, 17, 100, 5000}) {
     GemmProblem p = problem(m, 7168, 2048);

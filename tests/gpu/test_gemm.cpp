@@ -95,6 +95,12 @@ class GemmNvfp4Gpu : public GemmTest {
     GemmNvfp4Tensors tensors = device.views(c);
     tensors.a.shape[tensors.a.rank - 2] = rows;
     tensors.c.shape[tensors.c.rank - 2] = rows;
+    if (tensors.sfa && c.layout == ScaleLayout::linear) {
+      tensors.sfa->shape[tensors.sfa->rank - 2] = rows;
+    }
+    if (tensors.global_scale_a && c.global_scales == GlobalScales::each_row) {
+      tensors.global_scale_a->shape[tensors.global_scale_a->rank - 1] = rows;
+    }
     const GemmNvfp4Options options = options_of(c, GetParam());
     const std::size_t bytes = gemm_nvfp4_workspace_bytes(tensors, options);
     const DeviceBuffer workspace(bytes);
@@ -170,20 +176,32 @@ TEST_P(GemmNvfp4Gpu, IsAsExactInLongSums) {
   }
 }
 
-// The second case has tiles enough for the largest shapes of the kernel.
 TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
-  for (const auto& [m, n, k] : {std::array{300, 336, 2048}, std::array{2304, 2048, 256}}) {
-    const GemmCase c{.m = m,
-                     .n = n,
-                     .k = k,
-                     .b_is_packed = GetParam() != "nvfp4_simple",
-                     .batch_invariant = true};
-    ASSERT_TRUE(takes(c));
-    const GemmHostSet host = make_tensors(c);
+  const GemmCase one_scale{.m = 300, .n = 336, .k = 2048};
+  const GemmCase many_scales{.m = 150,
+                             .n = 336,
+                             .k = 256,
+                             .a_dtype = DType::e2m1x2,
+                             .c_dtype = DType::fp16,
+                             .global_scales = GlobalScales::each_row,
+                             .bias = true};
+  const GemmCase large{.m = 2304, .n = 2048, .k = 64};  // enough tiles for the largest shapes
+  for (GemmCase c : {one_scale, many_scales, large}) {
+    c.b_is_packed = GetParam() != "nvfp4_simple";
+    c.batch_invariant = true;
+    if (!takes(c)) {
+      ASSERT_EQ(c.a_dtype, DType::e2m1x2);
+      continue;
+    }
+    GemmHostSet host = make_tensors(c);
+    if (c.global_scales == GlobalScales::each_row) {
+      reference::store(host.global_scale_b.view(), 7, 0.0);  // which makes a column of c NaN
+    }
     GemmSet<DeviceTensor> device = to_device(host);
     const HostTensor all = run(c, host, device, c.m);
+    test::expect_right(c, host, all);
     const auto row_bytes = static_cast<std::size_t>(c.n) * size_bytes(c.c_dtype);
-    for (const std::int64_t rows : {1, 9, 17, 40, 100, 299, m - 1}) {
+    for (const std::int64_t rows : {1, 2, 9, 17, 40, 100, static_cast<int>(c.m) - 1}) {
       const HostTensor few = run(c, host, device, rows);
       EXPECT_TRUE(std::equal(few.data(), few.data() + static_cast<std::size_t>(rows) * row_bytes,
                              all.data()))

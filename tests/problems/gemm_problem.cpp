@@ -114,14 +114,16 @@ class Generator {
 
   int below(int end) { return static_cast<int>(engine_() % static_cast<unsigned>(end)); }
 
-  // The product of small ones is no normal number, nor is it times 2^7.
+  // Large ones times 2^7 are more than there is in FP32.
   double global_scale() {
-    return case_.global_scales == GlobalScales::small
-               ? std::ldexp(1 + below(4), is_w4a4(case_) ? -69 : -138)
-               : 0.01 * (1 + below(100));
+    return case_.global_scales == GlobalScales::large ? std::ldexp(1 + 0.01 * below(100), 122)
+                                                      : 0.01 * (1 + below(100));
   }
 
-  double value() { return is_exact() ? below(9) - 4 : std::normal_distribution<double>()(engine_); }
+  double value() {
+    const double value = is_exact() ? below(9) - 4 : std::normal_distribution<double>()(engine_);
+    return case_.global_scales == GlobalScales::large ? std::ldexp(value, -60) : value;
+  }
 
   int scale() {
     constexpr int kSixteen = 0x58;
@@ -301,6 +303,9 @@ std::vector<GemmCase> gemm_cases() {
              .bias = true,
              .residual = true,
              .order = order});
+        for (const std::int64_t m : {9, 70, 140}) {
+          add({.m = m, .n = 80, .k = 64, .l = l, .a_dtype = a, .bias = true, .order = order});
+        }
       }
     }
     for (const GlobalScales scales :
@@ -318,12 +323,13 @@ std::vector<GemmCase> gemm_cases() {
       }
     }
     for (const std::int64_t m : {6, 40, 130}) {
-      add({.m = m,
-           .n = 80,
-           .k = 64,
-           .a_dtype = a,
-           .global_scales = GlobalScales::small,
-           .kind = a == DType::e2m1x2 && m != 40 ? GlobalScale::encode : GlobalScale::decode});
+      if (a == DType::bf16) {
+        add({.m = m,
+             .n = 80,
+             .k = 64,
+             .global_scales = GlobalScales::large,
+             .kind = GlobalScale::decode});
+      }
     }
     for (const std::int64_t l : {1, 3}) {
       add({.m = 140, .n = 272, .k = 320, .l = l, .a_dtype = a, .layout = ScaleLayout::swizzled});

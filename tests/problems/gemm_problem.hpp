@@ -23,8 +23,9 @@ enum class GemmInputs {
 // rows of all L side by side.
 enum class GemmOrder { dense, padded_rows, batch_inside };
 
-// How many numbers a global scale has. A small one is one, near the least that there are.
-enum class GlobalScales { none, one, each_row, small };
+// How many numbers a global scale has. A large one is one, near the greatest that there are, for
+// activations of few bits' distance from 0.
+enum class GlobalScales { none, one, each_row, large };
 
 struct GemmCase {
   std::int64_t m = 1;

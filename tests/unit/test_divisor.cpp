@@ -1,4 +1,4 @@
-// Division by a number known beforehand: every divisor's edges, and what lies in between.
+// Division by a number known beforehand: many divisors, around the edges of their quotients.
 #include <gtest/gtest.h>
 
 #include <algorithm>

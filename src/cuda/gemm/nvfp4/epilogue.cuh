@@ -1,7 +1,7 @@
 // From the accumulators of C^T to C: scaled, with bias and residual, in C's dtype.
 //
 // A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for all tokens of the
-// tile. Through SMEM, a few tokens at a time, they come to lie so that four lanes have a
+// tile. Through SMEM, 32 tokens at most at a time, they come to lie so that four lanes have a
 // token's 16, four each.
 #pragma once
 
@@ -104,25 +104,18 @@ class WarpEpilogue {
       const GlobalScales scales_b(p.global_b, batch);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        of[half] = scales_b.multiplier(inputs.scale_b[half]) * a * (1.0f / kWeightFactor);
+        of[half] = sum_factor(a, scales_b.multiplier(inputs.scale_b[half]));
       }
     }
 
-    // Else sums have to be scaled step by step.
     __device__ bool are_normal() const { return is_normal(of[0]) && is_normal(of[1]); }
-
-   private:
-    __device__ static bool is_normal(float positive) {
-      return positive >= std::numeric_limits<float>::min() &&
-             positive <= std::numeric_limits<float>::max();
-    }
   };
 
   // The finished sum i: by fours, they are of tokens c and c + 1 and row g, then of row g + 8.
   template <typename Accumulator>
   __device__ static float finished(const Accumulator& acc, int i, const Factors& factors,
                                    const Inputs& inputs) {
-    return fmaf(acc(i), factors.of[i / 2 % 2], inputs.bias[i / 2 % 2]);
+    return finish_sum(acc(i), factors.of[i / 2 % 2], inputs.bias[i / 2 % 2]);
   }
 
   // The warp's lanes come here together. Uses up `acc`.
@@ -222,11 +215,13 @@ class WarpEpilogue {
     const int row = origin.row + lane % 4 * 4;
     const GlobalScales scales_b(p.global_b, origin.batch);
     const GlobalScales scales_a(p.global_a, origin.batch);
-    GlobalScales::Factor factor_b[4];
+    float scale_b[4];
+    float multiplier_b[4];
     float bias[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      factor_b[i] = scales_b.factor(scales_b.load(row + i));
+      scale_b[i] = scales_b.load(row + i);
+      multiplier_b[i] = scales_b.multiplier(scale_b[i]);
       bias[i] = bias_of<T>(p, row + i);
     }
     const auto first_of = [&](auto* matrix, const MatrixStrides& stride) {
@@ -254,16 +249,17 @@ class WarpEpilogue {
         const float4 sums =
             reinterpret_cast<const float4*>(stage)[in_chunk * kPitch / 4 + lane % 4];
         float value[4] = {sums.x, sums.y, sums.z, sums.w};
+        const float scale_a = scales_a.load(origin.token + token);
+        const float multiplier_a = scales_a.multiplier(scale_a);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          value[i] *= 1.0f / kWeightFactor;
-        }
-        const GlobalScales::Factor factor_a = scales_a.factor(scales_a.load(origin.token + token));
-        scales_b.template apply<4>(value, [&](int i) { return factor_b[i]; });
-        scales_a.template apply<4>(value, [&](int) { return factor_a; });
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          value[i] += bias[i];
+          const float factor = sum_factor(multiplier_a, multiplier_b[i]);
+          if (is_normal(factor)) {
+            value[i] = finish_sum(value[i], factor, bias[i]);
+          } else {
+            const float scaled_by_b = scales_b.apply(value[i] * (1.0f / kWeightFactor), scale_b[i]);
+            value[i] = scales_a.apply(scaled_by_b, scale_a) + bias[i];
+          }
         }
         if (residual != nullptr) {
           const auto added =

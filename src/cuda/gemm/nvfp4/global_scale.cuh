@@ -1,10 +1,12 @@
-// Global scales in an epilogue: in one multiplication with all else, or quotients as IEEE has them,
-// without the code of a division.
+// Global scales in an epilogue: one factor with all else that a sum is multiplied with, where that
+// is a normal number. Whoever finishes a sum does so by finish_sum(), so that its bits do not
+// depend on the way that it takes to C.
 #pragma once
 
 #include <limits>
 
-#include "common/nvfp4_recipe.hpp"
+#include "common/gemm_epilogue.hpp"
+#include "cuda/gemm/nvfp4/fragment.cuh"
 #include "gemm_params.hpp"
 
 namespace tilewright::cuda {
@@ -12,70 +14,42 @@ namespace tilewright::cuda {
 // The global scales of one operand, in one product of the batch.
 class GlobalScales {
  public:
-  // Of one scale. NaN where it is not positive and finite, so that all it enters becomes NaN.
-  struct Factor {
-    float scale;
-    float inverse;  // of a divisor: its reciprocal
-    float power;    // what both sides of the quotient are multiplied with, to stay normal numbers
-  };
-
   __device__ GlobalScales(const RowScales& scales, int batch)
       : data_(scales.data == nullptr ? nullptr : scales.data + batch * scales.stride.batch),
         row_stride_(scales.stride.row),
-        divides_(scales.kind == GlobalScale::encode) {}
+        kind_(scales.kind) {}
 
   __device__ float load(int row) const {
     return data_ == nullptr ? 1.0f : data_[row * row_stride_];
   }
 
-  __device__ Factor factor(float scale) const {
-    if (!nvfp4::is_positive_and_finite(scale)) {
-      constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-      return {kNaN, kNaN, 1.0f};
-    }
-    const float power = !divides_          ? 1.0f
-                        : scale < 0x1p-90f ? 0x1p60f
-                        : scale > 0x1p90f  ? 0x1p-60f
-                                           : 1.0f;
-    return {scale * power, __frcp_rn(scale * power), power};
-  }
-
-  // What to multiply by, rounded. NaN where factor() has it.
+  // What to multiply by, rounded. NaN where the scale is not positive and finite.
   __device__ float multiplier(float scale) const {
-    const float by = divides_ ? __frcp_rn(scale) : scale;
+    const float by = kind_ == GlobalScale::encode ? __frcp_rn(scale) : scale;
     return nvfp4::is_positive_and_finite(scale) ? by : std::numeric_limits<float>::quiet_NaN();
   }
 
-  // Divides or multiplies each sum i by factor_of(i). All kSums of them together: one branch. A
-  // quotient by way of the reciprocal may be off by a bit; what it leaves over is exact, and puts
-  // it right (Markstein, 1990).
-  template <int kSums, typename Sums, typename FactorOf>
-  __device__ void apply(Sums& sums, FactorOf&& factor_of) const {
-    if (data_ == nullptr) {
-      return;
-    }
-    if (!divides_) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        sums[i] *= factor_of(i).scale;
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const Factor by = factor_of(i);
-      const float dividend = sums[i] * by.power;
-      const float quotient = dividend * by.inverse;
-      const float left_over = fmaf(-quotient, by.scale, dividend);
-      const float corrected = fmaf(left_over, by.inverse, quotient);
-      sums[i] = fabsf(quotient) <= std::numeric_limits<float>::max() ? corrected : quotient;
-    }
-  }
+  __device__ float apply(float sum, float scale) const { return scale_globally(sum, scale, kind_); }
 
  private:
   const float* data_;
   std::int64_t row_stride_;
-  bool divides_;
+  GlobalScale kind_;
 };
+
+// All that a sum is multiplied with.
+__device__ inline float sum_factor(float multiplier_a, float multiplier_b) {
+  return multiplier_b * (multiplier_a * (1.0f / kWeightFactor));
+}
+
+// Else sums have to be scaled step by step.
+__device__ inline bool is_normal(float factor) {
+  return factor >= std::numeric_limits<float>::min() && factor <= std::numeric_limits<float>::max();
+}
+
+// By a normal factor.
+__device__ inline float finish_sum(float sum, float factor, float bias) {
+  return fmaf(sum, factor, bias);
+}
 
 }  // namespace tilewright::cuda

@@ -20,7 +20,8 @@ TileOrder order_of(const GemmProblem& p, const Nvfp4Choice& choice) {
   const int rows = choice.rows() * choice.cluster;
   const int token_tiles = ceil_div(p.m, choice.tokens);
   const int tokens = choice.cuts_tokens() ? ceil_div(p.m, token_tiles) : choice.tokens;
-  return {ceil_div(p.n, rows), token_tiles, std::max(1, kGroupRows / rows), tokens};
+  const int row_tiles = ceil_div(p.n, rows);
+  return {row_tiles, token_tiles, std::clamp(kGroupRows / rows, 1, row_tiles), tokens};
 }
 
 int tiles_of(const GemmProblem& p, const TileOrder& order) {
@@ -62,8 +63,8 @@ int best_row(const GemmProblem& p, int sms) {
 }
 
 // None, where sharing costs more than a last round with idle workers. Else as many as leave the
-// others a multiple of the workers; and a round more, so that no worker has less than a tile of
-// them.
+// others a multiple of the workers; and a round more, so that a worker has about a tile of them or
+// more.
 int shared_tiles(int tiles, int chunks, int workers, int sharing_chunks) {
   const int rounds = ceil_div(tiles, workers);
   const int idle = rounds * workers - tiles;

@@ -38,7 +38,7 @@ class GemmSchedule {
   constexpr GemmSchedule(int all_tiles, int first_tiles, int tile_chunks, int all_workers, int lag)
       : tiles(all_tiles), shared_tiles(first_tiles), chunks(tile_chunks), workers(all_workers) {
     const int least_parts = deal_out(kLeastLag);
-    if (deal_out(lag) > least_parts) {
+    if (lag > kLeastLag && deal_out(lag) > least_parts) {
       deal_out(kLeastLag);
     }
   }
@@ -69,6 +69,9 @@ class GemmSchedule {
     const int in_time = most > lag ? most - lag : 0;
     int at = 0;
     for (int worker = 0; worker < workers; ++worker) {
+      if (at + (workers - worker) * most < all) {
+        return false;
+      }
       begin_[worker] = at;
       const int end = at + most < all ? at + most : all;
       const int tile_begin = end / chunks * chunks;
