@@ -23,8 +23,8 @@ enum class GemmInputs {
 // rows of all L side by side.
 enum class GemmOrder { dense, padded_rows, batch_inside };
 
-// How many numbers a global scale has. A large one is one, near the greatest that there are, for
-// activations of few bits' distance from 0.
+// How many numbers a global scale has. A large one is one, near the greatest that there are, and
+// activations are small to match.
 enum class GlobalScales { none, one, each_row, large };
 
 struct GemmCase {

@@ -91,11 +91,11 @@ class GemmSchedule {
 struct TileOrder {
   int row_tiles;
   int token_tiles;
-  Divisor group;  // row tiles of a group
-  int tokens;     // of a token tile
-  Divisor last_group;
-  Divisor group_tiles;
-  Divisor product_tiles;
+  Divisor group;          // row tiles of a group
+  int tokens;             // of a token tile
+  Divisor last_group;     // row tiles of the last group
+  Divisor group_tiles;    // all tiles of a group
+  Divisor product_tiles;  // all tiles of a product
 
   constexpr TileOrder(int all_row_tiles, int all_token_tiles, int rows_of_group, int tile_tokens)
       : row_tiles(all_row_tiles),
