@@ -62,6 +62,9 @@ TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
   EXPECT_EQ(rows_of(square(32, 512, 32, 64, /*causal=*/true)), 128);
   EXPECT_EQ(rows_of(square(4, 4096, 32, 64, /*causal=*/true)), 192);
   EXPECT_EQ(rows_of(square(1, 4096, 8, 64)), 128) << "2 rounds of 128 rows beside 2 of 192";
+  EXPECT_EQ(rows_of(square(32, 512, 21, 96)), 128);
+  EXPECT_EQ(rows_of(square(2, 8192, 21, 96)), 192);
+  EXPECT_EQ(rows_of(square(2, 8192, 21, 96, /*causal=*/true)), 192);
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128)), 128);
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128, /*causal=*/true)), 64) << "tiles of all lengths";
 }

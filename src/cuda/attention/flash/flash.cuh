@@ -339,6 +339,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     const int full_end = tile.full_end;
     int j = tile.kv_end - 1;
     LazyRows<kRows> rows;
+    float factor[kRows];
 
     const auto is_plain = [&](int key_tile) {
       return key_tile >= full_first && key_tile < full_end && p.softcap == 0.0f;
@@ -373,7 +374,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       shared.k.release(at);
       release_q_after(j);
       cap_and_mask();
-      lazy_softmax_step<MmaQk>(rS, rows, scale_log2, [](int, float) {});  // O is still 0
+      lazy_softmax_step<true, MmaQk>(rS, rows, scale_log2, factor);  // O is 0: no matter
       round_to_16_bits(tSrS, rP);
 
       // P V of the latest tile, and P of the one before it.
@@ -393,20 +394,22 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         if constexpr (!decltype(plain)::value) {
           cap_and_mask();
         }
-        lazy_softmax_step<MmaQk>(rS, rows, scale_log2, [&](int row, float factor) {
-          wgmma_wait<0>(tOrO);
-          scale_row(rO, row, factor);
-        });
+        const bool moved = lazy_softmax_step<false, MmaQk>(rS, rows, scale_log2, factor);
         wgmma_wait<0>(tOrO);
         shared.v.release(at_v);
         round_to_16_bits(tSrS, rP);
+        return moved;
       };
       while (j > first) {
-        while (j > first && !is_plain(j - 1)) {
-          step(false_type{});
+        bool moved = false;
+        while (!moved && j > first && !is_plain(j - 1)) {
+          moved = step(false_type{});
         }
-        while (j > first && is_plain(j - 1)) {
-          step(true_type{});
+        while (!moved && j > first && is_plain(j - 1)) {
+          moved = step(true_type{});
+        }
+        if (moved) {  // seldom, and so not in the loop
+          scale_rows(rO, factor);
         }
       }
       shared.v.wait(at);
@@ -414,8 +417,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     } else {
       clear(tOrO);
     }
-    float factor[kRows];
-    finish_rows<MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
+    finish_rows<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
       shared.v.release(at);

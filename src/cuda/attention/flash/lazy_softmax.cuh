@@ -52,11 +52,13 @@ __device__ float move_reference(LazyRows<kRows>& rows, int i, float scale_log2) 
   return exp2_approx(old - rows.reference[i]);
 }
 
-// One step: S (rows, keys) becomes P. `scale_row(i, factor)` multiplies row i of O, seldom. A row's
-// maximum is looked for under the exponentials of the row before (after()).
-template <typename TiledMma, int kRows, typename TensorS, typename ScaleRow>
-__device__ void lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scale_log2,
-                                  const ScaleRow& scale_row) {
+// One step: S (rows, keys) becomes P. Returns whether O is to be multiplied, by a factor for each
+// row: the same for all of a warp, though not of a warpgroup. A row's maximum is looked for under
+// the exponentials of the row before (after()). In the first step every row wants a reference.
+template <bool kIsFirst, typename TiledMma, int kRows, typename TensorS>
+__device__ bool lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scale_log2,
+                                  float (&factor)[kRows]) {
+  bool moved = false;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     float m = i > 0 ? after(rows.m[i], rows.m[i - 1]) : rows.m[i];
@@ -65,10 +67,13 @@ __device__ void lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scal
       m = fmaxf(m, rS(i, j));
     }
     rows.m[i] = m;
-    if (__any_sync(0xffffffffu, rows.is_beyond(i, m, scale_log2))) {
-      const float factor = move_reference<TiledMma>(rows, i, scale_log2);
-      rows.l[i] *= factor;
-      scale_row(i, factor);
+    factor[i] = 1.0f;
+    if (kIsFirst || __any_sync(0xffffffffu, rows.is_beyond(i, m, scale_log2))) {
+      rows.m[i] =
+          i > 0 ? after(m, rows.l[i - 1]) : m;  // else that row's sums come after the branch
+      factor[i] = move_reference<TiledMma>(rows, i, scale_log2);
+      rows.l[i] *= factor[i];
+      moved = true;
     }
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
@@ -76,6 +81,7 @@ __device__ void lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scal
       rows.l[i] += rS(i, j);
     }
   }
+  return moved;
 }
 
 }  // namespace tilewright::cuda
