@@ -417,7 +417,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     } else {
       clear(tOrO);
     }
-    finish_rows<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
+    finish_rows<MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
       shared.v.release(at);

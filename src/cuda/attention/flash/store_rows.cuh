@@ -67,25 +67,18 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
 // What a tile's rows come to, while their last product still runs: writes their statistics, and
 // gives what O is to be multiplied by, 1 / l where normalised. Both rows go through each step
 // together: a step is mostly latency.
-//
-// The largest P was rounded to an Element for O, not for l. Taken against the maximum it would be 1
-// and exact; O is freed from its error, so that a row which one key dominates is as exact.
-template <typename Element, typename TiledMma, int kRows, typename TensorC>
+template <typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
                             const TensorC& cO, const LazyRows<kRows>& rows, float scale_log2,
                             float (&factor)[kRows]) {
   RowResult result[kRows];
-  float l[kRows];      // under the reference
-  float error[kRows];  // of the largest P
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const float m = row_reduce<TiledMma>(rows.m[i], [](float a, float b) { return fmaxf(a, b); });
-    l[i] = row_reduce<TiledMma>(rows.l[i], [](float a, float b) { return a + b; });
-    const float largest = exp2_approx(fmaf(m, scale_log2, -rows.reference[i]));
-    error[i] = static_cast<float>(Element(largest)) - largest;
+    const float l = row_reduce<TiledMma>(rows.l[i], [](float a, float b) { return a + b; });
     const float rescale =
         m == kMinusInf ? 1.0f : exp2_approx(fmaf(-m, scale_log2, rows.reference[i]));
-    result[i] = {.m = m * (scale_log2 / kLog2e), .l = l[i] * rescale, .rescale = rescale};
+    result[i] = {.m = m * (scale_log2 / kLog2e), .l = l * rescale, .rescale = rescale};
   }
   if (p.sinks != nullptr) {
     const float sink = p.sinks[tile.head * p.sinks_stride];
@@ -96,8 +89,8 @@ __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int
   }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float divisor = (l[i] + error[i]) * (p.row_max == nullptr ? result[i].l : 1.0f);
-    factor[i] = divisor > 0.0f ? l[i] * result[i].rescale / divisor : 0.0f;
+    const float divisor = p.row_max == nullptr ? result[i].l : 1.0f;
+    factor[i] = divisor > 0.0f ? result[i].rescale / divisor : 0.0f;
   }
   if (wants_statistics(p) && threadIdx.x % 4 == 0) {
 #pragma unroll
