@@ -186,21 +186,15 @@ __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_lo
   }
 }
 
-// Row i of O times a factor.
-template <typename TensorO>
-__device__ void scale_row(TensorO& rO, int i, float factor) {
-#pragma unroll
-  for (int j = 0; j < cute::size<1>(rO); ++j) {
-    rO(i, j) *= factor;
-  }
-}
-
 // Rows of O times a factor each.
 template <int kRows, typename TensorO>
 __device__ void scale_rows(TensorO& rO, const float (&factor)[kRows]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    scale_row(rO, i, factor[i]);
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rO); ++j) {
+      rO(i, j) *= factor[i];
+    }
   }
 }
 

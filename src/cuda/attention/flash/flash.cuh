@@ -16,7 +16,7 @@
 //   warp 1            schedule: the next tile, from the block's index or a ticket
 //   warp 2            clear_unseen: zeros over values that no query sees; idle mostly
 //   warp 3, a thread  store: O, while the consumers are at the next tile            <- TMA
-//   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j, seldom scale O
+//   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j | scale O
 //
 // Clusters of two blocks with the same keys load half of each K and V tile, for both.
 //
@@ -25,7 +25,6 @@
 #pragma once
 
 #include "cuda/attention/flash/choices.hpp"
-#include "cuda/attention/flash/lazy_softmax.cuh"
 #include "cuda/attention/flash/store_rows.cuh"
 #include "cuda/attention/flash/work.cuh"
 #include "cuda/attention/warp_roles.cuh"
@@ -52,12 +51,13 @@ struct Shape {
   using Position = RingPosition<kStages>;
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
 
-  // As many slots for O as there is room for: one for each consumer, or one.
+  // As many slots for O as there is room for: one for each consumer, or one, or none.
   static constexpr int kRoom_bytes =
       226 * 1024 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
-  static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
-  static_assert(kRoom_bytes >= kSlots * kSlot_bytes);
+  static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers
+                                : kRoom_bytes >= kSlot_bytes            ? 1
+                                                                        : 0;
   using Output = OutputRing<Element, Tiles, kSlots>;
 };
 
@@ -242,24 +242,26 @@ template <int kIndex, typename Element>
 __device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
                       const CUtensorMap& map) {
   using S = Shape<kIndex, Element>;
-  TileRing::Position at_tile;
-  typename S::Output::Position at;
-  while (true) {
-    const FlashTile& tile = shared.tiles.wait(at_tile);
-    if (tile.is_end) {
-      break;
+  if constexpr (S::kSlots > 0) {
+    TileRing::Position at_tile;
+    typename S::Output::Position at;
+    while (true) {
+      const FlashTile& tile = shared.tiles.wait(at_tile);
+      if (tile.is_end) {
+        break;
+      }
+      for (int consumer = 0; goes_by_tma<S::C.br()>(p, tile) && consumer < S::kConsumers;
+           ++consumer) {
+        shared.output.full[at.stage].wait(at.phase);
+        tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
+            map, shared.output.sO[at.stage], tile.q_start + tile.row0 + consumer * kWarpgroupRows,
+            tile.head, tile.batch);
+        shared.output.empty[at.stage].arrive();
+        at.advance();
+      }
+      shared.tiles.release(at_tile);
+      at_tile.advance();
     }
-    for (int consumer = 0; goes_by_tma<S::C.br()>(p, tile) && consumer < S::kConsumers;
-         ++consumer) {
-      shared.output.full[at.stage].wait(at.phase);
-      tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
-          map, shared.output.sO[at.stage], tile.q_start + tile.row0 + consumer * kWarpgroupRows,
-          tile.head, tile.batch);
-      shared.output.empty[at.stage].arrive();
-      at.advance();
-    }
-    shared.tiles.release(at_tile);
-    at_tile.advance();
   }
 }
 
@@ -338,8 +340,8 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     const int full_first = tile.full_first;
     const int full_end = tile.full_end;
     int j = tile.kv_end - 1;
-    LazyRows<kRows> rows;
-    float factor[kRows];
+    RowState<kRows> state;
+    float correction[kRows];
 
     const auto is_plain = [&](int key_tile) {
       return key_tile >= full_first && key_tile < full_end && p.softcap == 0.0f;
@@ -374,7 +376,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       shared.k.release(at);
       release_q_after(j);
       cap_and_mask();
-      lazy_softmax_step<true, MmaQk>(rS, rows, scale_log2, factor);  // O is 0: no matter
+      softmax_step<MmaQk>(rS, state, scale_log2, correction);
       round_to_16_bits(tSrS, rP);
 
       // P V of the latest tile, and P of the one before it.
@@ -394,22 +396,18 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         if constexpr (!decltype(plain)::value) {
           cap_and_mask();
         }
-        const bool moved = lazy_softmax_step<false, MmaQk>(rS, rows, scale_log2, factor);
+        softmax_step<MmaQk>(rS, state, scale_log2, correction);
         wgmma_wait<0>(tOrO);
         shared.v.release(at_v);
+        scale_rows(rO, correction);
         round_to_16_bits(tSrS, rP);
-        return moved;
       };
       while (j > first) {
-        bool moved = false;
-        while (!moved && j > first && !is_plain(j - 1)) {
-          moved = step(false_type{});
+        while (j > first && !is_plain(j - 1)) {
+          step(false_type{});
         }
-        while (!moved && j > first && is_plain(j - 1)) {
-          moved = step(true_type{});
-        }
-        if (moved) {  // seldom, and so not in the loop
-          scale_rows(rO, factor);
+        while (j > first && is_plain(j - 1)) {
+          step(true_type{});
         }
       }
       shared.v.wait(at);
@@ -417,7 +415,8 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     } else {
       clear(tOrO);
     }
-    finish_rows<MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
+    float factor[kRows];
+    finish_rows<MmaPv>(p, tile, row0, cO, state, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
       shared.v.release(at);
@@ -425,7 +424,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       at_q.advance();
     }
     scale_rows(rO, factor);
-    const bool by_tma = goes_by_tma<S::C.br()>(p, tile);
+    const bool by_tma = S::kSlots > 0 && goes_by_tma<S::C.br()>(p, tile);
     if (__all_sync(0xffffffffu, by_tma)) {
       shared.output.put(tOrO, at_o);
       at_o.advance(S::kConsumers);
@@ -459,7 +458,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
       barrier.init(1);
     }
     shared.output.init();
-    shared.tiles.init(S::kConsumerWarps + 2 + may_clear);
+    shared.tiles.init(S::kConsumerWarps + 1 + may_clear + (S::kSlots > 0));
     cutlass::arch::fence_barrier_init();
   }
   // The barriers are ready, also for the other blocks of the cluster.

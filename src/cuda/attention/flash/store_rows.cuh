@@ -1,7 +1,6 @@
 // From a warpgroup's accumulator to rows of O in global memory, and the rows' statistics.
 #pragma once
 
-#include "cuda/attention/flash/lazy_softmax.cuh"
 #include "cuda/attention/flash/work.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
 
@@ -32,19 +31,19 @@ struct RowResult {
   float rescale;
 };
 
-// A row's statistics with its sink: one more score, whose value is 0.
-__device__ inline RowResult with_sink(const RowResult& row, float sink) {
-  const float m_new = fmaxf(row.m, sink);
+// The statistics of a row's keys, with its sink: one more score, whose value is 0.
+__device__ inline RowResult with_sink(float m, float l, float sink) {
+  const float m_new = fmaxf(m, sink);
   const float reference = m_new == kMinusInf ? 0.0f : m_new;
-  const float rescale = exp2_approx((row.m - reference) * kLog2e);
+  const float rescale = exp2_approx((m - reference) * kLog2e);
   return {.m = m_new,
-          .l = fmaf(row.l, rescale, exp2_approx((sink - reference) * kLog2e)),
-          .rescale = row.rescale * rescale};
+          .l = fmaf(l, rescale, exp2_approx((sink - reference) * kLog2e)),
+          .rescale = rescale};
 }
 
 __device__ inline RowResult row_result(const AttentionParams& p, int head, float m, float l) {
-  const RowResult result{.m = m, .l = l, .rescale = 1.0f};
-  return p.sinks ? with_sink(result, p.sinks[head * p.sinks_stride]) : result;
+  return p.sinks ? with_sink(m, l, p.sinks[head * p.sinks_stride])
+                 : RowResult{.m = m, .l = l, .rescale = 1.0f};
 }
 
 __device__ inline bool wants_statistics(const AttentionParams& p) {
@@ -69,22 +68,20 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
 // together: a step is mostly latency.
 template <typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
-                            const TensorC& cO, const LazyRows<kRows>& rows, float scale_log2,
+                            const TensorC& cO, const RowState<kRows>& state, float scale_log2,
                             float (&factor)[kRows]) {
   RowResult result[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float m = row_reduce<TiledMma>(rows.m[i], [](float a, float b) { return fmaxf(a, b); });
-    const float l = row_reduce<TiledMma>(rows.l[i], [](float a, float b) { return a + b; });
-    const float rescale =
-        m == kMinusInf ? 1.0f : exp2_approx(fmaf(-m, scale_log2, rows.reference[i]));
-    result[i] = {.m = m * (scale_log2 / kLog2e), .l = l * rescale, .rescale = rescale};
+    result[i] = {.m = state.m[i] * (scale_log2 / kLog2e),
+                 .l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; }),
+                 .rescale = 1.0f};
   }
   if (p.sinks != nullptr) {
     const float sink = p.sinks[tile.head * p.sinks_stride];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      result[i] = with_sink(result[i], sink);
+      result[i] = with_sink(result[i].m, result[i].l, sink);
     }
   }
 #pragma unroll
@@ -138,6 +135,15 @@ struct OutputRing {
       full[at.stage].arrive();
     }
   }
+};
+
+// No room: every tile's rows are stored from registers.
+template <typename Element, typename Tiles>
+struct OutputRing<Element, Tiles, 0> {
+  using Position = RingPosition<1>;
+  __device__ void init() {}
+  template <typename TensorO>
+  __device__ void put(const TensorO&, const Position&) {}
 };
 
 // Can a tile's O go by the copy engine? It would store rows beyond a packed sequence's end.
