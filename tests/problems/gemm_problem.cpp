@@ -114,10 +114,17 @@ class Generator {
 
   int below(int end) { return static_cast<int>(engine_() % static_cast<unsigned>(end)); }
 
-  // Large ones times 2^7 are more than there is in FP32.
+  // The product of small ones is no normal number, nor is it times 2^7; large ones times 2^7 are
+  // more than there is in FP32.
   double global_scale() {
-    return case_.global_scales == GlobalScales::large ? std::ldexp(1 + 0.01 * below(100), 122)
-                                                      : 0.01 * (1 + below(100));
+    switch (case_.global_scales) {
+      case GlobalScales::small:
+        return std::ldexp(1 + below(4), is_w4a4(case_) ? -69 : -138);
+      case GlobalScales::large:
+        return std::ldexp(1 + 0.01 * below(100), 122);
+      default:
+        return 0.01 * (1 + below(100));
+    }
   }
 
   double value() {
@@ -322,7 +329,15 @@ std::vector<GemmCase> gemm_cases() {
              .kind = kind});
       }
     }
-    if (a == DType::bf16) {  // which reaches far enough to match them
+    for (const std::int64_t m : {6, 40, 130}) {
+      add({.m = m,
+           .n = 80,
+           .k = 64,
+           .a_dtype = a,
+           .global_scales = GlobalScales::small,
+           .kind = a == DType::e2m1x2 && m != 40 ? GlobalScale::encode : GlobalScale::decode});
+    }
+    if (a == DType::bf16) {  // which reaches far enough to match large scales
       for (const std::int64_t m : {6, 40, 130}) {
         add({.m = m,
              .n = 80,

@@ -23,9 +23,9 @@ enum class GemmInputs {
 // rows of all L side by side.
 enum class GemmOrder { dense, padded_rows, batch_inside };
 
-// How many numbers a global scale has. A large one is one, near the greatest that there are, and
-// activations are small to match.
-enum class GlobalScales { none, one, each_row, large };
+// How many numbers a global scale has. A small one is one, near the least that there are; a large
+// one near the greatest, and activations are small to match.
+enum class GlobalScales { none, one, each_row, small, large };
 
 struct GemmCase {
   std::int64_t m = 1;
