@@ -16,7 +16,7 @@
 //   warp 1            schedule: the next tile, from the block's index or a ticket
 //   warp 2            clear_unseen: zeros over values that no query sees; idle mostly
 //   warp 3, a thread  store: O, while the consumers are at the next tile            <- TMA
-//   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j | scale O
+//   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j, seldom scale O
 //
 // Clusters of two blocks with the same keys load half of each K and V tile, for both.
 //
@@ -25,6 +25,7 @@
 #pragma once
 
 #include "cuda/attention/flash/choices.hpp"
+#include "cuda/attention/flash/lazy_softmax.cuh"
 #include "cuda/attention/flash/store_rows.cuh"
 #include "cuda/attention/flash/work.cuh"
 #include "cuda/attention/warp_roles.cuh"
@@ -51,13 +52,12 @@ struct Shape {
   using Position = RingPosition<kStages>;
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
 
-  // As many slots for O as there is room for: one for each consumer, or one, or none.
+  // As many slots for O as there is room for: one for each consumer, or one.
   static constexpr int kRoom_bytes =
       226 * 1024 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
-  static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers
-                                : kRoom_bytes >= kSlot_bytes            ? 1
-                                                                        : 0;
+  static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
+  static_assert(kRoom_bytes >= kSlots * kSlot_bytes);
   using Output = OutputRing<Element, Tiles, kSlots>;
 };
 
@@ -242,26 +242,24 @@ template <int kIndex, typename Element>
 __device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
                       const CUtensorMap& map) {
   using S = Shape<kIndex, Element>;
-  if constexpr (S::kSlots > 0) {
-    TileRing::Position at_tile;
-    typename S::Output::Position at;
-    while (true) {
-      const FlashTile& tile = shared.tiles.wait(at_tile);
-      if (tile.is_end) {
-        break;
-      }
-      for (int consumer = 0; goes_by_tma<S::C.br()>(p, tile) && consumer < S::kConsumers;
-           ++consumer) {
-        shared.output.full[at.stage].wait(at.phase);
-        tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
-            map, shared.output.sO[at.stage], tile.q_start + tile.row0 + consumer * kWarpgroupRows,
-            tile.head, tile.batch);
-        shared.output.empty[at.stage].arrive();
-        at.advance();
-      }
-      shared.tiles.release(at_tile);
-      at_tile.advance();
+  TileRing::Position at_tile;
+  typename S::Output::Position at;
+  while (true) {
+    const FlashTile& tile = shared.tiles.wait(at_tile);
+    if (tile.is_end) {
+      break;
     }
+    for (int consumer = 0; goes_by_tma<S::C.br()>(p, tile) && consumer < S::kConsumers;
+         ++consumer) {
+      shared.output.full[at.stage].wait(at.phase);
+      tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
+          map, shared.output.sO[at.stage], tile.q_start + tile.row0 + consumer * kWarpgroupRows,
+          tile.head, tile.batch);
+      shared.output.empty[at.stage].arrive();
+      at.advance();
+    }
+    shared.tiles.release(at_tile);
+    at_tile.advance();
   }
 }
 
@@ -322,6 +320,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
 
   constexpr int kRows = size<0>(rS);
   const float scale_log2 = p.softcap > 0.0f ? kLog2e : scale_to_log2(p.scale);
+  const float most_log2 = most_p_log2(p.causal);
   const Turns<S::kConsumers> turns{consumer};
   typename S::Position at;
   RingPosition<1> at_q;
@@ -340,8 +339,8 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     const int full_first = tile.full_first;
     const int full_end = tile.full_end;
     int j = tile.kv_end - 1;
-    RowState<kRows> state;
-    float correction[kRows];
+    LazyRows<kRows> rows;
+    float factor[kRows];
 
     const auto is_plain = [&](int key_tile) {
       return key_tile >= full_first && key_tile < full_end && p.softcap == 0.0f;
@@ -376,7 +375,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       shared.k.release(at);
       release_q_after(j);
       cap_and_mask();
-      softmax_step<MmaQk>(rS, state, scale_log2, correction);
+      eager_softmax_step<MmaQk>(rS, rows, scale_log2, factor);
       round_to_16_bits(tSrS, rP);
 
       // P V of the latest tile, and P of the one before it.
@@ -393,21 +392,31 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         wgmma_wait<1>(tSrS);
         shared.k.release(at);
         release_q_after(j);
-        if constexpr (!decltype(plain)::value) {
+        bool moved = false;
+        if constexpr (decltype(plain)::value) {
+          moved = lazy_softmax_step<MmaQk>(rS, rows, scale_log2, most_log2, factor);
+        } else {
           cap_and_mask();
+          eager_softmax_step<MmaQk>(rS, rows, scale_log2, factor);
         }
-        softmax_step<MmaQk>(rS, state, scale_log2, correction);
         wgmma_wait<0>(tOrO);
         shared.v.release(at_v);
-        scale_rows(rO, correction);
+        if constexpr (!decltype(plain)::value) {
+          scale_rows(rO, factor);
+        }
         round_to_16_bits(tSrS, rP);
+        return moved;
       };
       while (j > first) {
         while (j > first && !is_plain(j - 1)) {
           step(false_type{});
         }
-        while (j > first && is_plain(j - 1)) {
-          step(true_type{});
+        bool moved = false;
+        while (!moved && j > first && is_plain(j - 1)) {
+          moved = step(true_type{});
+        }
+        if (moved) {  // seldom, and so not in the loop
+          scale_rows(rO, factor);
         }
       }
       shared.v.wait(at);
@@ -415,8 +424,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     } else {
       clear(tOrO);
     }
-    float factor[kRows];
-    finish_rows<MmaPv>(p, tile, row0, cO, state, scale_log2, factor);
+    finish_rows<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
       shared.v.release(at);
@@ -424,7 +432,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       at_q.advance();
     }
     scale_rows(rO, factor);
-    const bool by_tma = S::kSlots > 0 && goes_by_tma<S::C.br()>(p, tile);
+    const bool by_tma = goes_by_tma<S::C.br()>(p, tile);
     if (__all_sync(0xffffffffu, by_tma)) {
       shared.output.put(tOrO, at_o);
       at_o.advance(S::kConsumers);
@@ -458,7 +466,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
       barrier.init(1);
     }
     shared.output.init();
-    shared.tiles.init(S::kConsumerWarps + 1 + may_clear + (S::kSlots > 0));
+    shared.tiles.init(S::kConsumerWarps + 2 + may_clear);
     cutlass::arch::fence_barrier_init();
   }
   // The barriers are ready, also for the other blocks of the cluster.

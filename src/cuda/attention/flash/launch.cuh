@@ -30,7 +30,7 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
       .k = map(p.k, packs_k, p.kv_len, p.kv_heads, C.head_dim, p.k_stride, C.bc / C.cluster),
       .v = map(p.v, packs_k, p.kv_len, p.kv_heads, C.value_dim, p.v_stride, C.bc / C.cluster),
       .o = {}};
-  if (S::kSlots > 0 && p.row_max == nullptr) {
+  if (p.row_max == nullptr) {
     maps.o = map(p.o, packs_q, p.q_len, p.heads, C.value_dim, p.o_stride, kWarpgroupRows);
   }
 

@@ -1,6 +1,7 @@
 // From a warpgroup's accumulator to rows of O in global memory, and the rows' statistics.
 #pragma once
 
+#include "cuda/attention/flash/lazy_softmax.cuh"
 #include "cuda/attention/flash/work.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
 
@@ -23,27 +24,33 @@ __device__ __forceinline__ uint4 transpose_in_quad(const std::uint32_t (&w)[4]) 
   return is_upper ? uint4{got2, got3, b.x, b.y} : uint4{a.x, a.y, got2, got3};
 }
 
-// A row's statistics in natural units: its maximum m, l = sum of exp(s - m), and what the sums that
-// were taken against another maximum are still to be multiplied by.
+// A row's statistics in natural units: its maximum m, or a reference in its place, l = sum of
+// exp(s - m), and what sums that were taken against another one are still to be multiplied by.
 struct RowResult {
   float m;
   float l;
   float rescale;
 };
 
-// The statistics of a row's keys, with its sink: one more score, whose value is 0.
-__device__ inline RowResult with_sink(float m, float l, float sink) {
-  const float m_new = fmaxf(m, sink);
+// The statistics that a row has under its maximum.
+__device__ inline RowResult under_maximum(const RowResult& row, float m) {
+  const float rescale = m == kMinusInf ? 1.0f : exp2_approx((row.m - m) * kLog2e);
+  return {.m = m, .l = row.l * rescale, .rescale = row.rescale * rescale};
+}
+
+// A row's statistics with its sink: one more score, whose value is 0.
+__device__ inline RowResult with_sink(const RowResult& row, float sink) {
+  const float m_new = fmaxf(row.m, sink);
   const float reference = m_new == kMinusInf ? 0.0f : m_new;
-  const float rescale = exp2_approx((m - reference) * kLog2e);
+  const float rescale = exp2_approx((row.m - reference) * kLog2e);
   return {.m = m_new,
-          .l = fmaf(l, rescale, exp2_approx((sink - reference) * kLog2e)),
-          .rescale = rescale};
+          .l = fmaf(row.l, rescale, exp2_approx((sink - reference) * kLog2e)),
+          .rescale = row.rescale * rescale};
 }
 
 __device__ inline RowResult row_result(const AttentionParams& p, int head, float m, float l) {
-  return p.sinks ? with_sink(m, l, p.sinks[head * p.sinks_stride])
-                 : RowResult{.m = m, .l = l, .rescale = 1.0f};
+  const RowResult result{.m = m, .l = l, .rescale = 1.0f};
+  return p.sinks ? with_sink(result, p.sinks[head * p.sinks_stride]) : result;
 }
 
 __device__ inline bool wants_statistics(const AttentionParams& p) {
@@ -66,22 +73,27 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
 // What a tile's rows come to, while their last product still runs: writes their statistics, and
 // gives what O is to be multiplied by, 1 / l where normalised. Both rows go through each step
 // together: a step is mostly latency.
-template <typename TiledMma, int kRows, typename TensorC>
+template <typename Element, typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
-                            const TensorC& cO, const RowState<kRows>& state, float scale_log2,
+                            const TensorC& cO, const LazyRows<kRows>& rows, float scale_log2,
                             float (&factor)[kRows]) {
   RowResult result[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    result[i] = {.m = state.m[i] * (scale_log2 / kLog2e),
-                 .l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; }),
-                 .rescale = 1.0f};
+    const float m = row_max<TiledMma>(rows.m[i]);
+    const float l = row_sum<TiledMma>(rows.l[i]);
+    result[i] = {.m = rows.reference[i] * (1.0f / kLog2e),
+                 .l = l,
+                 .rescale = rounding_of_largest<Element>(rows, i, m, l, scale_log2)};
+    if (p.row_max != nullptr) {
+      result[i] = under_maximum(result[i], m * (scale_log2 / kLog2e));
+    }
   }
   if (p.sinks != nullptr) {
     const float sink = p.sinks[tile.head * p.sinks_stride];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      result[i] = with_sink(result[i].m, result[i].l, sink);
+      result[i] = with_sink(result[i], sink);
     }
   }
 #pragma unroll
@@ -135,15 +147,6 @@ struct OutputRing {
       full[at.stage].arrive();
     }
   }
-};
-
-// No room: every tile's rows are stored from registers.
-template <typename Element, typename Tiles>
-struct OutputRing<Element, Tiles, 0> {
-  using Position = RingPosition<1>;
-  __device__ void init() {}
-  template <typename TensorO>
-  __device__ void put(const TensorO&, const Position&) {}
 };
 
 // Can a tile's O go by the copy engine? It would store rows beyond a packed sequence's end.
