@@ -157,6 +157,36 @@ __device__ __forceinline__ float after(float value, float earlier) {
   return value;
 }
 
+template <typename TiledMma>
+__device__ float row_max(float m) {
+  return row_reduce<TiledMma>(m, [](float a, float b) { return fmaxf(a, b); });
+}
+
+template <typename TiledMma>
+__device__ float row_sum(float l) {
+  return row_reduce<TiledMma>(l, [](float a, float b) { return a + b; });
+}
+
+// The maximum of m and of this thread's columns of row i of S.
+template <typename TensorS>
+__device__ float max_with_row(float m, const TensorS& rS, int i) {
+#pragma unroll
+  for (int j = 0; j < cute::size<1>(rS); ++j) {
+    m = fmaxf(m, rS(i, j));
+  }
+  return m;
+}
+
+// Row i of S becomes P = exp2(S * scale_log2 - reference), which is added to l.
+template <typename TensorS>
+__device__ void exponentials(TensorS& rS, int i, float scale_log2, float reference, float& l) {
+#pragma unroll
+  for (int j = 0; j < cute::size<1>(rS); ++j) {
+    rS(i, j) = exp2_approx(fmaf(rS(i, j), scale_log2, -reference));
+    l += rS(i, j);
+  }
+}
+
 // One step of the online softmax: S (rows, keys) becomes P = exp2((S - m) * scale_log2) under the
 // new maxima, and l is brought to them. `correction` is what O has still to be multiplied by. A row
 // without a visible key yet keeps m = -infinity and P = 0. A row's maximum is looked for under the
@@ -168,21 +198,13 @@ __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_lo
   constexpr bool kInOrder = decltype(cute::size<1>(rS))::value >= 32;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    float m_new = kInOrder && i > 0 ? after(state.m[i], state.m[i - 1]) : state.m[i];
-#pragma unroll
-    for (int j = 0; j < cute::size<1>(rS); ++j) {
-      m_new = fmaxf(m_new, rS(i, j));
-    }
-    m_new = row_reduce<TiledMma>(m_new, [](float a, float b) { return fmaxf(a, b); });
+    const float m = kInOrder && i > 0 ? after(state.m[i], state.m[i - 1]) : state.m[i];
+    const float m_new = row_max<TiledMma>(max_with_row(m, rS, i));
     const float reference = m_new == kMinusInf ? 0.0f : m_new * scale_log2;
     correction[i] = exp2_approx(fmaf(state.m[i], scale_log2, -reference));
     state.m[i] = m_new;
     state.l[i] *= correction[i];
-#pragma unroll
-    for (int j = 0; j < cute::size<1>(rS); ++j) {
-      rS(i, j) = exp2_approx(fmaf(rS(i, j), scale_log2, -reference));
-      state.l[i] += rS(i, j);
-    }
+    exponentials(rS, i, scale_log2, reference, state.l[i]);
   }
 }
 
@@ -222,7 +244,7 @@ __device__ void normalize(const AttentionParams& p, const TileWalk& walk, int ro
   float inverse_l[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float l = row_reduce<TiledMma>(state.l[i], [](float a, float b) { return a + b; });
+    const float l = row_sum<TiledMma>(state.l[i]);
     inverse_l[i] = l > 0.0f ? 1.0f / l : 0.0f;
     const int row = row0 + cute::get<0>(cO(i, 0));
     if (p.lse != nullptr && cute::get<1>(cO(i, 0)) == 0 && row < p.q_len) {

@@ -2,10 +2,10 @@
 //
 // P = exp2(s * scale_log2 - r), with l and O as sums under the same r: any reference will do that
 // keeps P in range. K6 takes the running maximum, which it finds over all lanes of a row for each
-// tile of keys, and multiplies l and O by what it grows. So do steps with a mask here. The others
-// keep the reference as long as no P is more than a bound, which a thread asks of its own scores:
-// no shuffles, and next to no scaling. A row's reference depends on its own scores alone, whatever
-// rows share a warp.
+// tile of keys, and multiplies l and O by what it grows. So do a tile's first step here and those
+// with a mask or a soft cap. The others keep the reference as long as no P is more than a bound,
+// which a thread asks of its own scores: no shuffles, and next to no scaling. A row's reference
+// depends on its own scores alone, whatever rows share a warp.
 //
 // The largest P is 1 in K6, which rounding to 16 bits leaves as it is. Here it may be any number up
 // to the bound, and is rounded. Hence two measures: the bound is low, but where causal, since rows
@@ -49,36 +49,11 @@ struct LazyRows {
   }
 };
 
-// Row i of S becomes P, and is added to l.
-template <int kRows, typename TensorS>
-__device__ void exponentials(TensorS& rS, LazyRows<kRows>& rows, int i, float scale_log2) {
-#pragma unroll
-  for (int j = 0; j < cute::size<1>(rS); ++j) {
-    rS(i, j) = exp2_approx(rows.p_log2(i, rS(i, j), scale_log2));
-    rows.l[i] += rS(i, j);
-  }
-}
-
 // The maximum of row i with this thread's columns of S. It is looked for under the exponentials of
 // the row before (after()).
 template <int kRows, typename TensorS>
 __device__ float thread_max(const TensorS& rS, const LazyRows<kRows>& rows, int i) {
-  float m = i > 0 ? after(rows.m[i], rows.m[i - 1]) : rows.m[i];
-#pragma unroll
-  for (int j = 0; j < cute::size<1>(rS); ++j) {
-    m = fmaxf(m, rS(i, j));
-  }
-  return m;
-}
-
-template <typename TiledMma>
-__device__ float row_max(float m) {
-  return row_reduce<TiledMma>(m, [](float a, float b) { return fmaxf(a, b); });
-}
-
-template <typename TiledMma>
-__device__ float row_sum(float l) {
-  return row_reduce<TiledMma>(l, [](float a, float b) { return a + b; });
+  return max_with_row(i > 0 ? after(rows.m[i], rows.m[i - 1]) : rows.m[i], rS, i);
 }
 
 // Moves the reference of row i, and l with it. Returns what O is to be multiplied by.
@@ -99,7 +74,7 @@ __device__ void eager_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float sca
   for (int i = 0; i < kRows; ++i) {
     rows.m[i] = row_max<TiledMma>(thread_max(rS, rows, i));
     factor[i] = move_reference(rows, i, fmaxf(rows.m[i] * scale_log2, -FLT_MAX));
-    exponentials(rS, rows, i, scale_log2);
+    exponentials(rS, i, scale_log2, rows.reference[i], rows.l[i]);
   }
 }
 
@@ -122,7 +97,7 @@ __device__ bool lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scal
       factor[i] = move_reference(rows, i, is_beyond ? m * scale_log2 : rows.reference[i]);
       moved = true;
     }
-    exponentials(rS, rows, i, scale_log2);
+    exponentials(rS, i, scale_log2, rows.reference[i], rows.l[i]);
   }
   return moved;
 }
