@@ -135,8 +135,8 @@ constexpr std::array kKernels = {
 };
 
 constexpr std::array<std::string_view, cuda::kFlashChoiceCount> kFlashRowNames = {
-    "flash/0", "flash/1", "flash/2", "flash/3", "flash/4", "flash/5",
-    "flash/6", "flash/7", "flash/8", "flash/9", "flash/10"};
+    "flash/0", "flash/1", "flash/2", "flash/3", "flash/4",  "flash/5",
+    "flash/6", "flash/7", "flash/8", "flash/9", "flash/10", "flash/11"};
 static_assert(!kFlashRowNames.back().empty(), "every row has a name");
 constexpr std::array kClusterFeatures = {Feature::softcap, Feature::sinks, Feature::unnormalized};
 

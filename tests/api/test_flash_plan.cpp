@@ -62,6 +62,9 @@ TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
   EXPECT_EQ(rows_of(square(32, 512, 32, 64, /*causal=*/true)), 128);
   EXPECT_EQ(rows_of(square(4, 4096, 32, 64, /*causal=*/true)), 192);
   EXPECT_EQ(rows_of(square(1, 4096, 8, 64)), 128) << "2 rounds of 128 rows beside 2 of 192";
+  EXPECT_EQ(rows_of(square(32, 512, 21, 96)), 128);
+  EXPECT_EQ(rows_of(square(2, 8192, 21, 96)), 192);
+  EXPECT_EQ(rows_of(square(2, 8192, 21, 96, /*causal=*/true)), 192);
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128)), 128);
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128, /*causal=*/true)), 64) << "tiles of all lengths";
 }
@@ -74,15 +77,15 @@ TEST(FlashPlan, IsMadeForAnUnknownGpu) {
 
 TEST(FlashPlan, RunsInTheRowThatIsAskedFor) {
   const AttentionProblem problem = square(1, 16384, 16, 128);
-  for (const int row : {4, 5, 6, 7}) {
+  for (const int row : {5, 6, 7, 8}) {
     EXPECT_EQ(plan_flash(problem, kSms, row).choice, row);
   }
 }
 
 TEST(FlashPlan, OfARowWithSmallTilesCutsKeysByTheirNumber) {
   const AttentionProblem problem = square(1, 4096, 1, 128);
-  EXPECT_EQ(plan_flash(problem, kSms, 4).splits, 4);  // 32 tiles of 128 rows
-  EXPECT_EQ(plan_flash(problem, kSms, 7).splits, 2);  // 64 tiles of 64
+  EXPECT_EQ(plan_flash(problem, kSms, 5).splits, 4);  // 32 tiles of 128 rows
+  EXPECT_EQ(plan_flash(problem, kSms, 8).splits, 2);  // 64 tiles of 64
 }
 
 TEST(FlashPlan, NamesTheRowThatItTakes) {

@@ -149,10 +149,10 @@ TEST(CanRun, ARowOfFlashTakesWhatItsShapeCan) {
     GTEST_SKIP() << "built without CUDA";
   }
   const AttentionProblem any{.q_len = 3, .kv_len = 16384, .causal = true, .window = true};
-  EXPECT_FALSE(can_run(kernel("flash/4"), any, kH200));
-  EXPECT_FALSE(can_run(kernel("flash/7"), any, kH200));
+  EXPECT_FALSE(can_run(kernel("flash/5"), any, kH200));
+  EXPECT_FALSE(can_run(kernel("flash/8"), any, kH200));
   const AttentionProblem shared{.q_len = 200, .kv_len = 3, .softcap = true, .sinks = true};
-  EXPECT_FALSE(can_run(kernel("flash/5"), shared, kH200));
+  EXPECT_FALSE(can_run(kernel("flash/6"), shared, kH200));
 }
 
 TEST(HeadDimsName, SaysTheValuesDimWhereItDiffers) {
@@ -236,25 +236,25 @@ INSTANTIATE_TEST_SUITE_P(
                 {"128 (v 64)", "64, 128, 256"}},
         Refusal{"row_head_dim", "flash/3", {.head_dim = 128}, kH200, "q", {"128", "flash/3", "96"}},
         Refusal{"row_dtype",
-                "flash/6",
+                "flash/7",
                 {.dtype = DType::fp16},
                 kH200,
                 "q",
-                {"fp16", "flash/6", "takes bf16"}},
-        Refusal{"row_packed", "flash/5", {.packed = true}, kH200, "packed", {"flash/5"}},
-        Refusal{"row_window", "flash/5", {.window = true}, kH200, "window", {"flash/5"}},
+                {"fp16", "flash/7", "takes bf16"}},
+        Refusal{"row_packed", "flash/6", {.packed = true}, kH200, "packed", {"flash/6"}},
+        Refusal{"row_window", "flash/6", {.window = true}, kH200, "window", {"flash/6"}},
         Refusal{"row_causal",
-                "flash/6",
+                "flash/7",
                 {.q_len = 256, .kv_len = 256, .causal = true},
                 kH200,
                 "causal",
-                {"flash/6", "takes no mask"}},
+                {"flash/7", "takes no mask"}},
         Refusal{"row_odd_tiles",
-                "flash/5",
+                "flash/6",
                 {.q_len = 257, .kv_len = 256},
                 kH200,
                 "q",
-                {"seqlen 257", "flash/5", "a multiple of 2 tiles of 128 rows"}},
+                {"seqlen 257", "flash/6", "a multiple of 2 tiles of 128 rows"}},
         // S: 4 * 32 * 65536 * 65536 bytes.
         Refusal{"scores_do_not_fit",
                 "k1",

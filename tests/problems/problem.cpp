@@ -89,16 +89,21 @@ void for_each_row(const TensorView& t, Function function) {
   }
 }
 
-// Keys that grow along the sequence, so that the running maximum rises with every tile.
-void fill_rising(HostTensor& tensor, std::uint64_t seed) {
+// Rows of which the first element changes along the sequence. Where Q's are positive and K's grow,
+// the running maximum rises with every tile of keys; where K's fall, from the last tile to the
+// first.
+void fill_sloping(HostTensor& tensor, std::uint64_t seed, double slope) {
   reference::fill_normal(tensor.view(), seed);
   for_each_row(tensor.view(), [&](std::int64_t offset, std::int64_t, std::int64_t n) {
-    reference::store(tensor.view(), offset, 1.0 + 0.02 * static_cast<double>(n));
+    reference::store(tensor.view(), offset, 1.0 + slope * static_cast<double>(n));
   });
 }
 
 void fill(HostTensor& tensor, const Problem& p, std::uint64_t which, bool is_value) {
   constexpr double kLarge = 8.0;
+  constexpr double kSlope = 0.02;
+  constexpr double kSteepSlope = 0.5;  // each tile's largest exponential dwarfs the one's before
+  constexpr std::uint64_t kKeys = 1;
   const std::uint64_t seed = 3 * p.seed + which;
   switch (p.inputs) {
     case Inputs::normal:
@@ -108,7 +113,9 @@ void fill(HostTensor& tensor, const Problem& p, std::uint64_t which, bool is_val
     case Inputs::constant:
       return reference::fill_constant(tensor.view(), 0.75 + static_cast<double>(which));
     case Inputs::rising:
-      return fill_rising(tensor, seed);
+      return fill_sloping(tensor, seed, kSlope);
+    case Inputs::falling:
+      return fill_sloping(tensor, seed, which == kKeys ? -kSteepSlope : kSlope);
   }
 }
 
@@ -185,7 +192,7 @@ void print_lengths(std::ostream& out, const char* name, const std::vector<int>& 
 
 std::ostream& operator<<(std::ostream& out, const Problem& p) {
   constexpr std::array kOrders = {"dense", "heads_first", "padded_rows", "broadcast_kv"};
-  constexpr std::array kInputs = {"normal", "large", "constant", "rising"};
+  constexpr std::array kInputs = {"normal", "large", "constant", "rising", "falling"};
   out << name(p.dtype) << " batch " << p.batch << " q_len " << p.q_len << " kv_len " << p.kv_len
       << " heads " << p.heads << " kv_heads " << p.kv_heads << " head_dim " << p.head_dim
       << " value_dim " << value_dim_of(p) << " causal " << p.causal << " window "

@@ -16,7 +16,7 @@ namespace tilewright::test {
 // The order of a ([B,] N, H, D) tensor in memory.
 enum class MemoryOrder { dense, heads_first, padded_rows, broadcast_kv };
 
-enum class Inputs { normal, large, constant, rising };
+enum class Inputs { normal, large, constant, rising, falling };
 
 struct Problem {
   std::int64_t batch = 1;

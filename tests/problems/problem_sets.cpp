@@ -144,6 +144,15 @@ std::vector<Problem> random_problems() {
                           .seed = static_cast<std::uint64_t>(q_len)});
     }
   }
+  for (const int head_dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) {
+      problems.push_back({.q_len = 1500,
+                          .kv_len = 1500,
+                          .head_dim = head_dim,
+                          .causal = causal,
+                          .inputs = Inputs::falling});
+    }
+  }
   return problems;
 }
 

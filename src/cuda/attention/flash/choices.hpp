@@ -14,8 +14,8 @@ namespace tilewright::cuda {
 enum class FlashUse : std::uint8_t {
   any,
   few_tiles,  // too few tiles of 128 rows to occupy half the GPU, or all of it where masked
-  smaller,    // not packed, and either few keys and a mask, of which a small tile has less beyond
-              // it, or larger tiles would leave more of the GPU idle in the end
+  larger,     // packed, or neither few keys and a mask, of which a large tile has more beyond it,
+              // nor would smaller tiles leave less of the GPU idle in the end
 };
 
 struct FlashChoice {
@@ -37,10 +37,11 @@ struct FlashChoice {
 
 inline constexpr FlashChoice kFlashChoices[] = {
     // D  Dv  FP16 consumers Bc stages cluster
-    {64, 64, true, 3, 128, 4, 1, FlashUse::any, 0},          //
-    {64, 64, true, 2, 128, 4, 1, FlashUse::smaller, 0},      //
+    {64, 64, true, 2, 128, 4, 1, FlashUse::any, 0},          //
+    {64, 64, true, 3, 128, 4, 1, FlashUse::larger, 0},       //
     {64, 64, true, 1, 128, 4, 1, FlashUse::few_tiles, 0},    //
     {96, 96, true, 2, 128, 2, 1, FlashUse::any, 0},          //
+    {96, 96, true, 3, 96, 4, 1, FlashUse::larger, 1025},     //
     {128, 128, true, 2, 128, 2, 1, FlashUse::any, 0},        //
     {128, 128, true, 2, 128, 2, 2, FlashUse::any, 2048},     //
     {128, 128, false, 2, 176, 2, 2, FlashUse::any, 8192},    // registers are its limit

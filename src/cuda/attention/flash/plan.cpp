@@ -22,15 +22,15 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
   return p.packed_queries ? ceil_div(p.q_len, br) + p.batch : p.batch * ceil_div(p.q_len, br);
 }
 
-// Does the GPU get through the problem's rows sooner in tiles of this shape than in larger ones, a
-// consumer more, though these do more of them in the same time?
-bool idles_less(const FlashChoice& choice, const AttentionProblem& p, int sms) {
+// Does the GPU get through the problem's rows sooner in tiles of a consumer less than the choice's,
+// though these do fewer of them in the same time?
+bool idles_more(const FlashChoice& choice, const AttentionProblem& p, int sms) {
   constexpr double kGainOfLarger = 1.2;
   const auto rows_in_turn = [&](int br) {
     return static_cast<double>(ceil_div(row_tiles(p, br) * p.heads, std::max(sms, 1)) * br);
   };
   const int br = choice.br();
-  return !p.batch_invariant && kGainOfLarger * rows_in_turn(br) < rows_in_turn(br + 64);
+  return !p.batch_invariant && kGainOfLarger * rows_in_turn(br - 64) < rows_in_turn(br);
 }
 
 bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
@@ -44,9 +44,9 @@ bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
     case FlashUse::few_tiles:
       return !p.packed && !p.batch_invariant &&
              (has_mask(p) ? 1 : 2) * row_tiles(p, 128) * p.heads <= sms;
-    case FlashUse::smaller:
-      return !p.packed &&
-             ((has_mask(p) && p.kv_len <= kShortMask_len) || idles_less(choice, p, sms));
+    case FlashUse::larger:
+      return p.packed ||
+             !((has_mask(p) && p.kv_len <= kShortMask_len) || idles_more(choice, p, sms));
   }
   return false;
 }
