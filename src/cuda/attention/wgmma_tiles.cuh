@@ -105,49 +105,18 @@ struct RowState {
   }
 };
 
-// Scores of keys from end(row) on become -infinity; rows and keys count within the tile. `cS` gives
-// each register's (row, key).
-template <typename TensorS, typename TensorC, typename End>
-__device__ void mask_from(TensorS& rS, const TensorC& cS, const End& end) {
+// Scores of keys beyond the ladder's limit, in global rows and keys, become -infinity. `cS` gives
+// each register's (row, key) within the tile.
+template <typename TensorS, typename TensorC>
+__device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
 #pragma unroll
   for (int i = 0; i < cute::size<0>(rS); ++i) {
-    const int limit = end(cute::get<0>(cS(i, 0)));
+    const int limit = keys.limit(row0 + cute::get<0>(cS(i, 0))) - key0;
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
       const int key = cute::get<1>(cS(i, j));  // signed: the limit may be negative
       rS(i, j) = key < limit ? rS(i, j) : kMinusInf;
     }
-  }
-}
-
-// Those beyond the ladder's limit do, in global rows and keys.
-template <typename TensorS, typename TensorC>
-__device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
-  mask_from(rS, cS, [&](int row) { return keys.limit(row0 + row) - key0; });
-}
-
-// Those before first(row) do.
-template <typename TensorS, typename TensorC, typename First>
-__device__ void mask_before(TensorS& rS, const TensorC& cS, const First& first) {
-#pragma unroll
-  for (int i = 0; i < cute::size<0>(rS); ++i) {
-    const int limit = first(cute::get<0>(cS(i, 0)));
-#pragma unroll
-    for (int j = 0; j < cute::size<1>(rS); ++j) {
-      const int key = cute::get<1>(cS(i, j));
-      rS(i, j) = key >= limit ? rS(i, j) : kMinusInf;
-    }
-  }
-}
-
-// Scores s become softcap * tanh(scale * s / softcap), through 1 - 2 / (1 + e^2x): as exact as
-// FP32.
-template <typename TensorS>
-__device__ void cap(TensorS& rS, float scale, float softcap) {
-  const float factor = 2.0f * kLog2e * scale / softcap;
-#pragma unroll
-  for (int i = 0; i < cute::size(rS); ++i) {
-    rS(i) = softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(rS(i) * factor)));
   }
 }
 

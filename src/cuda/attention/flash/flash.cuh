@@ -24,6 +24,7 @@
 // Worklog   docs/worklog/flash.md
 #pragma once
 
+#include "cuda/attention/flash/cap_and_mask.cuh"
 #include "cuda/attention/flash/choices.hpp"
 #include "cuda/attention/flash/lazy_softmax.cuh"
 #include "cuda/attention/flash/store_rows.cuh"
@@ -349,13 +350,11 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       if (p.softcap > 0.0f) {
         cap(rS, p.scale, p.softcap);
       }
-      if (j >= full_end) {
+      if (j >= full_end || j < full_first) {
         const Visible keys(p, tile.q_len, tile.kv_len);
-        mask_from(rS, cS, [&](int row) { return keys.end(row0 + row) - j * kBc; });
-      }
-      if (j < full_first) {
-        const Visible keys(p, tile.q_len, tile.kv_len);
-        mask_before(rS, cS, [&](int row) { return keys.first(row0 + row) - j * kBc; });
+        mask_outside(
+            rS, cS, [&](int row) { return keys.first(row0 + row) - j * kBc; },
+            [&](int row) { return keys.end(row0 + row) - j * kBc; });
       }
     };
 

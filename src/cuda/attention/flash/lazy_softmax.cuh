@@ -109,7 +109,8 @@ __device__ float rounding_of_largest(const LazyRows<kRows>& rows, int i, float m
                                      float scale_log2) {
   const float largest = exp2_approx(rows.p_log2(i, m, scale_log2));
   const float rounded = static_cast<float>(static_cast<Element>(largest));
-  return l > 0.0f ? __fdividef(l, l + (rounded - largest)) : 1.0f;
+  const float quotient = __fdividef(l, l + (rounded - largest));
+  return l > 0.0f ? quotient : 1.0f;
 }
 
 }  // namespace tilewright::cuda

@@ -72,21 +72,29 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
 
 // What a tile's rows come to, while their last product still runs: writes their statistics, and
 // gives what O is to be multiplied by, 1 / l where normalised. Both rows go through each step
-// together: a step is mostly latency.
+// together, without branches: a step is mostly latency, which short sequences see.
 template <typename Element, typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
                             const TensorC& cO, const LazyRows<kRows>& rows, float scale_log2,
                             float (&factor)[kRows]) {
+  float m[kRows];
+  float l[kRows];
   RowResult result[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float m = row_max<TiledMma>(rows.m[i]);
-    const float l = row_sum<TiledMma>(rows.l[i]);
+    m[i] = row_max<TiledMma>(rows.m[i]);
+    l[i] = row_sum<TiledMma>(rows.l[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
     result[i] = {.m = rows.reference[i] * (1.0f / kLog2e),
-                 .l = l,
-                 .rescale = rounding_of_largest<Element>(rows, i, m, l, scale_log2)};
-    if (p.row_max != nullptr) {
-      result[i] = under_maximum(result[i], m * (scale_log2 / kLog2e));
+                 .l = l[i],
+                 .rescale = rounding_of_largest<Element>(rows, i, m[i], l[i], scale_log2)};
+  }
+  if (p.row_max != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      result[i] = under_maximum(result[i], m[i] * (scale_log2 / kLog2e));
     }
   }
   if (p.sinks != nullptr) {
@@ -99,7 +107,8 @@ __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const float divisor = p.row_max == nullptr ? result[i].l : 1.0f;
-    factor[i] = divisor > 0.0f ? result[i].rescale / divisor : 0.0f;
+    const float quotient = __fdividef(result[i].rescale, divisor);
+    factor[i] = divisor > 0.0f ? quotient : 0.0f;
   }
   if (wants_statistics(p) && threadIdx.x % 4 == 0) {
 #pragma unroll

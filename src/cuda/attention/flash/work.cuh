@@ -215,9 +215,10 @@ __device__ inline void hand_in_ticket(const FlashSchedule& s, int ticket, int ti
   }
 }
 
-// Hands tiles from the warp that schedules them to those that work on them.
+// Hands tiles from the warp that schedules them to those that work on them: of one tile O is on its
+// way out, one is worked on, and the next is there for the loads.
 struct TileRing {
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = 3;
   using Position = RingPosition<kSlots>;
   cutlass::arch::ClusterBarrier full[kSlots];
   cutlass::arch::ClusterBarrier wanted[kSlots];
