@@ -106,6 +106,11 @@ def _take_sample(entrant: Entrant, timer: Any, machine: Any) -> None:
         timing.powers_w.append(reading[1])
 
 
+def rounded(value: float) -> float:
+    """A measured number with as many digits as mean something."""
+    return float(f"{value:.6g}")
+
+
 def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) -> dict[str, Any]:
     """A line of a results file."""
     line = {
@@ -121,12 +126,12 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
     p10_us, p90_us = timing.p10_p90_us
     rel_fro_error, max_abs_error = entrant.errors or (None, None)
     return line | {
-        "median_us": round(timing.median_us, 3),
-        "p10_us": round(p10_us, 3),
-        "p90_us": round(p90_us, 3),
+        "median_us": rounded(timing.median_us),
+        "p10_us": rounded(p10_us),
+        "p90_us": rounded(p90_us),
         "samples": len(timing.samples_us),
-        "tflops": round(case.flops / timing.median_us * 1e-6, 4),
-        "gbps": round(case.compulsory_bytes / timing.median_us * 1e-3, 3),
+        "tflops": rounded(case.flops / timing.median_us * 1e-6),
+        "gbps": rounded(case.compulsory_bytes / timing.median_us * 1e-3),
         "cold_l2": timer.cold_by is not None,
         "cold_by": timer.cold_by,
         "graph": False,
