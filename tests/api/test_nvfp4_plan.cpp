@@ -187,12 +187,12 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
           EXPECT_GE(std::int64_t{plan.order.row_tiles} * choice.rows() * choice.cluster, n);
           EXPECT_GE(std::int64_t{plan.order.token_tiles} * plan.order.tokens, m);
           EXPECT_LE(plan.order.tokens, choice.tokens);
-          EXPECT_EQ(plan.schedule.tiles, plan.order.row_tiles * plan.order.token_tiles * l);
-          EXPECT_LE(plan.schedule.workers * choice.cluster, kSms);
-          EXPECT_GE(plan.schedule.workers, 1);
-          if (plan.schedule.tiles * plan.schedule.chunks < 1 << 20) {
-            expect_each_chunk_once(plan.schedule);
-            expect_owners_find_all_parts(plan.schedule);
+          EXPECT_EQ(plan.tiles, plan.order.row_tiles * plan.order.token_tiles * l);
+          EXPECT_LE(plan.workers * choice.cluster, kSms);
+          EXPECT_GE(plan.workers, 1);
+          if (plan.tiles * plan.chunks < 1 << 20) {
+            expect_each_chunk_once(plan.schedule());
+            expect_owners_find_all_parts(plan.schedule());
           }
         }
       }
@@ -202,8 +202,8 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
 
 TEST(Nvfp4Plan, TakesNoMoreWorkersThanAScheduleHasRoomFor) {
   const Nvfp4Plan plan = cuda::plan_nvfp4(problem(128, 7168, 16384), 200);
-  EXPECT_EQ(plan.schedule.workers, GemmSchedule::kMaxWorkers);
-  expect_each_chunk_once(plan.schedule);
+  EXPECT_EQ(plan.workers, GemmSchedule::kMaxWorkers);
+  expect_each_chunk_once(plan.schedule());
 }
 
 TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
@@ -211,7 +211,7 @@ TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
     GemmProblem p = problem(m, 7168, 2048);
     p.batch_invariant = true;
     const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
-    EXPECT_EQ(plan.schedule.shared_tiles, 0);
+    EXPECT_EQ(plan.shared_tiles, 0);
     EXPECT_EQ(kNvfp4Choices[plan.choice].column_consumers, 1);
     EXPECT_EQ(cuda::nvfp4_workspace(p, plan).bytes, 0U);
   }
@@ -221,9 +221,9 @@ TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   const GemmProblem p = problem(128, 7168, 16384);
   const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
   const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
-  ASSERT_GT(plan.schedule.shared_tiles, 0);
+  ASSERT_GT(plan.shared_tiles, 0);
   const cuda::Nvfp4Workspace at = cuda::nvfp4_workspace(p, plan);
-  const std::size_t slots = static_cast<std::size_t>(plan.schedule.workers * choice.cluster);
+  const std::size_t slots = static_cast<std::size_t>(plan.workers * choice.cluster);
   EXPECT_GE(at.flags - at.sums, slots * choice.rows() * choice.tokens * sizeof(float));
   EXPECT_GE(at.activations - at.flags, slots * sizeof(std::uint64_t));
   EXPECT_EQ(at.bytes, at.activations);

@@ -65,7 +65,7 @@ void plan_and_launch(const GemmNvfp4Params& p, std::optional<int> row, Stream st
   const Nvfp4Workspace at = nvfp4_workspace(problem, plan);
   auto* const workspace = static_cast<char*>(p.workspace);
   PartialSums partial{};
-  if (plan.schedule.shared_tiles > 0) {
+  if (plan.shared_tiles > 0) {
     constexpr int kEpochBits = 64;
     partial = {.sums = reinterpret_cast<float*>(workspace + at.sums),
                .flags = reinterpret_cast<std::uint64_t*>(workspace + at.flags),

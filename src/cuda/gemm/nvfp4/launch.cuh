@@ -62,15 +62,15 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
       C.stores_tiles() && plain
           ? encode_tensor_map(gemm.c, output_map_spec(gemm, plan.order.tokens))
           : CUtensorMap{};
-  const KernelParams p{.schedule = plan.schedule,
+  const KernelParams p{.schedule = plan.schedule(),
                        .order = plan.order,
                        .gemm = gemm,
                        .partial = partial,
                        .is_plain = plain,
                        .copies_steps_together = copies_steps_together};
   launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = a_is_being_made},
-                        plan.schedule.workers * C.cluster, S::kThreads, sizeof(SharedStorage<S>),
-                        stream, p, map_a, map_b, map_c);
+                        plan.workers * C.cluster, S::kThreads, sizeof(SharedStorage<S>), stream, p,
+                        map_a, map_b, map_c);
 }
 
 template <int kIndex, typename Element>

@@ -74,19 +74,6 @@ int shared_tiles(int tiles, int chunks, int workers, int sharing_chunks) {
   return tiles < workers ? tiles : tiles % workers + workers;
 }
 
-GemmSchedule schedule_of(const GemmProblem& p, const Nvfp4Choice& choice, int tiles,
-                         int most_workers) {
-  const int chunks = chunks_of(p, choice);
-  const int sharing =
-      std::max<int>(std::min(tiles, most_workers),
-                    static_cast<int>(std::min<std::int64_t>(
-                        most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));
-  const int shared =
-      p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing, choice.sharing_chunks());
-  return {tiles, shared, chunks, shared > 0 ? sharing : std::min(tiles, most_workers),
-          choice.lag()};
-}
-
 }  // namespace
 
 std::optional<int> nvfp4_row_named(std::string_view kernel) {
@@ -99,10 +86,21 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
   const int index = row ? *row : best_row(p, sms);
   const Nvfp4Choice& choice = kNvfp4Choices[index];
   const TileOrder order = order_of(p, choice);
+  const int tiles = tiles_of(p, order);
+  const int chunks = chunks_of(p, choice);
+  const int most_workers = std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers);
+  const int sharing =
+      std::max<int>(std::min(tiles, most_workers),
+                    static_cast<int>(std::min<std::int64_t>(
+                        most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));
+  const int shared =
+      p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing, choice.sharing_chunks());
   return {.choice = index,
           .order = order,
-          .schedule = schedule_of(p, choice, tiles_of(p, order),
-                                  std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers))};
+          .tiles = tiles,
+          .shared_tiles = shared,
+          .chunks = chunks,
+          .workers = shared > 0 ? sharing : std::min(tiles, most_workers)};
 }
 
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
@@ -115,8 +113,7 @@ Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
     return at;
   };
   const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
-  const std::size_t slots =
-      plan.schedule.shared_tiles > 0 ? size(plan.schedule.workers) * size(choice.cluster) : 0;
+  const std::size_t slots = plan.shared_tiles > 0 ? size(plan.workers) * size(choice.cluster) : 0;
   workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
   workspace.flags = place(slots * sizeof(std::uint64_t));
   workspace.activations = place(

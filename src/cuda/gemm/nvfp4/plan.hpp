@@ -14,7 +14,15 @@ namespace tilewright::cuda {
 struct Nvfp4Plan {
   int choice;  // of kNvfp4Choices
   TileOrder order;
-  GemmSchedule schedule;
+  int tiles;
+  int shared_tiles;
+  int chunks;  // of a tile
+  int workers;
+
+  // Who computes what. It takes a few microseconds to work out, and only a launch asks for it.
+  GemmSchedule schedule() const {
+    return {tiles, shared_tiles, chunks, workers, kNvfp4Choices[choice].lag()};
+  }
 };
 
 // The row that a name of nvfp4_rows() stands for.

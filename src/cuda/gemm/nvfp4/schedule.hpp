@@ -37,6 +37,9 @@ class GemmSchedule {
   // it does not cut tiles into more parts than kLeastLag would, which is reckoned with at least.
   constexpr GemmSchedule(int all_tiles, int first_tiles, int tile_chunks, int all_workers, int lag)
       : tiles(all_tiles), shared_tiles(first_tiles), chunks(tile_chunks), workers(all_workers) {
+    if (shared_tiles == 0) {
+      return;  // nobody has a range
+    }
     const int least_parts = deal_out(kLeastLag);
     if (lag > kLeastLag && deal_out(lag) > least_parts) {
       deal_out(kLeastLag);
