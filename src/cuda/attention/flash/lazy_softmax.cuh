@@ -25,20 +25,16 @@ namespace tilewright::cuda {
 // What no P may exceed, in units of log2: in range in FP16, too.
 __device__ inline float most_p_log2(bool is_causal) { return is_causal ? 8.0f : 3.0f; }
 
-// The statistics of the rows that a thread holds: maxima m of the raw scores, which may be over
-// this thread's columns alone, sums l, which are, and the references, in units of log2. The first
-// one is below every score, but not -infinity: rows that have seen no key yet have P = 0.
+// Rows' statistics, of which the maxima, too, may be over this thread's columns alone, and their
+// references, in units of log2. The first one is below every score, but not -infinity: rows that
+// have seen no key yet have P = 0.
 template <int kRows>
-struct LazyRows {
-  float m[kRows];
-  float l[kRows];
+struct LazyRows : RowState<kRows> {
   float reference[kRows];
 
   __device__ LazyRows() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      m[i] = kMinusInf;
-      l[i] = 0.0f;
       reference[i] = -FLT_MAX;
     }
   }

@@ -72,7 +72,7 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
 
 // What a tile's rows come to, while their last product still runs: writes their statistics, and
 // gives what O is to be multiplied by, 1 / l where normalised. Both rows go through each step
-// together, without branches: a step is mostly latency, which short sequences see.
+// together, none behind a branch of its own: a step is mostly latency, which short sequences see.
 template <typename Element, typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
                             const TensorC& cO, const LazyRows<kRows>& rows, float scale_log2,

@@ -89,7 +89,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
   const int tiles = tiles_of(p, order);
   const int chunks = chunks_of(p, choice);
   const int most_workers = std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers);
-  const int sharing =
+  const int sharing =  // workers, where they share tiles
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
                         most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));

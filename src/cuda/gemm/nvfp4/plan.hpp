@@ -19,7 +19,7 @@ struct Nvfp4Plan {
   int chunks;  // of a tile
   int workers;
 
-  // Who computes what. It takes a few microseconds to work out, and only a launch asks for it.
+  // Who computes what. To work it out takes longer than all else here; only a launch asks for it.
   GemmSchedule schedule() const {
     return {tiles, shared_tiles, chunks, workers, kNvfp4Choices[choice].lag()};
   }
