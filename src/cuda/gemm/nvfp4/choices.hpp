@@ -21,8 +21,7 @@ struct Nvfp4Choice {
   int row_consumers;
   int column_consumers;
   int tokens;   // of a tile
-  int steps;    // of 64 columns, for a consumer, in a chunk
-  int stages;   // chunks in SMEM
+  int steps;    // of 64 columns, for a consumer, in a chunk; SMEM has as many chunks as fit
   int cluster;  // blocks that load the same tokens together, each its share, for all of them
   Nvfp4Use use;
   int max_m;
@@ -48,19 +47,19 @@ struct Nvfp4Choice {
 
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
-    // consumers for rows, for columns, tokens, steps, stages, cluster
-    {1, 4, 8, 4, 4, 1, Nvfp4Use::any, 8, 0, 6144},
-    {1, 4, 8, 2, 8, 1, Nvfp4Use::any, 8, 8},
-    {1, 4, 16, 2, 6, 1, Nvfp4Use::any, 16, 16},
-    {1, 1, 16, 2, 20, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
-    {1, 2, 32, 2, 7, 1, Nvfp4Use::any, 0, 32, 8192},
-    {2, 2, 32, 2, 5, 1, Nvfp4Use::any, 32, 32},
-    {1, 2, 64, 2, 4, 1, Nvfp4Use::one_round, 0, 128, 8192},
-    {2, 1, 64, 2, 7, 1, Nvfp4Use::any, 64, 128, 2048},
-    {2, 1, 256, 1, 4, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
-    {2, 1, 256, 1, 4, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
-    {2, 1, 128, 2, 4, 1, Nvfp4Use::any, 512, 512},
-    {2, 1, 128, 2, 4, 2, Nvfp4Use::any, kAnyM, kAnyM},
+    // consumers for rows, for columns; tokens; steps; cluster; use; max_m; if short: max_m, columns
+    {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 6144},
+    {1, 4, 8, 2, 1, Nvfp4Use::any, 8, 8},
+    {1, 4, 16, 2, 1, Nvfp4Use::any, 16, 16},
+    {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
+    {1, 2, 32, 2, 1, Nvfp4Use::any, 0, 32, 8192},
+    {2, 2, 32, 2, 1, Nvfp4Use::any, 32, 32},
+    {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 128, 8192},
+    {2, 1, 64, 2, 1, Nvfp4Use::any, 64, 128, 2048},
+    {2, 1, 256, 1, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
+    {2, 1, 256, 1, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
+    {2, 1, 128, 2, 1, Nvfp4Use::any, 512, 512},
+    {2, 1, 128, 2, 2, Nvfp4Use::any, kAnyM, kAnyM},
 };
 inline constexpr int kNvfp4ChoiceCount = sizeof(kNvfp4Choices) / sizeof(kNvfp4Choices[0]);
 

@@ -10,7 +10,7 @@
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
 // Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a stage.
 // SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; up to
-//           64 KB to add up and turn sums in.
+//           64 KB to add up and turn sums in. As many stages as that leaves room for.
 // Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
 //
 //   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
@@ -25,97 +25,21 @@
 // Worklog   docs/worklog/nvfp4-gemm.md
 #pragma once
 
-#include <array>
 #include <cute/arch/cluster_sm90.hpp>
 
 #include "cuda/attention/warp_roles.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/wgmma.cuh"
-#include "cuda/gemm/nvfp4/choices.hpp"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
 #include "cuda/gemm/nvfp4/fragment.cuh"
 #include "cuda/gemm/nvfp4/partial_sums.cuh"
 #include "cuda/gemm/nvfp4/schedule.hpp"
-#include "cuda/gemm/nvfp4/tile_store.cuh"
+#include "cuda/gemm/nvfp4/shape.cuh"
 
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
 using namespace cute;
-
-inline constexpr int kTileLines = WeightTile::k_bytes / 256;
-
-// Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
-enum NamedBarriers { kSetUpBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
-
-// The compile-time side of choice kIndex, where C is FP32 or has 16 bits.
-template <int kIndex, typename Operand, bool kFp32>
-struct Shape {
-  using Element = Operand;  // of A, and of the weight in registers
-  static constexpr bool kHasTotals = kFp32;
-  static constexpr Nvfp4Choice C = kNvfp4Choices[kIndex];
-  static constexpr int kConsumers = C.row_consumers * C.column_consumers;
-  static constexpr int kConsumerThreads = kConsumers * 128;
-  static constexpr int kColumnSteps = C.columns() / WeightTile::kColumns;
-  // What a block loads of the tokens, for its cluster: some of the steps, or else some of the
-  // tokens.
-  static constexpr bool kSharesSteps = kColumnSteps % C.cluster == 0;
-  static_assert(kSharesSteps || !C.cuts_tokens(), "blocks that share tokens load equal parts");
-  static constexpr int kShareSteps = kSharesSteps ? kColumnSteps / C.cluster : kColumnSteps;
-  static constexpr int kShareTokens = kSharesSteps ? C.tokens : C.tokens / C.cluster;
-  using Barrier = cutlass::arch::NamedBarrier;
-  static constexpr int kThreads = kConsumerThreads + 128;
-  static constexpr int kAccumulators = C.tokens / 2;  // of a thread
-  // Once columns have been added up, so many consumers of the same rows share the tokens out, at
-  // least eight for each.
-  static constexpr int kSharers = std::min(C.column_consumers, C.tokens / 8);
-  static constexpr int kOwnTokens = C.tokens / kSharers;
-  static constexpr int kOwnSums = kAccumulators / kSharers;
-  // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
-  // sum, always towards zero: 2048 columns lost a relative 1.2e-6 to 1.5e-6.
-  static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
-  static_assert(!kFp32 || C.steps > 1, "the other loop has no totals");
-  // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
-  // consumer there are enough for all.
-  static constexpr bool kMovesRegisters = kConsumers > 1;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 64 : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 104 : 232;
-
-  using TiledMma = decltype(make_tiled_mma(
-      GMMA::rs_op_selector<Element, Element, float, cute::Shape<_64, Int<C.tokens>, _64>>()));
-  using LayoutA =
-      decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<Element>{},
-                             cute::Shape<Int<C.tokens>, _64, Int<kColumnSteps>, Int<C.stages>>{}));
-  using Position = RingPosition<C.stages>;
-  using Epilogue = WarpEpilogue<kOwnTokens>;
-  using Store = TileStore<C.tokens>;
-  static constexpr int kOwners = C.row_consumers * kSharers;
-  using Sums = SumSlots<kOwners * 128, kOwnSums>;
-  static constexpr int kCourierThreads = kOwners * 128 + 32;  // with those it serves
-};
-
-// For each sharer the sums of its tokens from the consumers of other columns.
-template <typename S, int kOthers = S::C.column_consumers - 1>
-struct ColumnSums {
-  float4 at[S::C.row_consumers][S::kSharers][kOthers][S::kOwnSums / 4][128];
-};
-template <typename S>
-struct ColumnSums<S, 0> {};
-
-template <typename S>
-struct SharedStorage {
-  alignas(1024) typename S::Element sA[S::C.stages][S::kColumnSteps][S::C.tokens * 64];
-  alignas(128) char sB[S::C.stages][S::C.row_consumers][S::kColumnSteps * WeightTile::k_bytes];
-  // Where consumers turn their sums: all of a tile's together, or each warp by itself.
-  using WarpTurns = std::array<typename S::Epilogue::Stage, 4>;
-  union Turn {
-    alignas(16) WarpTurns warps;
-    std::conditional_t<S::C.stores_tiles(), typename S::Store::Stage, WarpTurns> tile;
-  };
-  Turn turn[S::kOwners];
-  ColumnSums<S> sums;
-  TmaRing<S::C.stages, S::C.cluster> ring;
-};
 
 struct KernelParams {
   GemmSchedule schedule;  // first what is wanted first
@@ -148,7 +72,7 @@ class Loader {
       : shared_(shared), p_(p), map_a_(map_a), map_b_(map_b), walk_(p.schedule, worker) {}
 
   __device__ void run() {
-    typename S::Position at;
+    typename SharedStorage<S>::Position at;
     bool has_tokens = false;  // those that the launch before may still be at work on
     for (TilePart part; walk_.next(p_.schedule, part);) {
       origin_ = origin_of<S>(p_.order, part.tile);
@@ -168,7 +92,7 @@ class Loader {
   static constexpr Nvfp4Choice C = S::C;
   static constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
 
-  __device__ void load_weights(const typename S::Position& at, int chunk) {
+  __device__ void load_weights(const typename SharedStorage<S>::Position& at, int chunk) {
     constexpr int kTokenBytes = S::kColumnSteps * 64 * sizeof(typename S::Element);
     TmaBarrier& full =
         shared_.ring.acquire(at, p_.order.tokens * kTokenBytes + sizeof(shared_.sB[0]));
@@ -178,7 +102,7 @@ class Loader {
   }
 
   // This block's share of a chunk's tokens, for the whole cluster.
-  __device__ void load_tokens(const typename S::Position& at, int chunk) {
+  __device__ void load_tokens(const typename SharedStorage<S>::Position& at, int chunk) {
     const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
     const int first_step = S::kSharesSteps ? rank * S::kShareSteps : 0;
     const int first_token = S::kSharesSteps ? 0 : rank * S::kShareTokens;
@@ -195,8 +119,8 @@ class Loader {
     }
   }
 
-  __device__ void copy_tokens(const typename S::Position& at, typename S::Element* target,
-                              int column, int token, int step) {
+  __device__ void copy_tokens(const typename SharedStorage<S>::Position& at,
+                              typename S::Element* target, int column, int token, int step) {
     auto* const full = reinterpret_cast<std::uint64_t*>(&shared_.ring.full[at.stage]);
     if constexpr (C.cluster == 1) {
       SM90_TMA_LOAD_4D::copy(&map_a_, full, kNoHint, target, column, token, step, origin_.batch);
@@ -322,8 +246,8 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   const int thread = static_cast<int>(threadIdx.x % 128);
   typename S::TiledMma mma;
   const auto slice = mma.get_slice(0);  // a descriptor is the same for every thread
-  const auto tA = slice.make_fragment_B(
-      slice.partition_B(make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename S::LayoutA{})));
+  const auto tA = slice.make_fragment_B(slice.partition_B(
+      make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename SharedStorage<S>::LayoutA{})));
   auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{});
   auto sums = make_tensor(acc.data(), make_layout(size(acc)));
   auto totals = make_fragment_like(sums);  // of FP32 results
@@ -331,7 +255,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   const int column_consumer = consumer % C.column_consumers;
   decltype(weight_fragment<typename S::Element>()) fragments[2];  // take turns
 
-  typename S::Position at;
+  typename SharedStorage<S>::Position at;
   PartWalk walk(p.schedule, worker);
   for (TilePart part; walk.next(p.schedule, part);) {
     TileOrigin origin{};
@@ -354,7 +278,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
     if constexpr (S::kHasTotals) {
       clear(totals);
     }
-    typename S::Position previous = at;
+    typename SharedStorage<S>::Position previous = at;
     const auto compute_chunk = [&](bool is_first, auto first_fragment, auto accumulates) {
       constexpr int kSteps = C.steps;
       const int first_tile = column_consumer * kSteps;
