@@ -146,6 +146,22 @@ TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {
   }
 }
 
+TEST(FlashPlan, OfABatchInvariantPackedCallDoesNotDependOnTheTokensOfAll) {
+  for (const FlashChoice& choice : kFlashChoices) {
+    AttentionProblem problem = square(1, 100, 8, choice.head_dim, /*causal=*/true);
+    problem.value_dim = choice.value_dim;
+    problem.packed = problem.packed_queries = problem.batch_invariant = true;
+    const FlashPlan alone = plan_flash(problem, kSms);
+    for (const std::int64_t tokens : {1024, 1025, 2048, 100000}) {
+      problem.batch = tokens / 100;
+      problem.q_len = problem.kv_len = tokens;
+      const FlashPlan plan = plan_flash(problem, kSms);
+      EXPECT_EQ(plan.choice, alone.choice) << choice.head_dim << ", " << tokens << " tokens";
+      EXPECT_EQ(plan.splits, 1);
+    }
+  }
+}
+
 TEST(FlashWorkspace, HoldsATicketAndTheParts) {
   EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), plan_of(1, false)).bytes, 0u);
   EXPECT_EQ(flash_workspace(square(1, 4096, 16, 128), plan_of(1, true)).bytes, 256u);

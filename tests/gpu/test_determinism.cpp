@@ -12,10 +12,12 @@ class DeterminismGpu : public KernelTest {
   AttentionOptions options(const Problem& problem) const { return options_of(problem, GetParam()); }
 };
 
-// One that fills the GPU only in part, one with fewer queries than a tile, which may be split.
+// One that fills the GPU only in part, one with fewer queries than a tile, which may be split, one
+// of which thread blocks take several tiles.
 std::vector<Problem> problems() {
   return {{.batch = 2, .q_len = 300, .kv_len = 700, .heads = 4, .head_dim = 128, .causal = true},
-          {.batch = 2, .q_len = 3, .kv_len = 3000, .heads = 4, .kv_heads = 2, .head_dim = 128}};
+          {.batch = 2, .q_len = 3, .kv_len = 3000, .heads = 4, .kv_heads = 2, .head_dim = 128},
+          {.batch = 3, .q_len = 300, .kv_len = 260, .heads = 40, .head_dim = 64, .causal = true}};
 }
 
 TEST_P(DeterminismGpu, AThousandRepeatsAreEqualBesideABusyStream) {
@@ -76,10 +78,19 @@ TEST_P(DeterminismGpu, BatchInvariantRowsDoNotDependOnTheBatch) {
     run(device.views(), options(problem));
     tensors = device.results();
   };
-  Problem many{.q_len = 150, .kv_len = 333, .heads = 2, .head_dim = 64, .causal = true};
-  Problem few{.q_len = 1, .kv_len = 2000, .heads = 2, .kv_heads = 1, .head_dim = 128};
-  for (Problem problem : {many, few}) {
+  std::vector<Problem> alone = {
+      // The second of these is split.
+      {.q_len = 1, .kv_len = 2000, .heads = 2, .kv_heads = 1, .head_dim = 128},
+      {.q_len = 1, .kv_len = 5000, .heads = 2, .kv_heads = 1, .head_dim = 128}};
+  for (const int head_dim : {64, 96, 128, 192, 256}) {
+    alone.push_back(
+        {.q_len = 150, .kv_len = 333, .heads = 2, .head_dim = head_dim, .causal = true});
+  }
+  for (Problem problem : alone) {
     problem.batch_invariant = true;
+    if (!takes(problem)) {
+      continue;
+    }
     expect_batch_invariant(problem, run_on_gpu);
     problem.q_lens = {static_cast<int>(problem.q_len)};
     problem.kv_lens = {static_cast<int>(problem.kv_len)};

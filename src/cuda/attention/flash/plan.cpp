@@ -33,9 +33,15 @@ bool idles_more(const FlashChoice& choice, const AttentionProblem& p, int sms) {
   return !p.batch_invariant && kGainOfLarger * rows_in_turn(br - 64) < rows_in_turn(br);
 }
 
+// Are the keys as many as the choice is for? Those of a packed problem are counted over the whole
+// batch, of which a batch-invariant call knows nothing.
+bool has_enough_keys(const FlashChoice& choice, const AttentionProblem& p) {
+  return p.kv_len >= choice.min_len || (p.packed && p.batch_invariant);
+}
+
 bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
   if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype) ||
-      !can_share_keys(choice, p) || p.kv_len < choice.min_len) {
+      !can_share_keys(choice, p) || !has_enough_keys(choice, p)) {
     return false;
   }
   switch (choice.use) {
