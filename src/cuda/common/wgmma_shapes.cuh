@@ -96,6 +96,8 @@ using cute::SM90::GMMA::mma_unpack;  // CuTe looks for it beside the operation
 // The operation for S (64, Bc) = Q K^T, both from SMEM.
 template <typename Element, int kBc, int kHeadDim>
 constexpr auto wgmma_qk() {
+  static_assert((kBc != 80 && kBc != 176) || cute::is_same_v<Element, cute::bfloat16_t>,
+                "the shapes above are of BF16");
   if constexpr (kBc == 80) {
     return Wgmma64x80x16{};
   } else if constexpr (kBc == 176) {

@@ -9,8 +9,7 @@
 // Tiles     Br = 128 = 2 x 64; Bc = 128 (D = 64, 128), 80 (D = 256); 384 threads.
 // SMEM      sQ 128 x D, sK and sV 2 x Bc x D BF16: 80, 160, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.
-// Registers 40 for the producer's threads, 232 for the consumers': Bc / 2 for S, Bc / 4 for P, D /
-// 2
+// Registers 40 a thread of the producer, 232 of the consumers: Bc / 2 for S, Bc / 4 for P, D / 2
 //           for O.
 //
 //   producer     K0 Q V0 K1 V1 .. K2 V2 ...                (each waits until its stage is empty)
@@ -58,6 +57,8 @@ struct SharedStorage {
   TmaRing<C.stages> k;
   TmaRing<C.stages> v;
 };
+static_assert(sizeof(SharedStorage<config(64)>) == 81 * 1024);
+static_assert(sizeof(SharedStorage<config(128)>) == 161 * 1024);
 static_assert(sizeof(SharedStorage<config(256)>) == 225 * 1024);
 
 struct TensorMaps {

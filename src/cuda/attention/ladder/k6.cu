@@ -7,11 +7,12 @@
 // second. Tiles are walked from the last key to the first, so that those with a mask come first.
 //
 // Source    the ladder's seed, "K6"; FlashAttention-3 paper, sections 3.1 and 3.2.
-// Tiles     Br = 128 = 2 x 64; Bc = 192 (D = 64), 176 (D = 128), 80 (D = 256); 384 threads.
-// SMEM      sQ 128 x D, sK and sV 2 x Bc x D BF16: 112, 208, 224 KB at D = 64, 128, 256
+// Tiles     D = 64: Br = 192 = 3 x 64, Bc = 128, 512 threads. D = 128, 256: Br = 128 = 2 x 64,
+//           Bc = 176, 80, 384 threads.
+// SMEM      sQ Br x D, sK and sV 2 x Bc x D BF16: 88, 208, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.
-// Registers 40 a thread of the producer, 232 of the consumers: Bc / 2 for S, Bc / 4 for P, D / 2
-//           for O.
+// Registers 40 a thread of the producer, 232 of the consumers, at D = 64 32 and 160: Bc / 2 for S,
+//           Bc / 4 for P, D / 2 for O.
 //
 //   consumer 0   QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2          | QK3 PV2
 //   consumer 1             QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2
@@ -69,6 +70,8 @@ struct SharedStorage {
   TmaRing<C.stages> k;
   TmaRing<C.stages> v;
 };
+static_assert(sizeof(SharedStorage<config(64)>) == 89 * 1024);
+static_assert(sizeof(SharedStorage<config(128)>) == 209 * 1024);
 static_assert(sizeof(SharedStorage<config(256)>) == 225 * 1024);
 
 struct TensorMaps {
