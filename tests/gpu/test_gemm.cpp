@@ -5,64 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "device_tensor.hpp"
-#include "problems/gemm_problem.hpp"
+#include "gemm_test.hpp"
 #include "problems/problem.hpp"
 #include "reference/gemm.hpp"
-#include "tilewright/registry.hpp"
 
 namespace tilewright::test {
 namespace {
 
 using reference::HostTensor;
 
-constexpr Device kDevice{DeviceKind::cuda, 0};
-
-std::vector<std::string> cuda_kernels(std::string_view operation) {
-  std::vector<std::string> names;
-  for (const KernelInfo& kernel : kernels(operation)) {
-    if (kernel.device == DeviceKind::cuda) {
-      names.emplace_back(kernel.name);
-    }
-  }
-  return names;
-}
-
-// And each row of nvfp4's table.
-std::vector<std::string> nvfp4_kernels() {
-  std::vector<std::string> names = cuda_kernels("gemm_nvfp4");
-  for (const KernelInfo& row : nvfp4_rows()) {
-    names.emplace_back(row.name);
-  }
-  return names;
-}
-
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  std::ranges::replace(name, '/', '_');
-  return name;
-}
-
-class GemmTest : public testing::TestWithParam<std::string> {
+class GemmNvfp4Gpu : public GemmNvfp4Test {
  protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-    const DeviceInfo& info = device_info(kDevice);
-    if (info.compute_capability != 90) {
-      GTEST_SKIP() << info.name << " is no Hopper GPU";
-    }
-  }
-};
-
-class GemmNvfp4Gpu : public GemmTest {
- protected:
-  bool takes(const GemmCase& c) const {
-    return !can_run(*find_kernel("gemm_nvfp4", GetParam()), constraints_of(c),
-                    device_info(kDevice));
-  }
-
   // Runs it twice: the second result must be the first's, bit for bit.
   void expect_right(const GemmCase& c) const {
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
@@ -75,23 +28,9 @@ class GemmNvfp4Gpu : public GemmTest {
     EXPECT_TRUE(device.c.guards_untouched());
   }
 
-  static GemmSet<DeviceTensor> to_device(const GemmHostSet& host) {
-    return {.a = DeviceTensor(host.a),
-            .b = DeviceTensor(host.b),
-            .packed_b = DeviceTensor(host.packed_b),
-            .sfa = DeviceTensor(host.sfa),
-            .sfb = DeviceTensor(host.sfb),
-            .global_scale_a = DeviceTensor(host.global_scale_a),
-            .global_scale_b = DeviceTensor(host.global_scale_b),
-            .bias = DeviceTensor(host.bias),
-            .residual = DeviceTensor(host.residual),
-            .c = DeviceTensor(host.c)};
-  }
-
   // The first `rows` rows alone.
   HostTensor run(const GemmCase& c, const GemmHostSet& host, GemmSet<DeviceTensor>& device,
                  std::int64_t rows) const {
-    device.c.upload(host.c);
     GemmNvfp4Tensors tensors = device.views(c);
     tensors.a.shape[tensors.a.rank - 2] = rows;
     tensors.c.shape[tensors.c.rank - 2] = rows;
@@ -101,10 +40,23 @@ class GemmNvfp4Gpu : public GemmTest {
     if (tensors.global_scale_a && c.global_scales == GlobalScales::each_row) {
       tensors.global_scale_a->shape[tensors.global_scale_a->rank - 1] = rows;
     }
-    const GemmNvfp4Options options = options_of(c, GetParam());
-    const std::size_t bytes = gemm_nvfp4_workspace_bytes(tensors, options);
-    const DeviceBuffer workspace(bytes);
-    gemm_nvfp4(tensors, options, {workspace.data(), bytes});
+    return run(tensors, c, host, device);
+  }
+
+  // The first of L products alone, of packed weights.
+  HostTensor run_first_product(const GemmCase& c, const GemmHostSet& host,
+                               GemmSet<DeviceTensor>& device) const {
+    GemmNvfp4Tensors tensors = device.views(c);
+    tensors.a.shape[0] = tensors.b.shape[0] = tensors.c.shape[0] = 1;
+    return run(tensors, c, host, device);
+  }
+
+ private:
+  HostTensor run(const GemmNvfp4Tensors& tensors, const GemmCase& c, const GemmHostSet& host,
+                 GemmSet<DeviceTensor>& device) const {
+    device.c.upload(host.c);
+    const GemmCall call(tensors, options_of(c, GetParam()));
+    call.launch(nullptr);
     HostTensor result = host.c;
     device.c.download(result);
     return result;
@@ -142,17 +94,33 @@ TEST_P(GemmNvfp4Gpu, TakesEveryM) {
 
 // Few tiles of many columns, which blocks share.
 TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
-  for (const std::int64_t m : {1, 16, 40, 128, 200}) {
+  struct Size {
+    std::int64_t m, k;
+  };
+  for (const auto [m, k] :
+       {Size{1, 16384}, {1, 4096}, {16, 4096}, {40, 4096}, {128, 4096}, {200, 4096}}) {
     for (const DType c_dtype : {DType::bf16, DType::fp32}) {
       const GemmCase c{.m = m,
                        .n = 336,
-                       .k = 4096,
+                       .k = k,
                        .c_dtype = c_dtype,
                        .b_is_packed = GetParam() != "nvfp4_simple",
                        .seed = static_cast<std::uint64_t>(m)};
       if (takes(c)) {
         expect_right(c);
+        EXPECT_TRUE(GetParam() == "nvfp4_simple" || k == 4096 || shared_tiles(c) > 0);
       }
+    }
+  }
+}
+
+// Of sums that end inside a chunk.
+TEST_P(GemmNvfp4Gpu, TakesEveryMOfLongerSums) {
+  for (std::int64_t m = 1; m <= 300; m += 13) {
+    const GemmCase c{
+        .m = m, .n = 48, .k = 1040, .b_is_packed = true, .seed = static_cast<std::uint64_t>(m)};
+    if (takes(c)) {
+      expect_right(c);
     }
   }
 }
@@ -207,6 +175,21 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
                              all.data()))
           << c << ": " << rows << " rows";
     }
+  }
+}
+
+TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
+  for (const std::int64_t m : {1, 20, 150}) {
+    const GemmCase c{
+        .m = m, .n = 336, .k = 4096, .l = 3, .b_is_packed = true, .batch_invariant = true};
+    if (!takes(c)) {
+      continue;
+    }
+    const GemmHostSet host = make_tensors(c);
+    GemmSet<DeviceTensor> device = to_device(host);
+    const HostTensor all = run(c, host, device, c.m);
+    const HostTensor first = run_first_product(c, host, device);
+    EXPECT_TRUE(std::equal(all.data(), all.data() + all.bytes() / 3, first.data())) << c;
   }
 }
 

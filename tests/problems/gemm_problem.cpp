@@ -165,6 +165,24 @@ class Generator {
 };
 
 // b and its scales, packed.
+// Sixteen rows of the weight for each scale; codes take turns along both sides.
+void fill_pairs(GemmHostSet& set) {
+  constexpr int kScales = 128;
+  const TensorView a = set.a.view();
+  const TensorView codes = set.b.view();
+  const TensorView scales = set.sfb.view();
+  for_each_element(a, [&](std::int64_t row, std::int64_t column, std::int64_t offset) {
+    reference::store(a, offset, row % a.shape[a.rank - 1] == column ? 1.0 : 0.0);
+  });
+  for_each_element(codes, [&](std::int64_t row, std::int64_t byte, std::int64_t offset) {
+    const auto code = [&](std::int64_t column) { return (column + row) % 16; };
+    reference::store(codes, offset, static_cast<double>(code(2 * byte) + 16 * code(2 * byte + 1)));
+  });
+  for_each_element(scales, [&](std::int64_t row, std::int64_t, std::int64_t offset) {
+    reference::store(scales, offset, static_cast<double>(row / 16 % kScales));
+  });
+}
+
 HostTensor packed(const GemmCase& c, const HostTensor& codes, const HostTensor& scales) {
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(c.n, c.k);
   HostTensor tensor = matrix(c, DType::u8, row_tiles, row_bytes, GemmOrder::dense);
@@ -268,6 +286,9 @@ GemmHostSet make_tensors(const GemmCase& c) {
       .residual = generator.values(c.c_dtype, c.m, c.n),
       .c = matrix(c, c.c_dtype, c.m, c.n, c.order),
   };
+  if (c.inputs == GemmInputs::pairs) {
+    fill_pairs(set);
+  }
   set.packed_b = packed(c, set.b, set.sfb);
   if (c.in_place) {
     set.c = set.residual;
@@ -297,6 +318,14 @@ std::vector<GemmCase> gemm_cases() {
   for (const DType a : {DType::bf16, DType::fp16, DType::e2m1x2}) {
     for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
       add({.m = 5, .n = 48, .k = 192, .a_dtype = a, .c_dtype = out});
+      if (a != DType::e2m1x2) {
+        add({.m = 64,
+             .n = 2048,
+             .a_dtype = a,
+             .c_dtype = out,
+             .global_scales = GlobalScales::none,
+             .inputs = GemmInputs::pairs});
+      }
       add({.m = 130, .n = 64, .k = 64, .l = 2, .a_dtype = a, .c_dtype = out, .bias = true});
       add({.m = 33, .n = 144, .k = 320, .a_dtype = a, .c_dtype = out, .residual = true});
     }
@@ -350,6 +379,9 @@ std::vector<GemmCase> gemm_cases() {
       add({.m = 140, .n = 272, .k = 320, .l = l, .a_dtype = a, .layout = ScaleLayout::swizzled});
     }
     add({.m = 17, .n = 64, .k = 1024, .a_dtype = a, .residual = true, .in_place = true});
+    for (const std::int64_t k : {16, 32, 48}) {  // the least that there is
+      add({.m = 5, .n = 16, .k = k, .a_dtype = a});
+    }
     for (const std::int64_t m : {1, 40, 130}) {  // K is no multiple of 64
       add({.m = m, .n = 48, .k = 80, .l = 2, .a_dtype = a});
       add({.m = m, .n = 80, .k = 1040, .a_dtype = a, .bias = true});
@@ -363,6 +395,7 @@ std::vector<GemmCase> gemm_cases() {
          .layout = ScaleLayout::swizzled,
          .inputs = GemmInputs::nans});
   }
+  add({.m = 16384, .n = 48, .k = 128});
   for (const std::int64_t k : {64, 1024, 4096}) {
     for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
       add({.m = 65,

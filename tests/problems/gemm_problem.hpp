@@ -17,6 +17,7 @@ enum class GemmInputs {
   random,  // all codes, all scales up to 16: zeros and subnormals too
   exact,   // so small that every partial sum is exact in FP32, in any order
   nans,    // random, and one scale in 64 is NaN
+  pairs,   // a is the identity, over and over, and b's rows have every code under every scale
 };
 
 // The order of an ([L,] rows, columns) matrix in memory: dense, with gaps between rows, or with the

@@ -1,0 +1,113 @@
+// What a product may not depend on: other work on the GPU.
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device_problem.hpp"
+#include "gemm_test.hpp"
+#include "problems/problem.hpp"
+
+namespace tilewright::test {
+namespace {
+
+using reference::HostTensor;
+
+// A case with its tensors on the device, and a call on them.
+class DeviceProduct {
+ public:
+  DeviceProduct(const GemmCase& c, const std::string& kernel)
+      : case_(c),
+        host_(make_tensors(c)),
+        device_(to_device(host_)),
+        call_(device_.views(c), options_of(c, kernel)) {}
+
+  void reset_output() { device_.c.upload(host_.c); }
+  void launch(Stream stream) const { call_.launch(stream); }
+
+  HostTensor result() {
+    HostTensor result = host_.c;
+    device_.c.download(result);
+    return result;
+  }
+
+  void expect_right() { test::expect_right(case_, host_, result()); }
+
+ private:
+  GemmCase case_;
+  GemmHostSet host_;
+  GemmSet<DeviceTensor> device_;
+  GemmCall call_;
+};
+
+class GemmDeterminismGpu : public GemmNvfp4Test {
+ protected:
+  // Of tiles whose parts are on their way between blocks; one behind a launch that makes its
+  // activations.
+  std::vector<GemmCase> cases() const {
+    const bool is_packed = GetParam() != "nvfp4_simple";
+    return {{.m = 7, .n = 336, .k = 16384, .b_is_packed = is_packed},
+            {.m = 40, .n = 336, .k = 4096, .a_dtype = DType::e2m1x2, .b_is_packed = is_packed},
+            {.m = 200, .n = 336, .k = 4096, .b_is_packed = is_packed}};
+  }
+};
+
+TEST_P(GemmDeterminismGpu, RepeatsAreEqualBesideABusyStream) {
+  constexpr int kRepeats = 300;
+  constexpr int kLaunchesOfLoad = 4;
+  const DeviceProduct busy({.m = 1024, .n = 1024, .k = 1024, .b_is_packed = true}, "nvfp4");
+  const DeviceStream busy_stream;
+  const DeviceStream stream;
+  bool shares = false;
+  for (const GemmCase& c : cases()) {
+    if (!takes(c)) {
+      continue;
+    }
+    SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
+    shares |= shared_tiles(c) > 0;
+    DeviceProduct product(c, GetParam());
+    product.launch(stream.get());
+    stream.wait();
+    product.expect_right();
+    const HostTensor first = product.result();
+    for (int i = 0; i < kRepeats && !HasFailure(); ++i) {
+      product.reset_output();
+      for (int launch = 0; launch < kLaunchesOfLoad && busy_stream.is_idle(); ++launch) {
+        busy.launch(busy_stream.get());
+      }
+      product.launch(stream.get());
+      stream.wait();
+      const HostTensor repeated = product.result();
+      EXPECT_TRUE(std::equal(first.data(), first.data() + first.bytes(), repeated.data())) << i;
+    }
+  }
+  EXPECT_TRUE(shares || GetParam() == "nvfp4_simple");
+}
+
+TEST_P(GemmDeterminismGpu, ConcurrentCallsWithTheirOwnWorkspacesDoNotDisturbEachOther) {
+  constexpr int kRounds = 50;
+  const std::vector<GemmCase> all = cases();
+  for (const auto& [one, other] : {std::pair{all[0], all[2]}, std::pair{all[2], all[2]}}) {
+    if (!takes(one) || !takes(other)) {
+      continue;
+    }
+    DeviceProduct product_a(one, GetParam());
+    DeviceProduct product_b(other, GetParam());
+    const DeviceStream stream_a;
+    const DeviceStream stream_b;
+    for (int round = 0; round < kRounds; ++round) {
+      product_a.launch(stream_a.get());
+      product_b.launch(stream_b.get());
+    }
+    stream_a.wait();
+    stream_b.wait();
+    product_a.expect_right();
+    product_b.expect_right();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmDeterminismGpu, testing::ValuesIn(nvfp4_kernels()),
+                         test_name);
+
+}  // namespace
+}  // namespace tilewright::test
