@@ -151,15 +151,17 @@ RowRange visible_keys(const Problem& p, std::int64_t b) {
   return keys;
 }
 
-// NaN in every row that lies in none of the ranges.
+// NaN and both infinities, by turns, in every row that lies in none of the ranges.
 void poison_all_but(HostTensor& tensor, const std::vector<RowRange>& ranges) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr std::array kPoisons = {std::numeric_limits<double>::quiet_NaN(), kInf, -kInf};
   const TensorView t = tensor.view();
   for_each_row(t, [&](std::int64_t offset, std::int64_t b, std::int64_t n) {
     const bool is_seen = std::ranges::any_of(ranges, [&](const RowRange& range) {
       return range.entry == b && range.first <= n && n < range.end;
     });
     for (std::int64_t d = 0; !is_seen && d < t.shape[t.rank - 1]; ++d) {
-      reference::store(t, offset + d, std::numeric_limits<double>::quiet_NaN());
+      reference::store(t, offset + d, kPoisons[static_cast<std::size_t>(n) % kPoisons.size()]);
     }
   });
 }

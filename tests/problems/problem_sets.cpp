@@ -158,20 +158,45 @@ std::vector<Problem> random_problems() {
 
 std::vector<Problem> feature_problems() {
   constexpr int kCount = 2400;
-  constexpr int kLong = 16;  // of more keys than a kernel takes in one go
+  constexpr int kLong = 48;  // of more keys than a kernel takes in one go
   Random pick(20261121);
   std::vector<Problem> problems(kCount);
   std::ranges::generate(problems, [&] { return random_feature_problem(pick); });
   for (int i = 0; i < kLong; ++i) {
     Problem p = problems[static_cast<std::size_t>(i)];
     p.batch = 1;
-    p.heads = p.kv_heads = 1;
-    p.q_len = i % 2 ? pick(1, 20) : pick(500, 1500);
-    p.kv_len = pick(1500, 4000);
+    p.q_len = i % 4 ? pick(1, 20) : pick(300, 900);
+    p.kv_len = pick(2048, 4000);
     p.q_lens.clear();
     p.kv_lens.clear();
     p.used_kv.clear();
     problems.push_back(p);
+  }
+  return problems;
+}
+
+std::vector<Problem> many_tile_problems() {
+  Problem causal{.batch = 5, .q_len = 260, .kv_len = 260, .heads = 30, .kv_heads = 6};
+  causal.causal = true;
+  Problem some_empty = causal;
+  some_empty.causal = false;
+  some_empty.kv_len = 140;
+  some_empty.used_kv = {0, 64, 0, 140, 1};
+  Problem packed{.batch = 40, .heads = 6, .kv_heads = 3, .causal = true};
+  for (int b = 0; b < packed.batch; ++b) {
+    packed.q_lens.push_back(37 * b % 150);
+    packed.kv_lens.push_back(59 * b % 200);
+  }
+  packed.q_len = rows_for(packed.q_lens, 0);
+  packed.kv_len = rows_for(packed.kv_lens, 0);
+
+  std::vector<Problem> problems;
+  for (const HeadDims dims : kHeadDims) {
+    for (Problem p : {causal, some_empty, packed}) {
+      p.head_dim = dims.qk;
+      p.value_dim = dims.v;
+      problems.push_back(p);
+    }
   }
   return problems;
 }

@@ -15,6 +15,10 @@ std::vector<Problem> random_problems();
 // 16-bit dtypes in random combinations.
 std::vector<Problem> feature_problems();
 
+// More tiles of queries than a GPU has SMs, so that a thread block takes several, some of them
+// without a key: causal, with used lengths, packed.
+std::vector<Problem> many_tile_problems();
+
 // Small problems around tile edges, and the special cases; few enough for the sanitizers.
 std::vector<Problem> small_problems();
 
