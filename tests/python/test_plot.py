@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from test_results import MEASURED, UNSUPPORTED, with_case, without
+from test_results import MEASURED, QUANTIZE_CASE, UNSUPPORTED, with_case, without
 from tilewright.plot import __main__ as plot
 from tilewright.plot.documents import rendered
 from tilewright.plot.results import Results
@@ -154,6 +154,24 @@ def test_counters_of_products(root):
     rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
     assert rows[0] == "|  | 16 × 4096 × 7168 |"
     assert "| FMA pipe, % | 5.00 |" in rows
+
+
+def test_the_quantiser_beside_a_copy(root):
+    line = MEASURED | {"operation": "quantize_nvfp4", "case": QUANTIZE_CASE}
+    ours, copy = "tilewright/quantize", "copy"
+    speeds = [(ours, 3500.0, {}), (copy, 4000.0, {}), (ours, 3000.0, {"scale_layout": "swizzled"})]
+    lines = [with_case(line | {"impl": impl, "gbps": gbps}, **case) for impl, gbps, case in speeds]
+    write_lines(root / "results/quantize_nvfp4.jsonl", lines)
+    readme = root / "README.md"
+    readme.write_text(block("quantize:quantize_nvfp4"))
+    text = rendered(root, readme)
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| matrix | scales | global scale | quantiser | copy | quantiser to copy |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+        "| 8192 × 8192 bf16 | linear | computed | 3.50 | 4.00 | 0.875 |",
+        "| 8192 × 8192 bf16 | swizzled | computed | 3.00 | — | — |",
+    ]
+    assert "TB/s, medians. NVIDIA H200" in text
 
 
 def test_the_table_of_choices(root):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from tilewright.plot.gemm import gemm_choices_table, gemm_table
+from tilewright.plot.quantize import quantize_table
 from tilewright.plot.tables import (
     behind_table,
     choices_table,
@@ -22,8 +23,8 @@ from tilewright.plot.tables import (
 )
 
 NAME = (
-    r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|plot|profile|counters|resources|library)"
-    r":[\w:.-]+"
+    r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|quantize|plot|profile|counters"
+    r"|resources|library):[\w:.-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
@@ -57,6 +58,7 @@ def table(root: pathlib.Path, name: str) -> str:
     choices:FILE          results/FILE.jsonl, of the rows of flash's table
     gemm:FILE             a race of matrix products
     gemm-choices:FILE     results/FILE.jsonl, of the rows of nvfp4's table
+    quantize:FILE         the quantiser beside a copy
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/budget.json
@@ -76,6 +78,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "choices": (results, choices_table),
         "gemm": (results, gemm_table),
         "gemm-choices": (results, gemm_choices_table),
+        "quantize": (results, quantize_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (budget, resources_table, first),
