@@ -74,9 +74,34 @@ def test_a_race_beside_peers(root):
         "| 8192 × 7168 | 256 | 160 | 640 | — | 4.000 | 206 |",
     ]
     assert "Activations in BF16:\n" in text
-    assert "Geometric mean of the ratios to the best peer: 1.260.\n" in text  # the cube root of 2
+    mean = "1.260"  # the cube root of 2
+    assert f"Geometric mean of the ratios to the best peer, 3 points: {mean}.\n" in text
     assert "µs, medians. NVIDIA H200, driver 580.1, CUDA 13.0; run 2026-01-31" in text
     assert "![gemm-race](../plots/gemm-race.svg)\n" in text
+
+
+def test_goals_beside_what_is_reached(root):
+    at_128 = lines_of(TIMES | {"tilewright/nvfp4": 25.0}, n=8192, k=8192, m=128)
+    w4a4 = lines_of({"tilewright/nvfp4": 10.5, "cublas": 40.0}, a_dtype="nvfp4")
+    not_of_the_goals = lines_of({"tilewright/nvfp4": 9.0, "humming": 0.9}, m=32)
+    large = lines_of({"tilewright/nvfp4": 40.0, "cublas": 40.0}, m=1024)
+    write(root, lines_of(TIMES) + at_128 + w4a4 + not_of_the_goals + large)
+    page = root / "docs/worklog/page.md"
+    page.write_text("<!-- goals:gemm-race begin -->\n<!-- goals:gemm-race end -->\n")
+    _, table = table_of(root)
+    assert table[:5] == [
+        "|  | points | goal | reached | met |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| BF16: geometric mean, to best peer | 3 of 28 | at least 1.25 | 1.170 | no |",
+        "| BF16: behind the best peer | 3 of 28 | at most 0 | 1 | no |",
+        "| FP16: behind the best peer | 0 of 28 | at most 0 | — | — |",
+    ]
+    assert "| BF16, 8192 × 8192, M 128: to best peer | 1 | at least 1.4 | 0.800 | no |" in table
+    assert table[-3:] == [
+        "| BF16, M 1024 and 4096: least, to cuBLAS | 1 of 8 | at least 0.97 | 1.000 | yes |",
+        "| NVFP4, M 1024 and 4096: least, to cuBLAS | 0 of 8 | at least 0.85 | — | — |",
+        "| NVFP4, M 1 and 16: most µs above BF16 | 1 of 8 | at most 0 | 0.5 | no |",
+    ]
 
 
 def test_kinds_of_activations_have_their_own_tables(root):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from tilewright.plot.gemm import gemm_choices_table, gemm_table
+from tilewright.plot.goals import goals_table
 from tilewright.plot.quantize import quantize_table
 from tilewright.plot.tables import (
     behind_table,
@@ -23,8 +24,8 @@ from tilewright.plot.tables import (
 )
 
 NAME = (
-    r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|quantize|plot|profile|counters"
-    r"|resources|library):[\w:.-]+"
+    r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|goals|quantize|plot|profile"
+    r"|counters|resources|library):[\w:.-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
@@ -57,6 +58,7 @@ def table(root: pathlib.Path, name: str) -> str:
     behind:FILE[:FILE...] their cases in which a peer is ahead
     choices:FILE          results/FILE.jsonl, of the rows of flash's table
     gemm:FILE             a race of matrix products
+    goals:FILE            what such a race was to show, and does
     gemm-choices:FILE     results/FILE.jsonl, of the rows of nvfp4's table
     quantize:FILE         the quantiser beside a copy
     profile:PAGE          results/profiles/attention-ladder.jsonl
@@ -77,6 +79,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "ratio": (results, ratio_table),
         "choices": (results, choices_table),
         "gemm": (results, gemm_table),
+        "goals": (results, goals_table),
         "gemm-choices": (results, gemm_choices_table),
         "quantize": (results, quantize_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),

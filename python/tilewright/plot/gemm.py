@@ -1,9 +1,9 @@
 """Matrix products: the tables of a race and its plot, time against the number of tokens."""
 
-import math
 import pathlib
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import geometric_mean
 from typing import Any
 
 from tilewright.plot.figures import colors_of, finish, marker_of, new_figure
@@ -87,8 +87,9 @@ def gemm_table(path: pathlib.Path) -> str:
         tables += [f"{kind}:", _table_of(results, products)]
         speedups = [s for s in map(results.speedup, products) if s]
         if speedups:
-            mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
-            tables.append(f"Geometric mean of the ratios to the best peer: {ratio(mean)}.")
+            mean = ratio(geometric_mean(speedups))
+            of_all = f"Geometric mean of the ratios to the best peer, {len(speedups)} points"
+            tables.append(f"{of_all}: {mean}.")
     return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
 
 
