@@ -39,6 +39,14 @@ namespace tilewright {
 // least 1. All tensors live on one device, and on a GPU rows of a, b, c and residual are aligned to
 // 16 bytes: contiguous codes of a take a K that is a multiple of 32. c may not overlap an input,
 // but for a residual that is c.
+//
+// Of that the kernels take, c being any of its dtypes:
+//
+//   nvfp4         Hopper   a bf16, fp16 or NVFP4   b packed         N and K multiples of 16
+//   nvfp4_simple  Hopper   a bf16                  b codes          N a multiple of 16, K of 64
+//   cpu           any CPU  a bf16, fp16 or NVFP4   b codes, packed  any N, K a multiple of 16
+//
+// On a GPU L x M x N x K is less than 2^47.
 struct GemmNvfp4Tensors {
   ConstTensorView a;
   ConstTensorView b;
