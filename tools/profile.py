@@ -4,12 +4,12 @@
     tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels flash \
         --shapes 64,causal,512,32,32 256,full,8192,2,8
     tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels nvfp4 \
-        --products 16,7168,16384
+        --products 16,7168,16384 16,7168,16384,fp16
 
-A shape is head dim, mask, length, batch, heads; a product M, N, K. Each line holds the run, the
-case, the kernel's launch (one line per launch of a multi-launch kernel) and the counters named
-below, in the units of METRICS; null where this GPU, or this Nsight Compute, has no such counter.
-Clocks are left as they are.
+A shape is head dim, mask, length, batch, heads; a product M, N, K, and what the activations are in
+where that is not bf16. Each line holds the run, the case, the kernel's launch (one line per launch
+of a multi-launch kernel) and the counters named below, in the units of METRICS; null where this
+GPU, or this Nsight Compute, has no such counter. Clocks are left as they are.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import time
 
 STALLED = "smsp__average_warps_issue_stalled"
 LADDER = "k1,k2,k3_1,k3_2,k3_3,k4_qk,k4,k5,k6_pingpong,k6_overlap,k6"
+RESULT_OF = {"bf16": "bf16", "fp16": "fp16", "nvfp4": "bf16"}  # activations -> result
 OUR_FUNCTIONS = "^(k[0-9]|scores|softmax|output|flash$|nvfp4$)"
 
 # Our name -> Nsight Compute's metric. Percentages are of the unit's peak while the kernel ran.
@@ -84,13 +85,17 @@ def parse_shape(text: str) -> dict:
 
 
 def parse_product(text: str) -> dict:
-    """The case of a results line, from "M,N,K"."""
+    """The case of a results line, from "M,N,K" or "M,N,K,activations"."""
     try:
-        m, n, k = (int(size) for size in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be M,N,K") from None
-    return {"m": m, "n": n, "k": k, "l": 1, "a_dtype": "bf16", "b_dtype": "nvfp4",
-            "out_dtype": "bf16"}  # fmt: skip
+        m, n, k = (int(size) for size in text.split(",")[:3])
+        (a_dtype,) = text.split(",")[3:] or ["bf16"]
+        out_dtype = RESULT_OF[a_dtype]
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"is '{text}', must be M,N,K or M,N,K,{' or '.join(RESULT_OF)}"
+        ) from None
+    return {"m": m, "n": n, "k": k, "l": 1, "a_dtype": a_dtype, "b_dtype": "nvfp4",
+            "out_dtype": out_dtype}  # fmt: skip
 
 
 def operation_of(case: dict) -> str:
@@ -114,13 +119,14 @@ def command_of(cli: str, kernel: str, case: dict, metrics: dict[str, str]) -> li
                "--metrics", ",".join(metrics.values()), cli]  # fmt: skip
     sampling = ["--kernel", kernel, "--samples", "1", "--gap", "0"]
     if operation_of(case) == "gemm_nvfp4":
-        sizes = [("--m", "m"), ("--n", "n"), ("--k", "k")]
+        options = [("--m", "m"), ("--n", "n"), ("--k", "k"), ("--a-dtype", "a_dtype"),
+                   ("--dtype", "out_dtype")]  # fmt: skip
         command.append("gemm")
     else:
-        sizes = [("--batch", "batch"), ("--seqlen", "q_len"), ("--heads", "heads"),
-                 ("--headdim", "head_dim")]  # fmt: skip
+        options = [("--batch", "batch"), ("--seqlen", "q_len"), ("--heads", "heads"),
+                   ("--headdim", "head_dim")]  # fmt: skip
         command.append("attention")
-    for option, key in sizes:
+    for option, key in options:
         command += [option, str(case[key])]
     return command + sampling + ["--causal"] * case.get("causal", False)
 
@@ -179,7 +185,7 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="+", type=parse_shape, metavar="SHAPE",
                         default=[parse_shape("128,full,4096,4,16")],
                         help="head dim,full or causal,length,batch,heads")  # fmt: skip
-    parser.add_argument("--products", nargs="+", type=parse_product, metavar="M,N,K",
+    parser.add_argument("--products", nargs="+", type=parse_product, metavar="M,N,K[,TYPE]",
                         help="of matrix products, in the place of shapes")  # fmt: skip
     arguments = parser.parse_args()
 

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from test_results import MEASURED, QUANTIZE_CASE, UNSUPPORTED, with_case, without
+from test_results import GEMM_CASE, MEASURED, QUANTIZE_CASE, UNSUPPORTED, with_case, without
 from tilewright.plot import __main__ as plot
 from tilewright.plot.documents import rendered
 from tilewright.plot.results import Results
@@ -149,11 +149,22 @@ def test_counters_of_products(root):
     readme = root / "README.md"
     readme.write_text(block("counters:gemm-nvfp4"))
     line = {"run": MEASURED["run"], "operation": "gemm_nvfp4", "fma_pct": 5.0,
-            "case": {"m": 16, "n": 4096, "k": 7168, "l": 1}}  # fmt: skip
-    write_lines(root / "results/profiles/gemm-nvfp4.jsonl", [line])
+            "case": GEMM_CASE}  # fmt: skip
+    fp16 = with_case(line, m=1, a_dtype="fp16")
+    write_lines(root / "results/profiles/gemm-nvfp4.jsonl", [line, fp16])
     rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
-    assert rows[0] == "|  | 16 × 4096 × 7168 |"
-    assert "| FMA pipe, % | 5.00 |" in rows
+    assert rows[0] == "|  | 16 × 4096 × 7168 | FP16, 1 × 4096 × 7168 |"
+    assert "| FMA pipe, % | 5.00 | 5.00 |" in rows
+
+
+def test_counters_of_many_cases_take_two_tables(root):
+    readme = root / "README.md"
+    readme.write_text(block("counters:gemm-nvfp4"))
+    line = {"run": MEASURED["run"], "operation": "gemm_nvfp4", "fma_pct": 5.0, "case": GEMM_CASE}
+    cases = [with_case(line, m=m) for m in range(1, 10)]
+    write_lines(root / "results/profiles/gemm-nvfp4.jsonl", cases)
+    rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
+    assert [row.count("4096 × 7168") for row in rows] == [5, 0, 0, 4, 0, 0]
 
 
 def test_the_quantiser_beside_a_copy(root):

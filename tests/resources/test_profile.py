@@ -98,14 +98,28 @@ def test_flash_on_several_shapes(tools):
 def test_products(tools, tmp_path):
     log = tmp_path / "log"
     (tmp_path / "ncu").write_text(NCU.replace("print(", f"open({str(log)!r}, 'a').write(", 1))
-    name, lines, _ = run(tools, "profile-gemm", "--products", "16,7168,2048", "1,64,128")
+    name, lines, _ = run(tools, "profile-gemm", "--products", "16,7168,2048", "1,64,128,fp16")
     assert name == "gemm-nvfp4.jsonl"
     assert [line["operation"] for line in lines] == ["gemm_nvfp4"] * 2
     assert [(line["case"]["m"], line["case"]["n"], line["case"]["k"]) for line in lines] == [
         (16, 7168, 2048),
         (1, 64, 128),
     ]
-    assert "tilewright gemm --m 1 --n 64 --k 128 --kernel nvfp4 --samples 1" in log.read_text()
+    assert [line["case"]["a_dtype"] for line in lines] == ["bf16", "fp16"]
+    command = "tilewright gemm --m 1 --n 64 --k 128 --a-dtype fp16 --dtype fp16 --kernel nvfp4"
+    assert f"{command} --samples 1" in log.read_text()
+
+
+def test_products_by_default(tools):
+    _, lines, _ = run(tools, "profile-gemm")
+    cases = [line["case"] for line in lines]
+    assert len({json.dumps(case) for case in cases}) == len(cases) == 12
+    assert [case["out_dtype"] for case in cases].count("fp16") == 1
+
+
+def test_activations_in_nvfp4_have_results_in_bf16():
+    case = profile.parse_product("1,64,128,nvfp4")
+    assert (case["a_dtype"], case["out_dtype"]) == ("nvfp4", "bf16")
 
 
 def test_counters_in_our_units(tools):
@@ -144,7 +158,7 @@ def test_a_shape_that_is_none(text):
         profile.parse_shape(text)
 
 
-@pytest.mark.parametrize("text", ["64,64", "64,64,x", "1,2,3,4", ""])
+@pytest.mark.parametrize("text", ["64,64", "64,64,x", "1,2,3,4", "1,2,3,fp16,", ""])
 def test_a_product_that_is_none(text):
     with pytest.raises(profile.argparse.ArgumentTypeError, match="must be M,N,K"):
         profile.parse_product(text)

@@ -3,12 +3,17 @@
 import collections
 import itertools
 import json
+import math
 import pathlib
+from collections.abc import Iterator
 from statistics import geometric_mean
 from typing import Any
 
+from tilewright.plot.gemm import ACTIVATIONS
 from tilewright.plot.results import Results, Row, short_name
 from tilewright.plot.text import markdown, number, ratio
+
+MOST_CASES = 8  # side by side in a table of counters
 
 # A profile's counters: key of its lines -> what the table says of it.
 COUNTERS = {
@@ -161,16 +166,28 @@ def profile_table(path: pathlib.Path, page: str | None) -> str:
 
 
 def counters_table(path: pathlib.Path) -> str:
-    """The same of one kernel on several cases: a column a case."""
+    """The same of one kernel on several cases: a column a case, in tables of about as many each."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    header = ["", *(_case_name(line["case"]) for line in lines)]
+    tables = []
+    for part in _parts(lines, MOST_CASES):
+        header = ["", *(_case_name(line["case"]) for line in part)]
+        tables.append(markdown(header, counter_rows(part)))
     runs = dict.fromkeys(line["run"] for line in lines)
-    return f"{markdown(header, counter_rows(lines))}\n\nRun {', '.join(runs)}."
+    return "\n\n".join([*tables, f"Run {', '.join(runs)}."])
+
+
+def _parts(lines: list[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
+    """Cut into as few parts as can be, of at most so many."""
+    count = math.ceil(len(lines) / most)
+    size = math.ceil(len(lines) / count)
+    return (lines[i : i + size] for i in range(0, len(lines), size))
 
 
 def _case_name(case: dict[str, Any]) -> str:
     if "m" in case:
-        return f"{case['m']} × {case['n']} × {case['k']}"
+        activations = ACTIVATIONS[case["a_dtype"]]
+        kind = "" if activations == "BF16" else f"{activations}, "
+        return f"{kind}{case['m']} × {case['n']} × {case['k']}"
     row = Row.of(case)
     return f"{row.head_dims} {row.mask} {row.length}"
 
