@@ -182,7 +182,7 @@ void add_case_options(CLI::App& app, GemmArguments& a) {
   app.add_flag("--bias", a.bias, "Add a bias");
   app.add_flag("--residual", a.residual, "Add a residual");
   app.add_flag("--prepack", a.prepack,
-               "Pack the weight before it is timed, for kernels that take either form of it");
+               "Pack the weight before it is timed, for the CPU's kernel, too");
   app.add_option("--scale-layout", a.scale_layout, "Of scales: linear or swizzled")
       ->envname("SCALE_LAYOUT")
       ->capture_default_str();

@@ -52,7 +52,7 @@ bool takes(const KernelInfo& kernel, WeightForm form) {
 bool takes_packed_weight(std::string_view kernel, const GemmCase& c) {
   const KernelInfo* const info = find_kernel("gemm_nvfp4", kernel);
   return info != nullptr && takes(*info, WeightForm::packed) &&
-         (c.prepack || !takes(*info, WeightForm::codes));
+         (c.prepack || info->device == DeviceKind::cuda || !takes(*info, WeightForm::codes));
 }
 
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed) {

@@ -30,7 +30,7 @@ struct GemmCase {
   bool bias = false;
   bool residual = false;
   ScaleLayout scale_layout = ScaleLayout::linear;  // of both operands' scales
-  bool prepack = false;  // the weight, for kernels that take either form of it
+  bool prepack = false;                            // the weight, for the CPU's kernel, too
   std::uint64_t seed = 0;
 };
 

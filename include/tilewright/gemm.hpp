@@ -42,11 +42,12 @@ namespace tilewright {
 //
 // Of that the kernels take, c being any of its dtypes:
 //
-//   nvfp4         Hopper   a bf16, fp16 or NVFP4   b packed         N and K multiples of 16
+//   nvfp4         Hopper   a bf16, fp16 or NVFP4   b codes, packed  N and K multiples of 16
 //   nvfp4_simple  Hopper   a bf16                  b codes          N a multiple of 16, K of 64
 //   cpu           any CPU  a bf16, fp16 or NVFP4   b codes, packed  any N, K a multiple of 16
 //
-// On a GPU L x M x N x K is less than 2^47.
+// nvfp4 packs a weight that is given as codes into the workspace, in each call: one that is used
+// again is better packed once. On a GPU L x M x N x K is less than 2^47.
 struct GemmNvfp4Tensors {
   ConstTensorView a;
   ConstTensorView b;

@@ -18,7 +18,6 @@ constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
 constexpr std::array kGemmOperands = {DType::bf16, DType::fp16, DType::e2m1x2};
 constexpr std::array kWeightForms = {WeightForm::codes, WeightForm::packed};
 constexpr std::span<const WeightForm> kCodes = std::span(kWeightForms).first<1>();
-constexpr std::span<const WeightForm> kPacked = std::span(kWeightForms).last<1>();
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{256, 256}};
 constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
 constexpr std::array kFlashHeadDims = {HeadDims{64, 64},   HeadDims{96, 96},   HeadDims{128, 128},
@@ -77,7 +76,7 @@ constexpr KernelInfo kNvfp4{.name = "nvfp4",
                             .out_dtypes = kFloats,
                             .n_multiple = 16,
                             .k_multiple = 16,
-                            .weight_forms = kPacked};
+                            .weight_forms = kWeightForms};
 
 // Operation by operation, ascending in speed: "auto" takes the last row that can run the problem.
 constexpr std::array kKernels = {

@@ -231,6 +231,10 @@ TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   GemmProblem w4a4 = p;
   w4a4.a_dtype = DType::e2m1x2;
   EXPECT_EQ(cuda::nvfp4_workspace(w4a4, plan).bytes, at.bytes + 2 * 128 * 16384);
+
+  GemmProblem codes = p;
+  codes.b_is_packed = false;
+  EXPECT_EQ(cuda::nvfp4_workspace(codes, plan).bytes, at.bytes + 7168 * 16384 * 9 / 16);
 }
 
 TEST(Nvfp4Plan, TakesTheTablesRows) {

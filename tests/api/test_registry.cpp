@@ -313,6 +313,16 @@ TEST(CanRunGemm, TheSimpleKernelTakesCodes) {
   EXPECT_EQ(can_run(gemm, {.b_is_packed = true}, kH200)->argument, "b");
 }
 
+TEST(CanRunGemm, TheFastKernelTakesEitherForm) {
+  if (!cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4");
+  for (const bool is_packed : {false, true}) {
+    EXPECT_FALSE(can_run(gemm, {.b_is_packed = is_packed}, kH200));
+  }
+}
+
 TEST(CanRunGemm, EveryKernelOfNvfp4TakesAWeight) {
   for (const KernelInfo& k : kernels("gemm_nvfp4")) {
     EXPECT_FALSE(k.weight_forms.empty()) << k.name;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/nvfp4_recipe.hpp"
+#include "common/nvfp4_weight_layout.hpp"
 #include "cuda/common/current_device.hpp"
 #include "cuda/common/epoch.hpp"
 #include "cuda/gemm/launchers.hpp"
@@ -59,7 +60,32 @@ GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, 
   return dequantized;
 }
 
-void plan_and_launch(const GemmNvfp4Params& p, std::optional<int> row, Stream stream) {
+// Queues the packing of a weight that is given as codes, and gives `p` with it packed.
+GemmNvfp4Params with_packed_b(const GemmNvfp4Params& p, void* weight, Stream stream) {
+  const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
+  const bool is_shared = p.b_stride.batch == 0 && p.sfb_batch_stride == 0;  // by all products
+  PrepackWeightParams pack{};
+  pack.weight = {.codes = p.b,
+                 .codes_stride = p.b_stride.row,
+                 .codes_batch_stride = p.b_stride.batch,
+                 .scales = p.sfb,
+                 .scales_batch_stride = p.sfb_batch_stride,
+                 .batch = is_shared ? 1 : p.l,
+                 .rows = p.n,
+                 .blocks = p.k / nvfp4::kBlock};
+  pack.packed = static_cast<std::uint8_t*>(weight);
+  pack.packed_batch_stride = row_tiles * row_bytes;
+  launch_prepack_nvfp4_weight(pack, stream);
+  GemmNvfp4Params packed = p;
+  packed.b = pack.packed;
+  packed.b_is_packed = true;
+  packed.b_stride = {.batch = is_shared ? 0 : pack.packed_batch_stride, .row = row_bytes};
+  packed.sfb = {};
+  packed.sfb_batch_stride = 0;
+  return packed;
+}
+
+void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
   const GemmProblem problem = problem_of(p);
   const Nvfp4Plan plan = plan_nvfp4(problem, current_sms(), row);
   const Nvfp4Workspace at = nvfp4_workspace(problem, plan);
@@ -71,10 +97,17 @@ void plan_and_launch(const GemmNvfp4Params& p, std::optional<int> row, Stream st
                .flags = reinterpret_cast<std::uint64_t*>(workspace + at.flags),
                .epoch = next_epoch(kEpochBits)};
   }
-  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
+  // The weight first: the product may start beside the launch before it, whose result it waits for
+  // with the activations alone.
+  if (!p.b_is_packed) {
+    p = with_packed_b(p, workspace + at.weight, stream);
+  }
   const bool a_is_nvfp4 = p.a_dtype == DType::e2m1x2;
-  launch(a_is_nvfp4 ? with_dequantized_a(p, workspace + at.activations, stream) : p, plan, partial,
-         a_is_nvfp4, stream);
+  if (a_is_nvfp4) {
+    p = with_dequantized_a(p, workspace + at.activations, stream);
+  }
+  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
+  launch(p, plan, partial, a_is_nvfp4, stream);
 }
 
 }  // namespace

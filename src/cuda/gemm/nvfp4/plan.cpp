@@ -118,6 +118,8 @@ Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
   workspace.flags = place(slots * sizeof(std::uint64_t));
   workspace.activations = place(
       p.a_dtype == DType::e2m1x2 ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
+  const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
+  workspace.weight = place(p.b_is_packed ? 0 : size(p.l) * size(row_tiles) * size(row_bytes));
   return workspace;
 }
 

@@ -36,6 +36,7 @@ struct Nvfp4Workspace {
   std::size_t sums;         // of parts of tiles, FP32
   std::size_t flags;        // 8 bytes a block
   std::size_t activations;  // (L, M, K) bf16, where a is NVFP4
+  std::size_t weight;       // packed, where b is codes
   std::size_t bytes;
 };
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& problem, const Nvfp4Plan& plan);
