@@ -1,8 +1,10 @@
 #include "cli/checkpoint.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
+#include <span>
 
 #include "cli/commands.hpp"
 #include "cli/safetensors.hpp"
@@ -22,12 +24,20 @@ HostTensor as_batch(const HostTensor& matrix) {
   return batch;
 }
 
+std::span<const std::int64_t> shape_of(const ConstTensorView& view) {
+  return {view.shape.data(), static_cast<std::size_t>(view.rank)};
+}
+
 void check(const std::string& tensor, const HostTensor& value, DType dtype, int rank) {
   const ConstTensorView view = value.view();
   if (view.dtype != dtype || view.rank != rank) {
     throw UsageError("--tensor",
                      fmt::format("tensor '{}' is {} of rank {}, must be {} of rank {}", tensor,
                                  name(view.dtype), view.rank, name(dtype), rank));
+  }
+  if (value.bytes() == 0) {
+    throw UsageError("--tensor", fmt::format("tensor '{}' has shape ({}), must have no size of 0",
+                                             tensor, fmt::join(shape_of(view), ", ")));
   }
 }
 

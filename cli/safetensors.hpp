@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,8 +12,10 @@
 namespace tilewright::cli {
 
 // A file is 8 bytes, the little-endian length of what follows; a JSON object, which has dtype,
-// shape and data_offsets [begin, end) of each tensor; and the tensors' bytes. Whatever does not fit
-// together is refused with a UsageError that names the file, and the tensor where it is one's.
+// shape and data_offsets [begin, end) of each tensor; and the tensors' bytes, without gaps or
+// overlaps. Whatever does not fit together is refused with a UsageError that names the file, and
+// the tensor where it is one's: the header when the file is opened, dtype and size of a tensor when
+// it is read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -21,18 +23,22 @@ class SafetensorsFile {
   bool contains(const std::string& tensor) const;
 
   // A tensor as it is stored: U8 as e2m1x2, F8_E4M3 as e4m3, F32, F16 and BF16. A scalar has the
-  // shape (1).
+  // shape (1). Sizes may be 0.
   reference::HostTensor read(const std::string& tensor);
 
- private:
-  [[noreturn]] void refuse(const std::string& what) const;
-  [[noreturn]] void refuse(const std::string& tensor, const std::string& what) const;
+  // A tensor as the header has it; it lies at [begin, end), counted from the header's end.
+  struct Entry {
+    std::string dtype;
+    std::vector<std::uint64_t> shape;
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
 
+ private:
   std::string path_;
   std::ifstream file_;
-  nlohmann::json header_;
+  std::map<std::string, Entry> entries_;
   std::uint64_t data_start_ = 0;
-  std::uint64_t data_bytes_ = 0;
 };
 
 }  // namespace tilewright::cli

@@ -34,6 +34,10 @@ def compressed_tensors(layer=LAYER):
     }
 
 
+def file_of(header, data):
+    return struct.pack("<Q", len(header)) + header.encode() + data
+
+
 def safetensors(tensors, **changes):
     """A file's bytes; `changes` replace fields of the scale's entry in the header."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
@@ -42,8 +46,7 @@ def safetensors(tensors, **changes):
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
         data += content
     header[f"{LAYER}.weight_scale"] |= changes
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
+    return file_of(json.dumps(header), data)
 
 
 @pytest.fixture
@@ -89,13 +92,23 @@ def test_a_file_cut_off_anywhere_is_refused(gemm):
         ({"dtype": "I64"}, "has dtype I64, must be U8"),
         ({"dtype": "F16"}, "not the size of F16"),
         ({"shape": [N, K // 16 + 1]}, "is not the size of F8_E4M3"),
-        ({"shape": [-1, -384]}, "is not the size of"),
+        ({"shape": [-1, -384]}, "has shape [-1,-384], must be an array of whole numbers, none"),
+        ({"shape": [48.5, 8]}, "has shape [48.5,8], must be"),
+        ({"shape": [48.0, 8]}, "has shape [48.0,8], must be"),
+        ({"shape": ["48", 8]}, 'has shape ["48",8], must be'),
+        ({"shape": [1 << 64, 8]}, "must be an array of whole numbers"),
+        ({"shape": [1, 1, 1, 1, N, K // 16]}, "has rank 6, must be at most 5"),
         ({"shape": [1 << 40, 1 << 40]}, "is not the size of"),
-        ({"shape": "all"}, "has no dtype, shape and data_offsets"),
+        ({"shape": [0, 1 << 63]}, "is not the size of"),
+        ({"shape": "all"}, 'has shape "all", must be an array'),
+        ({"dtype": 8}, "has dtype 8, must be a string"),
         ({"shape": [N * K // 16]}, "is e4m3 of rank 1, must be e4m3 of rank 2"),
         ({"shape": [K // 16, N]}, "must have a scale for every 8 bytes"),
-        ({"data_offsets": [10]}, "has no dtype, shape and data_offsets"),
-        ({"data_offsets": [384, 0]}, "is not the size of"),
+        ({"data_offsets": [10]}, "has data_offsets [10], must be [begin, end]"),
+        ({"data_offsets": [3072, 3456, 3456]}, "has data_offsets [3072, 3456, 3456], must be"),
+        ({"data_offsets": [3072.0, 3456.0]}, "has data_offsets [3072.0,3456.0], must be an array"),
+        ({"data_offsets": [3072.9, 3456.9]}, "has data_offsets [3072.9,3456.9], must be an array"),
+        ({"data_offsets": [384, 0]}, "has data_offsets [384, 0], must be [begin, end]"),
         ({"data_offsets": [1 << 60, (1 << 60) + 384]}, "ends at byte"),
     ],
 )
@@ -103,6 +116,61 @@ def test_an_inconsistent_tensor_is_refused_by_name(gemm, changes, message):
     result = gemm(safetensors(modelopt(), **changes))
     assert result.returncode == USAGE
     assert f"tensor '{LAYER}.weight_scale' " in result.stderr and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("offsets", "tensor", "message"),
+    [
+        ([3071, 3455], "weight_scale", "begins at byte 3071, must begin at byte 3072: there "),
+        ([0, 384], "weight", "begins at byte 0, must begin at byte 384: there "),
+        ([1000, 1384], "weight_scale", "begins at byte 1000, must begin at byte 3072"),
+        ([3073, 3457], "weight_scale", "begins at byte 3073, must begin at byte 3072"),
+        ([3072, 3455], "weight_scale_2", "begins at byte 3456, must begin at byte 3455"),
+    ],
+)
+def test_tensors_that_overlap_or_leave_gaps_are_refused(gemm, offsets, tensor, message):
+    result = gemm(safetensors(modelopt(), data_offsets=offsets))
+    assert result.returncode == USAGE
+    assert f"tensor '{LAYER}.{tensor}' {message}" in result.stderr
+
+
+def test_bytes_of_no_tensor_are_refused(gemm):
+    behind = gemm(safetensors(modelopt()) + bytes(3))
+    assert behind.returncode == USAGE
+    assert "has 3463 bytes of tensors, must have 3460: there the last tensor ends" in behind.stderr
+    entry = {"dtype": "U8", "shape": [4], "data_offsets": [4, 8]}
+    before = gemm(file_of(json.dumps({"x": entry}), bytes(8)))
+    assert before.returncode == USAGE
+    assert "tensor 'x' begins at byte 4, must begin at byte 0: the first" in before.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (f"{LAYER}.weight_scale_2", f"{LAYER}.weight", f"'{LAYER}.weight' is in the header twice"),
+        ('"shape"', '"dtype": "U8", "shape"', f"tensor '{LAYER}.weight' has 'dtype' twice"),
+        ('"format"', '"format": "", "format"', "tensor '__metadata__' has 'format' twice"),
+    ],
+)
+def test_keys_that_are_there_twice_are_refused(gemm, old, new, message):
+    whole = safetensors(modelopt())
+    end = 8 + struct.unpack("<Q", whole[:8])[0]
+    header = whole[8:end].decode()
+    assert old in header
+    result = gemm(file_of(header.replace(old, new), whole[end:]))
+    assert result.returncode == USAGE
+    assert message in result.stderr
+
+
+def test_a_tensor_without_elements_is_read_past_and_is_no_weight(gemm):
+    others = {"a": ("I64", [0], b""), **modelopt(), "z": ("F32", [2, 0], b"")}
+    result = gemm(safetensors(others))
+    assert result.returncode == PASS, result.stderr
+    weight, scale, _ = modelopt()
+    empty = {weight: ("U8", [0, 64], b""), scale: ("F8_E4M3", [0, 8], b"")}
+    result = gemm(safetensors(modelopt() | empty))
+    assert result.returncode == USAGE
+    assert f"tensor '{weight}' has shape (0, 64), must have no size of 0" in result.stderr
 
 
 def test_other_wrong_files(gemm, cli, tmp_path):
