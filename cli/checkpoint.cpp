@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -41,6 +42,35 @@ void check(const std::string& tensor, const HostTensor& value, DType dtype, int 
   }
 }
 
+// A checkpoint's global scale, (), (1), (N) or (N, 1), as (1) or as a batch of one, (1, N).
+HostTensor as_global_scale(const std::string& tensor, const HostTensor& value, std::int64_t rows) {
+  const ConstTensorView view = value.view();
+  const std::int64_t count = view.shape[0];
+  const bool is_single = view.rank == 1 && count == 1;
+  const bool is_of_rows =
+      count == rows && (view.rank == 1 || (view.rank == 2 && view.shape[1] == 1));
+  if (view.dtype != DType::fp32 || (!is_single && !is_of_rows)) {
+    throw UsageError(
+        "--tensor",
+        fmt::format("tensor '{0}' is {1} of shape ({2}), must be fp32 of shape (), (1), ({3}) or "
+                    "({3}, 1)",
+                    tensor, name(view.dtype), fmt::join(shape_of(view), ", "), rows));
+  }
+  for (std::int64_t row = 0; row < count; ++row) {
+    const double scale = reference::load(view, row);
+    if (!(scale > 0) || !std::isfinite(scale)) {
+      const std::string where = count == 1 ? "" : fmt::format(" in row {}", row);
+      throw UsageError("--tensor",
+                       fmt::format("tensor '{}' has the value {}{}, must be positive and finite",
+                                   tensor, scale, where));
+    }
+  }
+  HostTensor result(
+      DType::fp32, count == 1 ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, count});
+  std::memcpy(result.data(), value.data(), value.bytes());
+  return result;
+}
+
 }  // namespace
 
 Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
@@ -54,7 +84,6 @@ Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
   const HostTensor global_scale = file.read(global);
   check(codes, code_matrix, DType::e2m1x2, 2);
   check(scales, scale_matrix, DType::e4m3, 2);
-  check(global, global_scale, DType::fp32, 1);
   const auto& code_shape = code_matrix.view().shape;
   const auto& scale_shape = scale_matrix.view().shape;
   if (scale_shape[0] != code_shape[0] || scale_shape[1] * kBlock != code_shape[1] * 2) {
@@ -64,13 +93,9 @@ Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
                     "'{}', ({}, {})",
                     scales, scale_shape[0], scale_shape[1], codes, code_shape[0], code_shape[1]));
   }
-  if (global_scale.view().shape[0] != 1) {
-    throw UsageError("--tensor", fmt::format("tensor '{}' has {} values, must have 1", global,
-                                             global_scale.view().shape[0]));
-  }
   return {.codes = as_batch(code_matrix),
           .scales = as_batch(scale_matrix),
-          .global_scale = global_scale,
+          .global_scale = as_global_scale(global, global_scale, code_shape[0]),
           .kind = is_modelopt ? GlobalScale::decode : GlobalScale::encode};
 }
 

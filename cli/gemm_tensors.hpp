@@ -13,8 +13,8 @@
 
 namespace tilewright::cli {
 
-// An operand in NVFP4: matrices (l, rows, k) with scales, linear ones at first, and one global
-// scale.
+// An operand in NVFP4: matrices (l, rows, k) with scales, linear ones at first, and a global scale,
+// (1) or (l, rows).
 struct Nvfp4Operand {
   reference::HostTensor codes;
   reference::HostTensor scales;

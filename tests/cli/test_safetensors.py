@@ -1,6 +1,7 @@
 """tilewright gemm --weights: checkpoints as they should be, cut off, and inconsistent."""
 
 import json
+import math
 import random
 import struct
 
@@ -60,6 +61,12 @@ def gemm(cli, tmp_path):
     return run
 
 
+def with_global_scale(tensors, values, shape):
+    """The same tensors with other global scales, which come last."""
+    *_, name = tensors
+    return tensors | {name: ("F32", shape, struct.pack(f"<{len(values)}f", *values))}
+
+
 @pytest.mark.parametrize("tensors", [modelopt(), compressed_tensors()])
 def test_checkpoints_are_read_in_their_own_convention(gemm, tmp_path, tensors):
     path = tmp_path / "gemm.jsonl"
@@ -68,6 +75,43 @@ def test_checkpoints_are_read_in_their_own_convention(gemm, tmp_path, tensors):
     assert "ok: relative" in result.stdout
     case = json.loads(path.read_text())["case"]
     assert (case["n"], case["k"]) == (N, K)
+
+
+@pytest.mark.parametrize("tensors", [modelopt(), compressed_tensors()])
+@pytest.mark.parametrize("shape", [[], [1], [N], [N, 1]])
+@pytest.mark.parametrize("layout", ["linear", "swizzled"])
+@pytest.mark.parametrize("a_dtype", ["fp16", "nvfp4"])
+def test_global_scales_are_of_the_matrix_or_of_its_rows(gemm, tensors, shape, layout, a_dtype):
+    values = [0.25 + row for row in range(N if N in shape else 1)]
+    content = safetensors(with_global_scale(tensors, values, shape))
+    case = ["--a-dtype", a_dtype, "--dtype", "fp32", "--scale-layout", layout]
+    for form in ([], ["--prepack"]):
+        result = gemm(content, "--check", *case, *form)
+        assert result.returncode == PASS, result.stdout + result.stderr
+        assert "ok: relative" in result.stdout
+
+
+@pytest.mark.parametrize("shape", [[2], [N - 1], [1, N], [1, 1], [N, 2], [N, 1, 1], [0]])
+def test_global_scales_of_another_shape_are_refused(gemm, shape):
+    values = [1.0] * math.prod(shape)
+    for tensors in (modelopt(), compressed_tensors()):
+        result = gemm(safetensors(with_global_scale(tensors, values, shape)))
+        assert result.returncode == USAGE
+        *_, name = tensors
+        described = ", ".join(map(str, shape))
+        assert f"tensor '{name}' is fp32 of shape ({described}), must be" in result.stderr
+        assert "fp32 of shape (), (1), (48) or (48, 1)" in result.stderr
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_global_scales_that_are_not_positive_and_finite_are_refused(gemm, value):
+    for tensors in (modelopt(), compressed_tensors()):
+        *_, name = tensors
+        for values, where in (([value], ""), ([1.0] * 30 + [value] * (N - 30), " in row 30")):
+            result = gemm(safetensors(with_global_scale(tensors, values, [len(values)])))
+            assert result.returncode == USAGE
+            assert f"--tensor: tensor '{name}' has the value " in result.stderr
+            assert f"{value:g}{where}, must be positive and finite" in result.stderr
 
 
 def test_a_file_cut_off_anywhere_is_refused(gemm):
