@@ -49,7 +49,8 @@ class GemmTensors {
 
   Launch launch(std::string_view kernel);
 
-  // Runs a kernel once: a relative Frobenius error of 1e-6 over that of rounding to c's dtype.
+  // Runs a kernel once: a relative Frobenius error of 1e-6 over that of rounding to c's dtype, NaN
+  // and infinities where they must be, and something finite to compare.
   CheckResult check(std::string_view kernel);
 
  private:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-PASS, _, USAGE, _ = range(4)
+PASS, MISMATCH, USAGE, _ = range(4)
 N, K = 48, 128
 LAYER = "model.layers.0.q"
 
@@ -112,6 +112,23 @@ def test_global_scales_that_are_not_positive_and_finite_are_refused(gemm, value)
             assert result.returncode == USAGE
             assert f"--tensor: tensor '{name}' has the value " in result.stderr
             assert f"{value:g}{where}, must be positive and finite" in result.stderr
+
+
+@pytest.mark.parametrize("a_dtype", ["bf16", "nvfp4"])
+@pytest.mark.parametrize("form", [[], ["--prepack"]])
+def test_a_result_without_finite_values_fails_the_check(gemm, tmp_path, a_dtype, form):
+    _, scale, _ = tensors = modelopt()
+    path = tmp_path / "gemm.jsonl"
+    for rows, code in ((N, MISMATCH), (N - 1, PASS)):
+        dtype, shape, content = tensors[scale]
+        not_a_number = b"\x7f" * (rows * K // 16)
+        spoiled = {scale: (dtype, shape, not_a_number + content[len(not_a_number) :])}
+        case = ["--a-dtype", a_dtype, "--check", "--json", path, *form]
+        result = gemm(safetensors(tensors | spoiled), *case)
+        assert result.returncode == code, result.stdout + result.stderr
+        assert ("FAILED: the right result has no finite value" in result.stdout) == (rows == N)
+        assert ("ok: relative" in result.stdout) == (rows != N)
+        assert json.loads(path.read_text())["supported"] == (rows != N)
 
 
 def test_a_file_cut_off_anywhere_is_refused(gemm):
