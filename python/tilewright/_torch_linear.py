@@ -32,11 +32,14 @@ class NVFP4Linear(torch.nn.Module):
         compressed-tensors  weight_packed, weight_scale, weight_global_scale
 
     codes uint8 (out_features, in_features / 2), scales float8_e4m3fn (out_features, in_features /
-    16), the global scale float32 of one element; also `bias`, where the layer has one. An
-    `input_scale` or `input_global_scale` is ignored. The weight is packed once, when it is loaded;
-    state_dict() has it under the names and in the sense in which it came. Until then it is zeros.
+    16), the global scale float32 of one element, or of one for each row, (out_features,) or
+    (out_features, 1), all positive and finite; also `bias`, where the layer has one. An
+    `input_scale` or `input_global_scale` is ignored. The weight is packed once, on the layer's
+    device, when it is loaded; state_dict() has it under the names, in the sense and with the global
+    scale's shape in which it came. Until then it is zeros.
 
-    in_features is a multiple of 16. No gradients are recorded.
+    in_features is a multiple of 16. Where batch_invariant, a row of the result does not depend on
+    the other rows. No gradients are recorded.
     """
 
     def __init__(
@@ -46,6 +49,8 @@ class NVFP4Linear(torch.nn.Module):
         bias: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        batch_invariant: bool = False,
     ):
         super().__init__()
         if in_features < 1 or in_features % _BLOCK != 0:
@@ -54,7 +59,9 @@ class NVFP4Linear(torch.nn.Module):
             raise invalid("out_features", f"is {out_features}, must be at least 1")
         self.in_features = in_features
         self.out_features = out_features
+        self.batch_invariant = batch_invariant
         self.global_scale_kind = "decode"
+        self.global_scale_shape = ()  # in a checkpoint
         shape = _native.packed_nvfp4_weight_shape(out_features, in_features)
         packed = torch.zeros(*shape, dtype=torch.uint8, device=device)
         self.register_buffer("packed", packed, persistent=False)
@@ -65,7 +72,9 @@ class NVFP4Linear(torch.nn.Module):
         self.bias = None if zeros is None else torch.nn.Parameter(zeros, requires_grad=False)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "NVFP4Linear":
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], *, batch_invariant: bool = False
+    ) -> "NVFP4Linear":
         """The layer of a checkpoint's tensors by the names above, on their device."""
         codes_name = _NAMES[_kind_of(tensors)][0]
         if codes_name not in tensors:
@@ -79,6 +88,7 @@ class NVFP4Linear(torch.nn.Module):
             bias=bias is not None,
             device=codes.device,
             dtype=None if bias is None else bias.dtype,
+            batch_invariant=batch_invariant,
         )
         layer.load_state_dict(dict(tensors))
         return layer
@@ -96,13 +106,14 @@ class NVFP4Linear(torch.nn.Module):
             n=self.out_features,
             dtype=x.dtype,
             global_scale_b_kind=self.global_scale_kind,
+            batch_invariant=self.batch_invariant,
         )
         return out.view(shape)
 
     def extra_repr(self) -> str:
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}"
+            f"bias={self.bias is not None}, batch_invariant={self.batch_invariant}"
         )
 
     def _load_from_state_dict(
@@ -129,8 +140,7 @@ class NVFP4Linear(torch.nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         codes, scales = unpack_nvfp4_weight(self.packed, self.out_features, self.in_features)
         global_scale = self.global_scale_bits.view(torch.float32).clone()
-        if self.global_scale_kind == "decode":
-            global_scale = global_scale.squeeze(0)  # ModelOpt's is a scalar
+        global_scale = global_scale.reshape(self.global_scale_shape)
         for name, tensor in zip(
             _NAMES[self.global_scale_kind], (codes, scales, global_scale), strict=True
         ):
@@ -142,22 +152,35 @@ class NVFP4Linear(torch.nn.Module):
         right = (
             (torch.uint8, {(rows, columns // 2)}),
             (torch.float8_e4m3fn, {(rows, columns // _BLOCK)}),
-            (torch.float32, {(), (1,)}),
+            (torch.float32, {(), (1,), (rows,), (rows, 1)}),
         )
-        return [
+        problems = [
             f"{key}: is {tensor.dtype} of shape {tuple(tensor.shape)}, must be {dtype} of shape "
             + " or ".join(map(str, sorted(shapes)))
             for (key, tensor), (dtype, shapes) in zip(weight.items(), right, strict=True)
             if tensor.dtype != dtype or tuple(tensor.shape) not in shapes
         ]
+        return problems or _problems_of_global_scale(*list(weight.items())[2])
 
     def _pack(self, codes: Tensor, scales: Tensor, global_scale: Tensor, kind: str) -> None:
-        """Packs on the tensors' device and moves the result to the layer's."""
+        """Packs on the layer's device; on the tensors' where the layer has no memory."""
         device = codes.device if self.packed.is_meta else self.packed.device
-        self.packed = prepack_nvfp4_weight(codes, scales).to(device)
-        bits = global_scale.detach().reshape(1).view(torch.int32)
+        self.packed = prepack_nvfp4_weight(codes.to(device), scales.to(device))
+        bits = global_scale.detach().reshape(-1).view(torch.int32)
         self.global_scale_bits = bits.to(device, copy=True)
         self.global_scale_kind = kind
+        self.global_scale_shape = tuple(global_scale.shape)
+
+
+def _problems_of_global_scale(key: str, global_scale: Tensor) -> list[str]:
+    """The first of its values that makes a row NaN, one sentence."""
+    values = global_scale.detach().reshape(-1)
+    wrong = (~(values.isfinite() & (values > 0))).nonzero()
+    if len(wrong) == 0:
+        return []
+    row = int(wrong[0])
+    where = "" if len(values) == 1 else f" in row {row}"
+    return [f"{key}: has the value {float(values[row])}{where}, must be positive and finite"]
 
 
 def _kind_of(tensors: Mapping[str, Tensor], prefix: str = "") -> str:

@@ -1,6 +1,7 @@
-"""tilewright.torch.NVFP4Linear on the CPU."""
+"""tilewright.torch.NVFP4Linear on the CPU, and on a GPU where there is one."""
 
 import copy
+import math
 
 import pytest
 
@@ -8,9 +9,16 @@ import tilewright
 
 torch = pytest.importorskip("torch")
 
+import tilewright._torch_linear as torch_linear
 from tilewright.torch import NVFP4Linear
 
-IN, OUT = 144, 70
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+IN, OUT = 144, 72
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_cuda)])
+def device(request):
+    return request.param
 
 
 def checkpoint(kind, bias=True, seed=0):
@@ -32,25 +40,85 @@ def checkpoint(kind, bias=True, seed=0):
     return tensors, weight.double(), tensors["bias"].double() if bias else 0.0
 
 
+def on(device, tensors):
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def assert_is_right(layer, x, weight, added):
+    out = layer(x)
+    assert out.dtype is x.dtype and out.shape == (*x.shape[:-1], OUT) and out.device == x.device
+    expected = x.cpu().double() @ weight.T + added
+    rounding = 2**-8 if x.dtype is torch.bfloat16 else 2**-11
+    difference = out.cpu().double() - expected
+    assert torch.linalg.norm(difference) < rounding * torch.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("kind", ["decode", "encode"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(IN,), (5, IN), (2, 3, 4, IN)])
-def test_it_is_right(kind, bias, dtype, shape):
+def test_it_is_right(device, kind, bias, dtype, shape):
     tensors, weight, added = checkpoint(kind, bias)
-    layer = NVFP4Linear.from_tensors(tensors)
-    x = torch.randn(shape).to(dtype)
-    out = layer(x)
-    assert out.dtype is dtype and out.shape == (*shape[:-1], OUT)
-    expected = x.double() @ weight.T + added
-    rounding = 2**-8 if dtype is torch.bfloat16 else 2**-11
-    assert torch.linalg.norm(out.double() - expected) < rounding * torch.linalg.norm(expected)
+    layer = NVFP4Linear.from_tensors(on(device, tensors))
+    assert_is_right(layer, torch.randn(shape).to(device, dtype), weight, added)
 
 
 @pytest.mark.parametrize("kind", ["decode", "encode"])
-def test_a_model_loads_it_and_saves_it(kind):
+@pytest.mark.parametrize("shape", [(), (1,), (OUT,), (OUT, 1)])
+def test_global_scales_are_of_the_matrix_or_of_its_rows(device, kind, shape):
+    tensors, weight, added = checkpoint(kind)
+    name = "weight_scale_2" if kind == "decode" else "weight_global_scale"
+    factors = torch.linspace(-3, 3, OUT).exp2() if OUT in shape else torch.tensor([3.0])
+    weight = weight * factors.double()[:, None]
+    global_scale = tensors[name] * factors if kind == "decode" else tensors[name] / factors
+    tensors[name] = global_scale.reshape(shape)
+    layer = NVFP4Linear.from_tensors(on(device, tensors))
+    assert_is_right(layer, torch.randn(5, IN).to(device, torch.float16), weight, added)
+    assert torch.equal(layer.state_dict()[name].cpu(), tensors[name])
+
+
+@pytest.mark.parametrize("device_of_tensors", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_the_weight_is_packed_on_the_layers_device(device, device_of_tensors, monkeypatch):
+    tensors, weight, added = checkpoint("decode")
+    devices = []
+
+    def prepack(*arrays):
+        devices.extend(array.device.type for array in arrays)
+        return tilewright.prepack_nvfp4_weight(*arrays)
+
+    monkeypatch.setattr(torch_linear, "prepack_nvfp4_weight", prepack)
+    layer = NVFP4Linear(IN, OUT, device=device, dtype=torch.bfloat16)
+    layer.load_state_dict(on(device_of_tensors, tensors))
+    assert devices == [device, device]
+    assert layer.packed.device.type == layer.global_scale_bits.device.type == device
+    assert_is_right(layer, torch.randn(5, IN).to(device, torch.bfloat16), weight, added)
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_batch_invariance_is_asked_for(device, batch_invariant, monkeypatch):
+    tensors = on(device, checkpoint("decode")[0])
+    layer = NVFP4Linear.from_tensors(tensors, batch_invariant=batch_invariant)
+    same = NVFP4Linear(IN, OUT, device=device, batch_invariant=batch_invariant)
+    assert layer.batch_invariant is same.batch_invariant is batch_invariant
+    asked = []
+
+    def product(*arrays, **options):
+        asked.append(options["batch_invariant"])
+        return tilewright.gemm_nvfp4(*arrays, **options)
+
+    monkeypatch.setattr(torch_linear, "gemm_nvfp4", product)
+    x = torch.randn(300, IN).to(device, torch.bfloat16)
+    rows, row = layer(x), layer(x[7])
+    assert asked == [batch_invariant] * 2
+    if batch_invariant:
+        assert torch.equal(row, rows[7])
+
+
+@pytest.mark.parametrize("kind", ["decode", "encode"])
+def test_a_model_loads_it_and_saves_it(device, kind):
     tensors, _, _ = checkpoint(kind)
-    model = torch.nn.Sequential(torch.nn.Identity(), NVFP4Linear(IN, OUT, dtype=torch.bfloat16))
+    layer = NVFP4Linear(IN, OUT, device=device, dtype=torch.bfloat16)
+    model = torch.nn.Sequential(torch.nn.Identity(), layer)
     state = {f"1.{name}": tensor for name, tensor in tensors.items()}
     result = model.load_state_dict(state | {"1.input_scale": torch.ones(())})
     assert not result.missing_keys and not result.unexpected_keys
@@ -58,34 +126,34 @@ def test_a_model_loads_it_and_saves_it(kind):
     assert saved.keys() == state.keys()
     for name, tensor in state.items():
         assert saved[name].dtype is tensor.dtype and saved[name].shape == tensor.shape
-        assert torch.equal(saved[name].float(), tensor.float())
+        assert saved[name].device.type == device
+        assert torch.equal(saved[name].cpu().float(), tensor.float())
 
 
-def test_conversions_of_a_model_leave_the_weight_alone():
-    tensors, _, _ = checkpoint("decode")
-    layer = NVFP4Linear.from_tensors(tensors)
-    x = torch.randn(3, IN).half()
+def test_conversions_of_a_model_leave_the_weight_alone(device):
+    layer = NVFP4Linear.from_tensors(checkpoint("decode")[0]).to(device)
+    x = torch.randn(3, IN).to(device, torch.float16)
     expected = layer(x)
     assert torch.equal(copy.deepcopy(layer).bfloat16()(x), expected)
 
 
-def test_activations_of_any_strides_and_of_no_rows():
-    layer = NVFP4Linear.from_tensors(checkpoint("encode")[0])
-    x = torch.randn(IN, 6).bfloat16().T
+def test_activations_of_any_strides_and_of_no_rows(device):
+    layer = NVFP4Linear.from_tensors(on(device, checkpoint("encode")[0]))
+    x = torch.randn(IN, 6).to(device, torch.bfloat16).T
     assert torch.equal(layer(x), layer(x.contiguous()))
     assert layer(x[:0]).shape == (0, OUT)
 
 
-def test_before_loading_it_has_a_weight_of_zeros():
-    layer = NVFP4Linear(IN, OUT, bias=False)
-    assert not layer(torch.randn(3, IN).bfloat16()).any()
+def test_before_loading_it_has_a_weight_of_zeros(device):
+    layer = NVFP4Linear(IN, OUT, bias=False, device=device)
+    assert not layer(torch.randn(3, IN).to(device, torch.bfloat16)).any()
 
 
-def test_a_layer_without_memory_takes_the_tensors_device():
-    tensors, _, _ = checkpoint("decode", bias=False)
+def test_a_layer_without_memory_takes_the_tensors_device(device):
+    tensors = on(device, checkpoint("decode", bias=False)[0])
     layer = NVFP4Linear(IN, OUT, bias=False, device="meta")
     layer.load_state_dict(tensors)
-    x = torch.randn(3, IN).bfloat16()
+    x = torch.randn(3, IN).to(device, torch.bfloat16)
     assert torch.equal(layer(x), NVFP4Linear.from_tensors(tensors)(x))
 
 
@@ -97,15 +165,20 @@ def test_a_layer_without_memory_takes_the_tensors_device():
         (lambda t: t.update(zero_point=torch.zeros(1)), 'Unexpected key.*"zero_point"'),
         (
             lambda t: t.update(weight=torch.zeros(OUT, IN)),
-            r"weight: is .*float32 of shape \(70, 144\), must be .*uint8 of shape \(70, 72\)",
+            r"weight: is .*float32 of shape \(72, 144\), must be .*uint8 of shape \(72, 72\)",
         ),
         (
             lambda t: t.update(weight_scale=t["weight_scale"][:, :8]),
-            r"weight_scale: is .* of shape \(70, 8\), must be .* of shape \(70, 9\)",
+            r"weight_scale: is .* of shape \(72, 8\), must be .* of shape \(72, 9\)",
         ),
         (
             lambda t: t.update(weight_scale_2=torch.ones(2)),
-            r"weight_scale_2: is .* of shape \(2,\), must be .* of shape \(\) or \(1,\)",
+            r"weight_scale_2: is .* of shape \(2,\), "
+            r"must be .* of shape \(\) or \(1,\) or \(72,\) or \(72, 1\)",
+        ),
+        (
+            lambda t: t.update(weight_scale_2=torch.ones(1, OUT)),
+            r"weight_scale_2: is .* of shape \(1, 72\), must be",
         ),
     ],
 )
@@ -115,6 +188,21 @@ def test_tensors_that_do_not_fit_are_refused(spoil, message):
     layer = NVFP4Linear(IN, OUT)
     with pytest.raises(RuntimeError, match=message):
         layer.load_state_dict(tensors)
+
+
+@pytest.mark.parametrize("kind", ["decode", "encode"])
+@pytest.mark.parametrize("value", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_global_scales_that_are_not_positive_and_finite_are_refused(device, kind, value):
+    tensors, _, _ = checkpoint(kind)
+    name = "weight_scale_2" if kind == "decode" else "weight_global_scale"
+    layer = NVFP4Linear(IN, OUT, device=device)
+    rows = torch.ones(OUT, 1)
+    rows[30:] = value
+    for wrong, where in ((torch.tensor(value), ""), (rows, " in row 30")):
+        message = f"{name}: has the value {value}{where}, must be positive and finite"
+        with pytest.raises(RuntimeError, match=message):
+            layer.load_state_dict(on(device, tensors | {name: wrong}))
+        assert not layer.packed.any()
 
 
 @pytest.mark.parametrize(
