@@ -16,10 +16,9 @@ namespace tilewright {
 // A matrix (M, K), K a multiple of the block, in up to three tensors:
 //
 //   codes         (M, K / 2) e2m1x2. A code is a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6, in
-//   that
-//                 order. The value with the even K index is in the low four bits.
+//                 that order. The value with the even K index is in the low four bits.
 //   scales        one for each block of neighbours along K. NVFP4: blocks of 16, e4m3, not
-//   negative.
+//                 negative.
 //                 MXFP4: blocks of 32, e8m0. In one of two layouts, below.
 //   global_scale  (1) fp32, of the whole matrix, in one of two senses, below. NVFP4 only.
 //
