@@ -323,6 +323,39 @@ TEST(CanRunGemm, TheFastKernelTakesEitherForm) {
   }
 }
 
+TEST(CanRunGemm, GpuKernelsNameTheSizesThatTheyDoNotTake) {
+  if (!cuda::is_built()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  const auto expect_refused = [](std::string_view name, const GemmProblem& problem,
+                                 std::string_view argument, std::string_view message) {
+    const auto reason = can_run(*find_kernel("gemm_nvfp4", name), problem, kH200);
+    ASSERT_TRUE(reason) << message;
+    EXPECT_EQ(reason->code, ErrorCode::unsupported);
+    EXPECT_EQ(reason->argument, argument);
+    EXPECT_EQ(reason->message, message);
+  };
+  expect_refused("nvfp4", {.n = 24, .b_is_packed = true}, "b",
+                 "has N 24, kernel nvfp4 takes multiples of 16");
+  expect_refused("nvfp4", {.k = 72, .b_is_packed = true}, "b",
+                 "has K 72, kernel nvfp4 takes multiples of 16");
+  expect_refused("nvfp4_simple", {.n = 24}, "b",
+                 "has N 24, kernel nvfp4_simple takes multiples of 16");
+  expect_refused("nvfp4_simple", {.k = 80}, "b",
+                 "has K 80, kernel nvfp4_simple takes multiples of 64");
+
+  constexpr std::int64_t kRows = 1 << 15;
+  const GemmProblem too_large{.m = kRows, .n = kRows, .k = kRows, .l = 4};
+  expect_refused("nvfp4_simple", too_large, "a",
+                 "has L x M x N x K of 2^47 or more, kernel nvfp4_simple takes less");
+  GemmProblem packed = too_large;
+  packed.b_is_packed = true;
+  expect_refused("nvfp4", packed, "a",
+                 "has L x M x N x K of 2^47 or more, kernel nvfp4 takes less");
+  packed.m = kRows - 1;
+  EXPECT_FALSE(can_run(*find_kernel("gemm_nvfp4", "nvfp4"), packed, kH200));
+}
+
 TEST(CanRunGemm, EveryKernelOfNvfp4TakesAWeight) {
   for (const KernelInfo& k : kernels("gemm_nvfp4")) {
     EXPECT_FALSE(k.weight_forms.empty()) << k.name;
