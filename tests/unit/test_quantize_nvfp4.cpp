@@ -51,21 +51,25 @@ TEST(QuantizeNvfp4, AComputedGlobalScaleGivesTheSameBytesWhenGiven) {
   }
 }
 
-// The NVFP4 article prints the first scales and bytes of a random tensor, and its global scale. The
-// values that they stand for, quantised with that global scale, give them again.
+// 2688 / 0.033203125, which is bf16(0.0332).
+constexpr float kArticlesGlobalScale = 80956.234375f;
+
+// The NVFP4 article prints the first scales and bytes of a random tensor, and its global scale, but
+// not the tensor: its own input cannot be quantised again. The values that the printed bytes stand
+// for, quantised with the printed global scale, give them again.
 TEST(QuantizeNvfp4, GivesTheBytesThatTheArticlePrints) {
   constexpr std::array<std::uint8_t, 8> kCodes = {108, 229, 121, 94, 85, 217, 160, 193};
   constexpr std::array kScales = {224.0f, 208.0f, 224.0f, 240.0f, 288.0f, 416.0f, 416.0f, 256.0f};
-  constexpr float kGlobalScale = 80956.234375f;  // 2688 / bf16(0.0332)
   HostTensor x(DType::bf16, {1, 128});
   for (int k = 0; k < 128; ++k) {
     const int code = k < 16 ? kCodes[k / 2] >> 4 * (k % 2) & 15 : 7;
-    reference::store(x.view(), k, reference::e2m1_value(code) * kScales[k / 16] / kGlobalScale);
+    reference::store(x.view(), k,
+                     reference::e2m1_value(code) * kScales[k / 16] / kArticlesGlobalScale);
   }
   HostTensor codes(DType::e2m1x2, {1, 64});
   HostTensor scales(DType::e4m3, {1, 8});
   HostTensor global_scale(DType::fp32, {1});
-  reference::store(global_scale.view(), 0, kGlobalScale);
+  reference::store(global_scale.view(), 0, kArticlesGlobalScale);
   quantize_nvfp4({.x = x.view(),
                   .codes = codes.view(),
                   .scales = scales.view(),
@@ -73,6 +77,23 @@ TEST(QuantizeNvfp4, GivesTheBytesThatTheArticlePrints) {
   EXPECT_EQ(std::memcmp(codes.data(), kCodes.data(), kCodes.size()), 0);
   for (int j = 0; j < 8; ++j) {
     EXPECT_EQ(e4m3_to_float(static_cast<std::uint32_t>(scales.data()[j])), kScales[j]) << j;
+  }
+}
+
+// Its global scale follows from the largest value of its tensor alone, 0.033203125.
+TEST(QuantizeNvfp4, ComputesTheGlobalScaleThatTheArticlePrints) {
+  for (const float amax : {0.033203125f, -0.033203125f}) {
+    HostTensor x(DType::bf16, {2, 128});
+    reference::fill_normal(x.view(), /*seed=*/1, /*stddev=*/0.004);
+    reference::store(x.view(), 200, amax);
+    HostTensor codes(DType::e2m1x2, {2, 64});
+    HostTensor scales(DType::e4m3, {2, 8});
+    HostTensor global_scale(DType::fp32, {1});
+    quantize_nvfp4({.x = x.view(),
+                    .codes = codes.view(),
+                    .scales = scales.view(),
+                    .computed_global_scale = global_scale.view()});
+    EXPECT_EQ(reference::load(global_scale.view(), 0), kArticlesGlobalScale);
   }
 }
 
