@@ -112,12 +112,18 @@ TEST(TensorMap, DescribesTheTensorFromTheContiguousDimensionOutwards) {
   EXPECT_EQ(spec.box, (std::array<std::uint32_t, 4>{128, 64, 1, 1}));
 }
 
-// CUDA driver API, cuTensorMapEncodeTiled: strides are multiples of 16 bytes below 2^40 and not 0,
-// boxes have 1 to 256 elements, a swizzled box's row is at most 128 bytes.
+TEST(TensorMap, StepsNowhereOverAnExpandedBatch) {
+  constexpr OuterStrides kStride{.batch = 0, .seq = 6 * 128, .head = 128};
+  const TensorMapSpec spec = tile_map_spec(2, 700, 6, 128, kStride, 64, TmaSwizzle::none);
+  EXPECT_EQ(spec.stride_bytes[2], 0u);
+}
+
+// CUDA driver API, cuTensorMapEncodeTiled: strides are multiples of 16 bytes below 2^40, boxes have
+// 1 to 256 elements, a swizzled box's row is at most 128 bytes.
 TEST(TensorMap, KeepsTheDriversLimits) {
   for (const int head_dim : {64, 128, 256}) {
     for (const TmaSwizzle swizzle : {TmaSwizzle::none, TmaSwizzle::b128}) {
-      // A single row, head and batch: strides come as 0.
+      // A single row, head and batch: strides come as 0 and leave as those of dense memory.
       const TensorMapSpec one = tile_map_spec(1, 1, 1, head_dim, {}, 128, swizzle);
       for (const std::uint64_t stride : one.stride_bytes) {
         EXPECT_GT(stride, 0u);

@@ -27,7 +27,8 @@ struct TensorMapSpec {
 constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head_dim,
                                       const OuterStrides& stride, int rows, TmaSwizzle swizzle) {
   constexpr std::uint64_t kElement_bytes = 2;
-  // A dimension of size 1 carries stride 0, for which TMA has no use: any legal value will do.
+  // Over a dimension of size 1 TMA never steps: any legal value will do. Over a larger one a stride
+  // of 0 stays: it is legal, and that of an expanded tensor.
   const auto bytes = [&](std::int64_t elements, int size) {
     return size > 1 ? static_cast<std::uint64_t>(elements) * kElement_bytes
                     : static_cast<std::uint64_t>(head_dim) * kElement_bytes;
