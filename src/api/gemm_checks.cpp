@@ -6,6 +6,7 @@
 #include "common/nvfp4_recipe.hpp"
 #include "matrix_checks.hpp"
 #include "matrix_views.hpp"
+#include "overlap.hpp"
 
 namespace tilewright {
 namespace {
@@ -118,6 +119,34 @@ void check_result(const char* argument, const ConstTensorView& matrix, const Gem
   check_same(argument, "columns", columns_of(matrix), "b's rows,", n_of(t));
 }
 
+// `why` ends the message.
+void check_is_apart(const TensorView& c, const char* argument,
+                    const std::optional<ConstTensorView>& input, const char* why = "") {
+  if (input && shares_bytes(c, *input)) {
+    fail("c", std::string("shares memory with ") + argument + ", must not overlap an input" + why);
+  }
+}
+
+// The same elements at the same addresses, of matrices of one shape and dtype.
+bool is_same(const ConstTensorView& x, const ConstTensorView& y) {
+  const MatrixStrides of_x = matrix_strides(x);
+  const MatrixStrides of_y = matrix_strides(y);
+  return x.data == y.data && of_x.batch == of_y.batch && of_x.row == of_y.row;
+}
+
+void check_inputs_are_apart(const GemmNvfp4Tensors& t) {
+  check_is_apart(t.c, "a", t.a);
+  check_is_apart(t.c, "b", t.b);
+  check_is_apart(t.c, "sfa", t.sfa);
+  check_is_apart(t.c, "sfb", t.sfb);
+  check_is_apart(t.c, "global_scale_a", t.global_scale_a);
+  check_is_apart(t.c, "global_scale_b", t.global_scale_b);
+  check_is_apart(t.c, "bias", t.bias);
+  if (t.residual && !is_same(t.c, *t.residual)) {
+    check_is_apart(t.c, "residual", t.residual, ", but for a residual that is c");
+  }
+}
+
 void check_c(const GemmNvfp4Tensors& t) {
   check_result("c", t.c, t);
   if (t.c.dtype != DType::bf16 && t.c.dtype != DType::fp16 && t.c.dtype != DType::fp32) {
@@ -144,6 +173,7 @@ void check_arguments(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options)
   check_a_scales(t, options);
   check_b(t, options);
   check_c(t);
+  check_inputs_are_apart(t);
 }
 
 void check_alignment(const GemmNvfp4Tensors& t, const KernelInfo& kernel) {
@@ -180,6 +210,8 @@ void check_arguments(const GemmBf16Tensors& t) {
   check_same("c", "rows", t.c.shape[0], "a's", t.a.shape[0]);
   check_same("c", "columns", t.c.shape[1], "b's rows,", t.b.shape[0]);
   check_no_overlap("c", t.c);
+  check_is_apart(t.c, "a", t.a);
+  check_is_apart(t.c, "b", t.b);
 }
 
 void check_alignment(const GemmBf16Tensors& t, const KernelInfo& kernel) {

@@ -116,6 +116,35 @@ TEST(GemmCall, WithAPackedWeightIsRight) {
   EXPECT_FALSE(call.output_untouched());
 }
 
+TEST(GemmCall, MayAddToCItself) {
+  Call call;
+  call.tensors.residual = call.tensors.c;
+  gemm_nvfp4(call.tensors, call.options);
+  EXPECT_FALSE(call.output_untouched());
+}
+
+// Rows of 64 values of a, and 32 of c behind them.
+TEST(GemmCall, MayWriteBetweenTheRowsOfAnInput) {
+  HostTensor buffer(DType::bf16, {5, 96});
+  HostTensor b(DType::e2m1x2, {32, 32});
+  HostTensor sfb(DType::e4m3, {32, 4});
+  const auto columns = [&](std::int64_t first, std::int64_t count) {
+    TensorView view = buffer.view();
+    view.data = buffer.data() + 2 * first;
+    view.shape[1] = count;
+    return view;
+  };
+  std::memset(buffer.data(), kPoison, buffer.bytes());
+  GemmNvfp4Tensors tensors{
+      .a = columns(0, 64), .b = b.view(), .sfb = sfb.view(), .c = columns(64, 32)};
+  gemm_nvfp4(tensors);
+  EXPECT_EQ(reference::load(columns(64, 32), 4 * 96 + 31), 0.0);
+  tensors.residual = columns(64, 32);
+  gemm_nvfp4(tensors);
+  tensors.c = columns(63, 32);
+  EXPECT_THROW(gemm_nvfp4(tensors), Error);
+}
+
 TEST(GemmCall, OnAGpuThatIsNotThereIsRefused) {
   if (cuda_device_count() > 0) {
     GTEST_SKIP() << "there is a GPU";
@@ -147,6 +176,9 @@ TEST(GemmBf16, NamesWhatIsWrong) {
   wrong = right;
   wrong.a.dtype = DType::fp16;
   expect_throws(wrong, "a: has dtype fp16, must be bf16");
+  wrong = right;
+  wrong.c.data = b.data();
+  expect_throws(wrong, "c: shares memory with b, must not overlap an input");
 }
 
 const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
@@ -329,6 +361,35 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{"c_rows", [](Call& c) { c.tensors.c.shape[1] = 6; }, "c", {"rows is 6", "5"}},
         BadCall{"c_columns", [](Call& c) { c.tensors.c.shape[2] = 31; }, "c", {"31", "32"}},
         BadCall{"c_overlap", [](Call& c) { c.tensors.c.stride[0] = 0; }, "c", {"overlap"}},
+        BadCall{"c_is_a", [](Call& c) { c.tensors.c.data = c.a.data(); }, "c", {"memory with a,"}},
+        BadCall{"c_is_b", [](Call& c) { c.tensors.c.data = c.b.data(); }, "c", {"memory with b,"}},
+        BadCall{"c_ends_in_sfa",
+                [](Call& c) { c.tensors.sfa->data = c.c.data() + c.c.bytes() - 1; },
+                "c",
+                {"shares memory with sfa, must not overlap an input"}},
+        BadCall{"c_is_sfb",
+                [](Call& c) { c.tensors.c.data = c.sfb.data(); },
+                "c",
+                {"memory with sfb,"}},
+        BadCall{"c_holds_global_scale_a",
+                [](Call& c) { c.tensors.global_scale_a->data = c.c.data() + 64; },
+                "c",
+                {"memory with global_scale_a,"}},
+        BadCall{"c_holds_global_scale_b",
+                [](Call& c) { c.tensors.global_scale_b->data = c.c.data(); },
+                "c",
+                {"memory with global_scale_b,"}},
+        BadCall{"c_holds_bias",
+                [](Call& c) { c.tensors.bias->data = c.c.data() + 128; },
+                "c",
+                {"memory with bias,"}},
+        BadCall{"residual_is_some_of_c",
+                [](Call& c) {
+                  c.tensors.residual = c.tensors.c;
+                  c.tensors.residual->stride[1] = 0;
+                },
+                "c",
+                {"memory with residual,", "but for a residual that is c"}},
         BadCall{"residual_dtype",
                 [](Call& c) { c.tensors.residual->dtype = DType::fp16; },
                 "residual",
