@@ -1,6 +1,7 @@
 // tilewright gemm: a matrix product with an NVFP4 weight, checked and timed.
 #include <fmt/core.h>
 
+#include <array>
 #include <memory>
 
 #include "cli/checkpoint.hpp"
@@ -13,6 +14,7 @@ namespace tilewright::cli {
 namespace {
 
 constexpr std::string_view kOperation = "gemm_nvfp4";
+constexpr std::array kOperations = {std::string_view("gemm_bf16"), kOperation};
 
 struct GemmArguments {
   RunOptions run;
@@ -81,46 +83,92 @@ ResultCase result_case(const GemmCase& c, double bytes) {
       .operation = std::string(kOperation), .object = object, .flops = flops(c), .bytes = bytes};
 }
 
-// The names asked for; "all" stands for those that can run the case on the device, "auto" for the
-// fastest of these.
-std::vector<std::string> kernel_names(const std::vector<std::string>& asked, const GemmCase& c,
-                                      Device device) {
-  std::vector<std::string> runnable;
-  for (const KernelInfo& kernel : kernels(kOperation)) {
-    GemmProblem problem = c.problem;
-    problem.b_is_packed = takes_packed_weight(kernel.name, c);
-    if (!can_run(kernel, problem, device_info(device))) {
-      runnable.emplace_back(kernel.name);
-    }
+// What the case asks for beyond its problem, of which BF16 steps take nothing.
+std::optional<Reason> feature_reason(const KernelInfo& kernel, const GemmCase& c) {
+  if (!is_bf16_step(kernel)) {
+    return std::nullopt;
   }
-  std::vector<std::string> names;
-  for (const std::string& each : asked) {
-    if (each != "all" && each != "auto") {
-      names.push_back(each);
-    } else if (runnable.empty()) {
-      throw Error(ErrorCode::unsupported, "kernel", "none can run this case on " + name(device));
-    } else {
-      names.insert(names.end(), each == "all" ? runnable.begin() : runnable.end() - 1,
-                   runnable.end());
-    }
+  const auto refuse = [&](const char* what, std::string_view is, std::string_view takes) {
+    return Reason{ErrorCode::unsupported, what,
+                  fmt::format("is {}, kernel {} takes {}", is, kernel.name, takes)};
+  };
+  if (c.problem.l > 1) {
+    return refuse("l", std::to_string(c.problem.l), "1");
   }
-  return names;
+  if (c.bias || c.residual) {
+    return refuse(c.bias ? "bias" : "residual", "given", "none");
+  }
+  return std::nullopt;
 }
 
-void print(const std::string& kernel, const ResultCase& c, const Outcome& outcome, bool is_packed) {
+std::vector<const KernelInfo*> runnable_kernels(const GemmCase& c, Device device) {
+  std::vector<const KernelInfo*> runnable;
+  for (const std::string_view operation : kOperations) {
+    for (const KernelInfo& kernel : kernels(operation)) {
+      GemmProblem problem = c.problem;
+      problem.b_is_packed = takes_packed_weight(kernel, c);
+      if (!feature_reason(kernel, c) && !can_run(kernel, problem, device_info(device))) {
+        runnable.push_back(&kernel);
+      }
+    }
+  }
+  if (runnable.empty()) {
+    throw Error(ErrorCode::unsupported, "kernel", "none can run this case on " + name(device));
+  }
+  return runnable;
+}
+
+const KernelInfo& named_kernel(const std::string& kernel_name, const GemmCase& c) {
+  std::string known = "auto, all";
+  for (const std::string_view operation : kOperations) {
+    if (const KernelInfo* const kernel = find_kernel(operation, kernel_name)) {
+      if (const auto reason = feature_reason(*kernel, c)) {
+        throw Error(reason->code, reason->argument, reason->message);
+      }
+      return *kernel;
+    }
+    for (const KernelInfo& each : kernels(operation)) {
+      known += fmt::format(", {}", each.name);
+    }
+  }
+  throw UsageError("--kernel", fmt::format("is '{}', must be one of {}", kernel_name, known));
+}
+
+// Those of the names asked for; "all" stands for those that can run the case on the device, "auto"
+// for the fastest of these, the last.
+std::vector<const KernelInfo*> chosen_kernels(const std::vector<std::string>& asked,
+                                              const GemmCase& c, Device device) {
+  std::vector<const KernelInfo*> chosen;
+  for (const std::string& each : asked) {
+    if (each == "all") {
+      const std::vector<const KernelInfo*> all = runnable_kernels(c, device);
+      chosen.insert(chosen.end(), all.begin(), all.end());
+    } else {
+      chosen.push_back(each == "auto" ? runnable_kernels(c, device).back()
+                                      : &named_kernel(each, c));
+    }
+  }
+  return chosen;
+}
+
+void print(const KernelInfo& kernel, const GemmCase& asked, const ResultCase& c,
+           const Outcome& outcome) {
   if (outcome.is_wrong()) {
-    fmt::print("{:<14} FAILED: {}\n", kernel, outcome.check->failure);
+    fmt::print("{:<14} FAILED: {}\n", kernel.name, outcome.check->failure);
     return;
   }
+  const char* const weight = is_bf16_step(kernel)                 ? ", BF16 weight"
+                             : takes_packed_weight(kernel, asked) ? ", packed weight"
+                                                                  : "";
   const Timing& timing = *outcome.timing;
   fmt::print(
       "{:<14} {:>10.1f} us  (p10 {:.1f}, p90 {:.1f})  {:>8.3f} TFLOP/s  {:>8.1f} GB/s  {}{}\n",
-      kernel, timing.median_us, timing.p10_us, timing.p90_us, c.flops / timing.median_us * 1e-6,
-      c.bytes / timing.median_us * 1e-3,
+      kernel.name, timing.median_us, timing.p10_us, timing.p90_us,
+      c.flops / timing.median_us * 1e-6, c.bytes / timing.median_us * 1e-3,
       outcome.check ? fmt::format("ok: relative {:.1e}, max {:.1e}", outcome.check->rel_fro_error,
                                   outcome.check->max_abs_error)
                     : "not checked",
-      is_packed ? ", packed weight" : "");
+      weight);
 }
 
 // The weight asked for; n, k and l become those of a checkpoint's.
@@ -148,20 +196,20 @@ int run(GemmArguments a) {
   GemmTensors tensors(c, std::move(weight), *machine);
   const ResultCase described = result_case(c, tensors.bytes());
   int exit_code = kPass;
-  for (const std::string& kernel : kernel_names(a.run.kernels, c, machine->device())) {
+  for (const KernelInfo* const kernel : chosen_kernels(a.run.kernels, c, machine->device())) {
     Outcome outcome;
     if (a.run.check) {
-      outcome.check = tensors.check(kernel);
+      outcome.check = tensors.check(*kernel);
     }
     if (outcome.is_wrong()) {
       outcome.reason = "wrong result: " + outcome.check->failure;
       exit_code = kMismatch;
     } else {
-      outcome.timing = measure(*machine, tensors.launch(kernel), a.run.timing);
+      outcome.timing = measure(*machine, tensors.launch(*kernel), a.run.timing);
     }
-    print(kernel, described, outcome, takes_packed_weight(kernel, c));
-    results.append(
-        result_line(described, "tilewright/" + kernel, outcome, description_of(*machine)));
+    print(*kernel, c, described, outcome);
+    results.append(result_line(described, fmt::format("tilewright/{}", kernel->name), outcome,
+                               description_of(*machine)));
   }
   return exit_code;
 }
@@ -206,7 +254,8 @@ Command add_gemm_command(CLI::App& app) {
   command
       ->add_option(
           "--kernel", arguments->run.kernels,
-          "Names, comma-separated; all: every one that can run; auto: the fastest of these")
+          "Names, comma-separated, of gemm_nvfp4 or gemm_bf16; all: every one that can run; auto: "
+          "the fastest of these")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->envname("KERNEL")

@@ -17,10 +17,13 @@ using reference::HostTensor;
 constexpr int kBlock = 16;
 constexpr int kPoison = 0xFF;
 
-// (l, rows, columns) as one matrix of all rows.
-TensorView as_matrix(TensorView t) {
-  return contiguous(static_cast<std::byte*>(t.data), t.dtype,
-                    std::array{t.shape[0] * t.shape[1], t.shape[2]});
+// (l, rows, columns), dense, as one matrix of all rows.
+template <typename View>
+View as_matrix(View t) {
+  t.rank = 2;
+  t.shape = {t.shape[0] * t.shape[1], t.shape[2]};
+  t.stride = {t.shape[1], 1};
+  return t;
 }
 
 HostTensor random_tensor(DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t seed) {
@@ -50,11 +53,12 @@ bool takes(const KernelInfo& kernel, WeightForm form) {
 
 }  // namespace
 
-bool takes_packed_weight(std::string_view kernel, const GemmCase& c) {
-  const KernelInfo* const info = find_kernel("gemm_nvfp4", kernel);
-  return info != nullptr && takes(*info, WeightForm::packed) &&
-         (c.prepack || info->device == DeviceKind::cuda || !takes(*info, WeightForm::codes));
+bool takes_packed_weight(const KernelInfo& kernel, const GemmCase& c) {
+  return takes(kernel, WeightForm::packed) &&
+         (c.prepack || kernel.device == DeviceKind::cuda || !takes(kernel, WeightForm::codes));
 }
+
+bool is_bf16_step(const KernelInfo& kernel) { return kernel.operation == "gemm_bf16"; }
 
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed) {
   Nvfp4Operand operand{.codes = HostTensor(DType::e2m1x2, {l, rows, k / 2}),
@@ -121,33 +125,42 @@ double GemmTensors::bytes() const {
   return static_cast<double>(bytes);
 }
 
-GemmNvfp4Options GemmTensors::options(std::string_view kernel) const {
+GemmNvfp4Options GemmTensors::options(const KernelInfo& kernel) const {
   return {.sfa_layout = case_.scale_layout,
           .sfb_layout = case_.scale_layout,
           .global_scale_a_kind = a_.kind,
           .global_scale_b_kind = b_.kind,
-          .kernel = kernel};
+          .kernel = kernel.name};
 }
 
-Launch GemmTensors::launch(std::string_view kernel) {
+Launch GemmTensors::launch(const KernelInfo& kernel) {
+  if (is_bf16_step(kernel)) {
+    return [name = kernel.name, tensors = bf16_tensors()](Stream stream) {
+      gemm_bf16(tensors, name, stream);
+    };
+  }
   const GemmNvfp4Tensors tensors = tensors_for(kernel);
   Workspace workspace{.bytes = gemm_nvfp4_workspace_bytes(tensors, options(kernel))};
   if (workspace.bytes > 0) {
     memory_.push_back(machine_.allocate(workspace.bytes));
     workspace.data = memory_.back().get();
   }
-  return [this, kernel, tensors, workspace](Stream stream) {
-    gemm_nvfp4(tensors, options(kernel), workspace, stream);
+  return [options = options(kernel), tensors, workspace](Stream stream) {
+    gemm_nvfp4(tensors, options, workspace, stream);
   };
 }
 
-GemmNvfp4Tensors GemmTensors::tensors_for(std::string_view kernel) {
+GemmNvfp4Tensors GemmTensors::tensors_for(const KernelInfo& kernel) {
   GemmNvfp4Tensors tensors = device_;
   if (takes_packed_weight(kernel, case_)) {
     tensors.b = packed_weight();
     tensors.sfb.reset();
   }
   return tensors;
+}
+
+GemmBf16Tensors GemmTensors::bf16_tensors() {
+  return {.a = as_matrix(device_.a), .b = bf16_weight(), .c = as_matrix(device_.c)};
 }
 
 TensorView GemmTensors::packed_weight() {
@@ -165,12 +178,31 @@ TensorView GemmTensors::packed_weight() {
   return *packed_;
 }
 
-CheckResult GemmTensors::check(std::string_view kernel) {
+TensorView GemmTensors::bf16_weight() {
+  if (!bf16_) {
+    const std::array shape{case_.problem.n, case_.problem.k};
+    const std::int64_t bytes = shape[0] * shape[1] * std::int64_t{size_bytes(DType::bf16)};
+    memory_.push_back(machine_.allocate(static_cast<std::size_t>(bytes)));
+    bf16_ = contiguous(memory_.back().get(), DType::bf16, shape, machine_.device());
+    machine_.run([this](Stream stream) {
+      dequantize_nvfp4(
+          {.codes = as_matrix(device_.b), .scales = as_matrix(*device_.sfb), .out = *bf16_},
+          {.scale_layout = case_.scale_layout}, stream);
+    });
+  }
+  return *bf16_;
+}
+
+CheckResult GemmTensors::check(const KernelInfo& kernel) {
   std::memset(c_.data(), kPoison, c_.bytes());
   machine_.upload(device_.c.data, c_.data(), c_.bytes());
   machine_.run(launch(kernel));
   machine_.download(c_.data(), device_.c.data, c_.bytes());
-  const reference::GemmResult expected = reference::gemm_nvfp4(host_, options(kernel));
+  GemmNvfp4Tensors product = host_;
+  if (is_bf16_step(kernel)) {
+    product.global_scale_b.reset();
+  }
+  const reference::GemmResult expected = reference::gemm_nvfp4(product, options(kernel));
   const reference::ErrorNorms norms = reference::compare(c_.view(), expected.c);
   const double limit = reference::rounding_error(host_.c.dtype, expected.c) + 1e-6;
   CheckResult result;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "cli/check.hpp"
@@ -36,27 +35,33 @@ struct GemmCase {
 
 double flops(const GemmCase& c);
 
-// Whether a kernel of that name is given the weight packed: asked to, or because it must be.
-bool takes_packed_weight(std::string_view kernel, const GemmCase& c);
+// Whether a kernel is given the weight packed: asked to, or because it must be.
+bool takes_packed_weight(const KernelInfo& kernel, const GemmCase& c);
+
+// Whether it is one of the steps that lead to NVFP4 weights. A step is given codes times scales in
+// BF16, which is exact, and no global scale.
+bool is_bf16_step(const KernelInfo& kernel);
 
 class GemmTensors {
  public:
   // All but the weight is random, by the case's seed.
   GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machine);
 
-  // Bytes that a call must read and write.
+  // Bytes that a product with an NVFP4 weight must read and write.
   double bytes() const;
 
-  Launch launch(std::string_view kernel);
+  Launch launch(const KernelInfo& kernel);
 
   // Runs a kernel once: a relative Frobenius error of 1e-6 over that of rounding to c's dtype, NaN
   // and infinities where they must be, and something finite to compare.
-  CheckResult check(std::string_view kernel);
+  CheckResult check(const KernelInfo& kernel);
 
  private:
-  GemmNvfp4Options options(std::string_view kernel) const;
-  GemmNvfp4Tensors tensors_for(std::string_view kernel);
+  GemmNvfp4Options options(const KernelInfo& kernel) const;
+  GemmNvfp4Tensors tensors_for(const KernelInfo& kernel);
+  GemmBf16Tensors bf16_tensors();
   TensorView packed_weight();
+  TensorView bf16_weight();
   TensorView upload(reference::HostTensor& tensor);
 
   GemmCase case_;
@@ -67,7 +72,7 @@ class GemmTensors {
   Machine& machine_;
   std::vector<Memory> memory_;
   GemmNvfp4Tensors host_, device_;
-  std::optional<TensorView> packed_;  // once a kernel has asked for it
+  std::optional<TensorView> packed_, bf16_;  // once a kernel has asked for it
 };
 
 }  // namespace tilewright::cli

@@ -3,7 +3,7 @@
 import pytest
 from results_file import read_lines
 
-PASS, _, USAGE, _ = range(4)
+PASS, _, USAGE, UNSUPPORTED = range(4)
 SMALL = ["gemm", "--m", "5", "--n", "48", "--k", "128", "--gap", "0", "--samples", "5"]
 
 
@@ -54,11 +54,31 @@ def test_results_file(cli, tmp_path):
         (["--a-dtype", "e4m3"], "--a-dtype: is 'e4m3', must be bf16, fp16 or nvfp4"),
         (["--dtype", "nvfp4"], "--dtype: is 'nvfp4'"),
         (["--scale-layout", "8x4"], "--scale-layout: is '8x4', must be linear or swizzled"),
-        (["--kernel", "k4"], "kernel: is 'k4', must be one of auto, cpu"),
+        (["--kernel", "k4"], "--kernel: is 'k4', must be one of auto, all, gemm_naive, gemm_tiled"),
         (["--kernel", "nvfp4_simple"], "kernel nvfp4_simple takes tensors on cuda"),
+        (["--kernel", "gemm_naive"], "a: is on cpu, kernel gemm_naive takes tensors on cuda"),
+        (["--kernel", "gemm_tiled", "--a-dtype", "nvfp4"], "a: has dtype e2m1x2, must be bf16"),
+        (["--kernel", "gemm_swizzled", "--dtype", "fp32"], "c: has dtype fp32, must be bf16"),
     ],
 )
 def test_bad_usage(cli, wrong, message):
     result = cli("gemm", "--n", "48", *wrong)
     assert result.returncode == USAGE
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["--l", "3"], "l: is 3, kernel gemm_naive takes 1"),
+        (["--bias"], "bias: is given, kernel gemm_naive takes none"),
+        (["--residual"], "residual: is given, kernel gemm_naive takes none"),
+    ],
+)
+def test_what_the_bf16_steps_do_not_take(cli, asked, message):
+    result = cli(*SMALL, "--kernel", "gemm_naive", *asked)
+    assert result.returncode == UNSUPPORTED
+    assert message in result.stderr
+    result = cli(*SMALL, "--kernel", "all", *asked)
+    assert result.returncode == PASS
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["cpu"]
