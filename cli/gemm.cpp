@@ -26,6 +26,7 @@ struct GemmArguments {
   bool bias = false;
   bool residual = false;
   bool prepack = false;
+  bool batch_invariant = false;
   std::string scale_layout = "linear";
   std::string weights;  // empty: a random weight
   std::string tensor;
@@ -57,7 +58,8 @@ GemmCase case_of(const GemmArguments& a) {
                       .m = a.m,
                       .n = a.n,
                       .k = a.k,
-                      .l = a.l},
+                      .l = a.l,
+                      .batch_invariant = a.batch_invariant},
           .bias = a.bias,
           .residual = a.residual,
           .scale_layout = parse_scale_layout(a.scale_layout),
@@ -71,7 +73,9 @@ ResultCase result_case(const GemmCase& c, double bytes) {
   object["a_dtype"] = type_name(p.a_dtype);
   object["b_dtype"] = "nvfp4";
   object["out_dtype"] = name(p.c_dtype);
-  for (const auto& [feature, is_on] : {std::pair("bias", c.bias), {"residual", c.residual}}) {
+  for (const auto& [feature, is_on] : {std::pair("bias", c.bias),
+                                       {"residual", c.residual},
+                                       {"batch_invariant", p.batch_invariant}}) {
     if (is_on) {
       object[feature] = true;
     }
@@ -231,6 +235,8 @@ void add_case_options(CLI::App& app, GemmArguments& a) {
   app.add_flag("--residual", a.residual, "Add a residual");
   app.add_flag("--prepack", a.prepack,
                "Pack the weight before it is timed, for the CPU's kernel, too");
+  app.add_flag("--batch-invariant", a.batch_invariant,
+               "Rows of the result are the same bits in every batch");
   app.add_option("--scale-layout", a.scale_layout, "Of scales: linear or swizzled")
       ->envname("SCALE_LAYOUT")
       ->capture_default_str();

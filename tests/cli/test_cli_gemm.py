@@ -17,6 +17,7 @@ SMALL = ["gemm", "--m", "5", "--n", "48", "--k", "128", "--gap", "0", "--samples
         ["--bias", "--residual"],
         ["--scale-layout", "swizzled", "--l", "2"],
         ["--prepack", "--l", "2"],
+        ["--batch-invariant"],
         ["--prepack", "--scale-layout", "swizzled"],
     ],
 )
@@ -44,6 +45,16 @@ def test_results_file(cli, tmp_path):
         "bias": True,
     }
     assert 0 < line["rel_fro_error"] < 2**-9
+
+
+def test_batch_invariant_results_say_so(cli, tmp_path):
+    path = tmp_path / "gemm.jsonl"
+    assert cli(*SMALL, "--batch-invariant", "--json", path).returncode == PASS
+    (line,) = read_lines(path)
+    assert line["case"]["batch_invariant"] is True
+    assert cli(*SMALL, "--json", path).returncode == PASS
+    (line,) = read_lines(path)
+    assert "batch_invariant" not in line["case"]
 
 
 @pytest.mark.parametrize(
