@@ -45,6 +45,7 @@ void check_a(const GemmNvfp4Tensors& t) {
 void check_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
                   std::int64_t rows, const GemmNvfp4Tensors& t) {
   check_block_scales(argument, scales, layout, rows, k_of(t) / nvfp4::kBlock, t.a, "a");
+  check_dtype(argument, scales, DType::e4m3);
 }
 
 // (1), or one for each of an operand's rows.

@@ -56,17 +56,16 @@ void check_block_scales(const char* argument, const ConstTensorView& scales, Sca
                         std::int64_t rows, std::int64_t blocks, const ConstTensorView& like,
                         const char* like_name) {
   check_matrix(argument, scales, like, like_name);
-  check_dtype(argument, scales, DType::e4m3);
   if (layout == ScaleLayout::linear) {
-    check_same(argument, "rows", rows_of(scales), "the operand's", rows);
-    check_same(argument, "columns", columns_of(scales), "K / 16,", blocks);
+    check_same(argument, "rows", rows_of(scales), "the matrix's", rows);
+    check_same(argument, "columns", columns_of(scales), "the matrix's blocks in a row,", blocks);
     return;
   }
   const auto [padded_rows, padded_blocks] = swizzled_scale_shape(rows, blocks);
-  check_same(argument, "rows", rows_of(scales), "the operand's up to a multiple of 128,",
+  check_same(argument, "rows", rows_of(scales), "the matrix's up to a multiple of 128,",
              padded_rows);
-  check_same(argument, "columns", columns_of(scales), "K / 16 up to a multiple of 4,",
-             padded_blocks);
+  check_same(argument, "columns", columns_of(scales),
+             "the matrix's blocks in a row up to a multiple of 4,", padded_blocks);
   check_rows_are_contiguous(argument, scales, "swizzled scales");
 }
 

@@ -25,7 +25,7 @@ void check_matrix(const char* argument, const ConstTensorView& matrix, const Con
 void check_columns_are_multiple(const char* argument, std::int64_t columns, int of,
                                 const char* why);
 
-// The e4m3 scales of `rows` rows of `blocks` blocks.
+// The scales of `rows` rows of `blocks` blocks; their dtype aside.
 void check_block_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
                         std::int64_t rows, std::int64_t blocks, const ConstTensorView& like,
                         const char* like_name);

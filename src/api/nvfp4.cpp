@@ -4,25 +4,13 @@
 #include "common/nvfp4_recipe.hpp"
 #include "cpu/cpu_nvfp4.hpp"
 #include "cuda/cuda_backend.hpp"
+#include "matrix_views.hpp"
 #include "nvfp4_checks.hpp"
 #include "nvfp4_params.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
 namespace {
-
-// 0 where the stride is never used, whatever the caller left there.
-std::int64_t row_stride(const ConstTensorView& matrix) {
-  return matrix.shape[0] > 1 ? matrix.stride[0] : 0;
-}
-
-template <typename Byte, typename View>
-Scales<Byte> scales_of(const View& view, ScaleLayout layout) {
-  return {.data = static_cast<Byte*>(view.data),
-          .layout = layout,
-          .row_stride = row_stride(view),
-          .block_tiles = static_cast<int>(view.shape[1] / kScaleTileBlocks)};
-}
 
 template <typename T, typename View>
 T* data_of(const std::optional<View>& tensor) {
@@ -33,12 +21,12 @@ QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4
                               Workspace workspace) {
   return {.x = t.x.data,
           .dtype = t.x.dtype,
-          .x_stride = row_stride(t.x),
+          .x_stride = stride_of(t.x, 0),
           .rows = static_cast<int>(t.x.shape[0]),
           .blocks = static_cast<int>(t.x.shape[1] / nvfp4::kBlock),
           .codes = static_cast<std::uint8_t*>(t.codes.data),
-          .codes_stride = row_stride(t.codes),
-          .scales = scales_of<std::uint8_t>(t.scales, options.scale_layout),
+          .codes_stride = stride_of(t.codes, 0),
+          .scales = block_scales<std::uint8_t>(t.scales, options.scale_layout),
           .scale_rows = static_cast<int>(t.scales.shape[0]),
           .scale_blocks = static_cast<int>(t.scales.shape[1]),
           .global_scale = data_of<const float>(t.global_scale),
@@ -52,14 +40,14 @@ DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
                                 const DequantizeNvfp4Options& options) {
   const bool is_mxfp4 = t.scales.dtype == DType::e8m0;
   return {.codes = static_cast<const std::uint8_t*>(t.codes.data),
-          .codes_stride = row_stride(t.codes),
-          .scales = scales_of<const std::uint8_t>(t.scales, options.scale_layout),
+          .codes_stride = stride_of(t.codes, 0),
+          .scales = block_scales<const std::uint8_t>(t.scales, options.scale_layout),
           .is_mxfp4 = is_mxfp4,
           .rows = static_cast<int>(t.out.shape[0]),
           .blocks = static_cast<int>(t.out.shape[1] / (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock)),
           .out = t.out.data,
           .dtype = t.out.dtype,
-          .out_stride = row_stride(t.out),
+          .out_stride = stride_of(t.out, 0),
           .global_scale = data_of<const float>(t.global_scale),
           .global_scale_kind = options.global_scale_kind};
 }
@@ -72,8 +60,8 @@ std::size_t needed_bytes(const QuantizeNvfp4Tensors& t) {
 // From one layout to the other, of the tensor `linear`'s rows and blocks.
 void convert(const ConstTensorView& from, ScaleLayout from_layout, const TensorView& to,
              ScaleLayout to_layout, const ConstTensorView& linear, Stream stream) {
-  const ConvertScalesParams params{.from = scales_of<const std::uint8_t>(from, from_layout),
-                                   .to = scales_of<std::uint8_t>(to, to_layout),
+  const ConvertScalesParams params{.from = block_scales<const std::uint8_t>(from, from_layout),
+                                   .to = block_scales<std::uint8_t>(to, to_layout),
                                    .rows = static_cast<int>(linear.shape[0]),
                                    .blocks = static_cast<int>(linear.shape[1])};
   if (linear.device.kind == DeviceKind::cpu) {

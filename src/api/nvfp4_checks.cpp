@@ -21,38 +21,10 @@ void check_is_float(const char* argument, const ConstTensorView& tensor) {
   }
 }
 
-// A matrix of values or codes.
+// A call's first matrix.
 void check_matrix(const char* argument, const ConstTensorView& tensor) {
   check_tensor(argument, tensor, kMatrixDims);
   check_last_dim_is_contiguous(argument, tensor, "must be");
-}
-
-void check_codes(const ConstTensorView& codes, const ConstTensorView& like, const char* like_name) {
-  check_matrix("codes", codes);
-  check_dtype("codes", codes, DType::e2m1x2);
-  check_device("codes", codes, like.device, like_name);
-}
-
-// Of `rows` rows of `blocks` blocks.
-void check_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
-                  std::int64_t rows, std::int64_t blocks) {
-  if (layout == ScaleLayout::linear) {
-    check_matrix(argument, scales);
-    check_same(argument, "rows", scales.shape[0], "the matrix's", rows);
-    check_same(argument, "columns", scales.shape[1], "the matrix's blocks in a row,", blocks);
-    return;
-  }
-  const auto [padded_rows, padded_blocks] = swizzled_scale_shape(rows, blocks);
-  check_matrix(argument, scales);
-  check_same(argument, "rows", scales.shape[0], "the matrix's up to a multiple of 128,",
-             padded_rows);
-  check_same(argument, "columns", scales.shape[1],
-             "the matrix's blocks in a row up to a multiple of 4,", padded_blocks);
-  if (scales.stride[0] != scales.shape[1]) {
-    fail(argument, "has stride " + std::to_string(scales.stride[0]) +
-                       " in dimension 0, swizzled scales must be contiguous (stride " +
-                       std::to_string(scales.shape[1]) + ")");
-  }
 }
 
 void check_global_scale(const char* argument, const ConstTensorView& scale, Device device,
@@ -114,14 +86,14 @@ void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& 
   const std::int64_t blocks = t.x.shape[1] / nvfp4::kBlock;
   check_block_count("x", rows, blocks);
 
-  check_codes(t.codes, t.x, "x");
+  check_matrix("codes", t.codes, t.x, "x");
+  check_dtype("codes", t.codes, DType::e2m1x2);
   check_same("codes", "rows", t.codes.shape[0], "x's", rows);
   check_same("codes", "columns", t.codes.shape[1], "half of x's,", t.x.shape[1] / 2);
   check_no_overlap("codes", t.codes);
 
-  check_scales("scales", t.scales, options.scale_layout, rows, blocks);
+  check_block_scales("scales", t.scales, options.scale_layout, rows, blocks, t.x, "x");
   check_dtype("scales", t.scales, DType::e4m3);
-  check_device("scales", t.scales, t.x.device, "x");
   check_no_overlap("scales", t.scales);
   check_either_global_scale(t);
 
@@ -142,12 +114,10 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
   const std::int64_t rows = t.codes.shape[0];
   const std::int64_t blocks = t.codes.shape[1] / block_bytes;
   check_block_count("codes", rows, blocks);
-  check_scales("scales", t.scales, options.scale_layout, rows, blocks);
-  check_device("scales", t.scales, t.codes.device, "codes");
+  check_block_scales("scales", t.scales, options.scale_layout, rows, blocks, t.codes, "codes");
 
-  check_matrix("out", t.out);
+  check_matrix("out", t.out, t.codes, "codes");
   check_is_float("out", t.out);
-  check_device("out", t.out, t.codes.device, "codes");
   check_same("out", "rows", t.out.shape[0], "codes'", rows);
   check_same("out", "columns", t.out.shape[1], "twice codes',", 2 * t.codes.shape[1]);
   check_no_overlap("out", t.out);
@@ -169,9 +139,9 @@ void check_conversion(const ConstTensorView& linear, const ConstTensorView& swiz
     check_dtype("linear", linear, DType::e4m3, " or e8m0");
   }
   check_block_count("linear", linear.shape[0], linear.shape[1]);
-  check_scales("swizzled", swizzled, ScaleLayout::swizzled, linear.shape[0], linear.shape[1]);
+  check_block_scales("swizzled", swizzled, ScaleLayout::swizzled, linear.shape[0], linear.shape[1],
+                     linear, "linear");
   check_dtype("swizzled", swizzled, linear.dtype, ", the dtype of linear");
-  check_device("swizzled", swizzled, linear.device, "linear");
   check_device_is_supported("linear", linear.device);
 }
 

@@ -32,6 +32,7 @@ void check_weight(const ConstTensorView& codes, const ConstTensorView& scales,
   const std::int64_t columns = 2 * columns_of(codes);
   check_block_scales("scales", scales, scale_layout, rows_of(codes), columns / nvfp4::kBlock, codes,
                      "codes");
+  check_dtype("scales", scales, DType::e4m3);
   check_packed_weight("packed", packed, rows_of(codes), columns, codes, "codes");
   check_tile_count(codes, rows_of(scales));
 }

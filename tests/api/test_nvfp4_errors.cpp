@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(
                               c.quantize.scales.stride[0] = 8;
                             },
                             "scales",
-                            {"stride 8", "contiguous (stride 4)"}}),
+                            {"row stride of 8", "contiguous (stride 4)"}}),
     kCaseName);
 
 INSTANTIATE_TEST_SUITE_P(

@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadCall{"scales_columns",
                             [](Calls& c) { c.scales_view.shape[2] = 9; },
                             "scales",
-                            {"columns is 9", "K / 16, 10"}},
+                            {"columns is 9", "blocks in a row, 10"}},
                     BadCall{"scales_swizzled",
                             [](Calls& c) { c.layout = ScaleLayout::swizzled; },
                             "scales",
