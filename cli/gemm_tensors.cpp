@@ -89,7 +89,8 @@ GemmTensors::GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machin
       residual_(
           random_tensor(c.problem.c_dtype, {c.problem.l, c.problem.m, c.problem.n}, c.seed + 4)),
       c_(c.problem.c_dtype, {c.problem.l, c.problem.m, c.problem.n}),
-      machine_(machine) {
+      machine_(machine),
+      memory_(machine) {
   std::memset(c_.data(), kPoison, c_.bytes());
   if (c.scale_layout == ScaleLayout::swizzled) {
     a_.scales = swizzled(a_.scales);
@@ -100,16 +101,16 @@ GemmTensors::GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machin
            .sfb = b_.scales.view(),
            .c = c_.view(),
            .global_scale_b = b_.global_scale.view()};
-  device_ = {.a = upload(is_w4a4_ ? a_.codes : values_),
-             .b = upload(b_.codes),
-             .sfb = upload(b_.scales),
-             .c = upload(c_),
-             .global_scale_b = upload(b_.global_scale)};
+  device_ = {.a = memory_.upload(is_w4a4_ ? a_.codes : values_),
+             .b = memory_.upload(b_.codes),
+             .sfb = memory_.upload(b_.scales),
+             .c = memory_.upload(c_),
+             .global_scale_b = memory_.upload(b_.global_scale)};
   const auto add = [&](std::optional<ConstTensorView> GemmNvfp4Tensors::*field, bool is_given,
                        HostTensor& tensor) {
     if (is_given) {
       host_.*field = tensor.view();
-      device_.*field = upload(tensor);
+      device_.*field = memory_.upload(tensor);
     }
   };
   add(&GemmNvfp4Tensors::sfa, is_w4a4_, a_.scales);
@@ -141,11 +142,8 @@ Launch GemmTensors::launch(const KernelInfo& kernel) {
     };
   }
   const GemmNvfp4Tensors tensors = tensors_for(kernel);
-  Workspace workspace{.bytes = gemm_nvfp4_workspace_bytes(tensors, options(kernel))};
-  if (workspace.bytes > 0) {
-    memory_.push_back(machine_.allocate(workspace.bytes));
-    workspace.data = memory_.back().get();
-  }
+  const Workspace workspace =
+      memory_.workspace(gemm_nvfp4_workspace_bytes(tensors, options(kernel)));
   return [options = options(kernel), tensors, workspace](Stream stream) {
     gemm_nvfp4(tensors, options, workspace, stream);
   };
@@ -168,9 +166,8 @@ TensorView GemmTensors::packed_weight() {
   if (!packed_) {
     const GemmProblem& p = case_.problem;
     const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
-    memory_.push_back(machine_.allocate(static_cast<std::size_t>(p.l * row_tiles * row_bytes)));
-    packed_ = contiguous(memory_.back().get(), DType::u8, std::array{p.l, row_tiles, row_bytes},
-                         machine_.device());
+    packed_ = contiguous(memory_.allocate(static_cast<std::size_t>(p.l * row_tiles * row_bytes)),
+                         DType::u8, std::array{p.l, row_tiles, row_bytes}, machine_.device());
     machine_.run([this](Stream stream) {
       prepack_nvfp4_weight({.codes = device_.b, .scales = *device_.sfb, .packed = *packed_},
                            case_.scale_layout, stream);
@@ -183,8 +180,8 @@ TensorView GemmTensors::bf16_weight() {
   if (!bf16_) {
     const std::array shape{case_.problem.n, case_.problem.k};
     const std::int64_t bytes = shape[0] * shape[1] * std::int64_t{size_bytes(DType::bf16)};
-    memory_.push_back(machine_.allocate(static_cast<std::size_t>(bytes)));
-    bf16_ = contiguous(memory_.back().get(), DType::bf16, shape, machine_.device());
+    bf16_ = contiguous(memory_.allocate(static_cast<std::size_t>(bytes)), DType::bf16, shape,
+                       machine_.device());
     machine_.run([this](Stream stream) {
       dequantize_nvfp4(
           {.codes = as_matrix(device_.b), .scales = as_matrix(*device_.sfb), .out = *bf16_},
@@ -218,15 +215,6 @@ CheckResult GemmTensors::check(const KernelInfo& kernel) {
         fmt::format("the relative error is {:.2e}, must be at most {:.2e}", norms.rel_fro, limit);
   }
   return result;
-}
-
-TensorView GemmTensors::upload(HostTensor& tensor) {
-  memory_.push_back(machine_.allocate(tensor.bytes()));
-  machine_.upload(memory_.back().get(), tensor.data(), tensor.bytes());
-  TensorView view = tensor.view();
-  view.data = memory_.back().get();
-  view.device = machine_.device();
-  return view;
 }
 
 }  // namespace tilewright::cli

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "cli/check.hpp"
-#include "cli/machine.hpp"
+#include "cli/device_memory.hpp"
 #include "reference/host_tensor.hpp"
 #include "tilewright/gemm.hpp"
 #include "tilewright/registry.hpp"
@@ -62,7 +61,6 @@ class GemmTensors {
   GemmBf16Tensors bf16_tensors();
   TensorView packed_weight();
   TensorView bf16_weight();
-  TensorView upload(reference::HostTensor& tensor);
 
   GemmCase case_;
   bool is_w4a4_;
@@ -70,7 +68,7 @@ class GemmTensors {
   Nvfp4Operand b_;
   reference::HostTensor values_, bias_, residual_, c_;
   Machine& machine_;
-  std::vector<Memory> memory_;
+  DeviceMemory memory_;
   GemmNvfp4Tensors host_, device_;
   std::optional<TensorView> packed_, bf16_;  // once a kernel has asked for it
 };

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.hpp"
+#include "cli/device_memory.hpp"
 #include "cli/options.hpp"
 #include "cli/results.hpp"
 #include "reference/host_tensor.hpp"
@@ -44,6 +45,7 @@ class QuantizeRun {
                  .global_scale_kind = parse_global_scale_kind(a.global_scale_kind)},
         given_(a.global_scale),
         machine_(machine),
+        memory_(machine),
         x_(parse_dtype(a.run.dtype), {a.rows, a.columns}),
         codes_(DType::e2m1x2, {a.rows, a.columns / 2}),
         scales_(DType::e4m3, scale_shape(a.rows, a.columns / kBlock)),
@@ -52,17 +54,15 @@ class QuantizeRun {
     std::memset(codes_.data(), kPoison, codes_.bytes());
     std::memset(scales_.data(), kPoison, scales_.bytes());
     reference::store(global_scale_.view(), 0, given_.value_or(0.0f));
-    device_tensors_ = {.x = upload(x_), .codes = upload(codes_), .scales = upload(scales_)};
+    device_tensors_ = {.x = memory_.upload(x_),
+                       .codes = memory_.upload(codes_),
+                       .scales = memory_.upload(scales_)};
     if (given_) {
-      device_tensors_.global_scale = upload(global_scale_);
+      device_tensors_.global_scale = memory_.upload(global_scale_);
     } else {
-      device_tensors_.computed_global_scale = upload(global_scale_);
+      device_tensors_.computed_global_scale = memory_.upload(global_scale_);
     }
-    const std::size_t bytes = quantize_nvfp4_workspace_bytes(device_tensors_, options_);
-    if (bytes > 0) {
-      memory_.push_back(machine_.allocate(bytes));
-      workspace_ = {.data = memory_.back().get(), .bytes = bytes};
-    }
+    workspace_ = memory_.workspace(quantize_nvfp4_workspace_bytes(device_tensors_, options_));
   }
 
   // Bytes read and written: x once, or twice where the global scale is computed.
@@ -121,15 +121,6 @@ class QuantizeRun {
     return {shape[0], shape[1]};
   }
 
-  TensorView upload(HostTensor& tensor) {
-    memory_.push_back(machine_.allocate(tensor.bytes()));
-    machine_.upload(memory_.back().get(), tensor.data(), tensor.bytes());
-    TensorView view = tensor.view();
-    view.data = memory_.back().get();
-    view.device = machine_.device();
-    return view;
-  }
-
   static std::size_t equal_bytes(const HostTensor& actual,
                                  const std::vector<std::uint8_t>& expected) {
     std::size_t equal = 0;
@@ -156,8 +147,8 @@ class QuantizeRun {
   QuantizeNvfp4Options options_;
   std::optional<float> given_;
   Machine& machine_;
+  DeviceMemory memory_;
   HostTensor x_, codes_, scales_, global_scale_;
-  std::vector<Memory> memory_;
   QuantizeNvfp4Tensors device_tensors_;
   Workspace workspace_;
 };
