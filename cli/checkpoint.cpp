@@ -9,13 +9,13 @@
 
 #include "cli/commands.hpp"
 #include "cli/safetensors.hpp"
+#include "reference/nvfp4.hpp"
 
 namespace tilewright::cli {
 namespace {
 
 using reference::HostTensor;
-
-constexpr int kBlock = 16;
+using reference::kBlock;
 
 // A matrix as a batch of one.
 HostTensor as_batch(const HostTensor& matrix) {

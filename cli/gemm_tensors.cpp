@@ -7,14 +7,15 @@
 #include <cstring>
 
 #include "reference/gemm.hpp"
+#include "reference/nvfp4.hpp"
 #include "tilewright/nvfp4.hpp"
 
 namespace tilewright::cli {
 namespace {
 
 using reference::HostTensor;
+using reference::kBlock;
 
-constexpr int kBlock = 16;
 constexpr int kPoison = 0xFF;
 
 // (l, rows, columns), dense, as one matrix of all rows.

@@ -17,8 +17,8 @@ namespace tilewright::cli {
 namespace {
 
 using reference::HostTensor;
+using reference::kBlock;
 
-constexpr int kBlock = 16;
 constexpr int kPoison = 0xFF;
 
 struct QuantizeArguments {

@@ -10,7 +10,6 @@
 namespace tilewright::reference {
 namespace {
 
-constexpr int kBlock = 16;
 constexpr std::int64_t kLarge = 1 << 22;  // products that are worth a thread's start
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 

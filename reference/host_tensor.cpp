@@ -143,6 +143,10 @@ void store(const TensorView& tensor, std::int64_t offset, double value) {
       tensor.dtype == DType::fp16 ? float_to_fp16(single) : float_to_bf16(single);
 }
 
+bool same_bytes(const HostTensor& a, const HostTensor& b) {
+  return std::memcmp(a.data(), b.data(), a.bytes()) == 0;
+}
+
 bool gaps_hold(const HostTensor& tensor, std::byte filler) {
   HostTensor elements = tensor;  // 0 in the elements, 1 in the gaps
   std::memset(elements.data(), 1, elements.bytes());

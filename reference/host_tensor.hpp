@@ -40,6 +40,9 @@ double load(const ConstTensorView& tensor, std::int64_t offset);
 // Rounds to the tensor's dtype, to nearest even (integers: towards zero), and stores.
 void store(const TensorView& tensor, std::int64_t offset, double value);
 
+// Of tensors of one size, gaps included.
+bool same_bytes(const HostTensor& a, const HostTensor& b);
+
 // Are all bytes between the elements still `filler`?
 bool gaps_hold(const HostTensor& tensor, std::byte filler);
 

@@ -12,7 +12,6 @@ namespace tilewright::reference {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr int kBlock = 16;
 constexpr int kE4m3NaN = 127;
 
 // A sign, `exponent_bits` with their bias, `mantissa_bits`; no infinity.

@@ -10,6 +10,8 @@
 
 namespace tilewright::reference {
 
+inline constexpr int kBlock = 16;  // of NVFP4
+
 // The value of a code, 0 ... 15, and of a scale of dtype e4m3 or e8m0.
 double e2m1_value(int code);
 double scale_value(DType dtype, int bits);

@@ -73,7 +73,7 @@ TEST_P(AttentionGpu, LseIsOptional) {
   tensors.lse.reset();
   run(tensors, options);
   const HostTensors without = device.results();
-  EXPECT_EQ(std::memcmp(without.o.data(), with_lse.o.data(), with_lse.o.bytes()), 0);
+  EXPECT_TRUE(same_bytes(without.o, with_lse.o));
 }
 
 // The types of a graph's nodes.

@@ -75,10 +75,6 @@ class DeviceQuantize {
   DeviceBuffer workspace_;
 };
 
-bool same_bytes(const HostTensor& a, const HostTensor& b) {
-  return std::memcmp(a.data(), b.data(), a.bytes()) == 0;
-}
-
 void expect_same_bits(const Nvfp4HostSet& a, const Nvfp4HostSet& b) {
   EXPECT_TRUE(same_bytes(a.global_scale, b.global_scale));
   EXPECT_TRUE(same_bytes(a.scales, b.scales));

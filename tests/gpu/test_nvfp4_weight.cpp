@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -16,10 +15,6 @@ namespace {
 using reference::HostTensor;
 
 class Nvfp4WeightGpu : public HopperTest {};
-
-bool same_bytes(const HostTensor& a, const HostTensor& b) {
-  return std::memcmp(a.data(), b.data(), a.bytes()) == 0;
-}
 
 WeightSet<DeviceTensor> to_device(const WeightHostSet& host) {
   return {.codes = DeviceTensor(host.codes),

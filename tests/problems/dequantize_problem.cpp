@@ -78,7 +78,7 @@ void expect_right(const DequantizeProblem& p, const DequantizeHostSet& result) {
       reference::store(out, row * out.stride[0] + k, value);
     }
   }
-  EXPECT_EQ(std::memcmp(expected.data(), result.out.data(), expected.bytes()), 0);
+  EXPECT_TRUE(same_bytes(expected, result.out));
 }
 
 std::vector<DequantizeProblem> dequantize_problems() {

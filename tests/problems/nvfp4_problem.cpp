@@ -16,8 +16,7 @@ namespace tilewright::test {
 namespace {
 
 using reference::HostTensor;
-
-constexpr int kBlock = 16;
+using reference::kBlock;
 
 // A block's values, of one kind, so that its scale has something to do.
 class BlockMaker {
@@ -159,8 +158,8 @@ void expect_right(const Nvfp4Problem& p, const Nvfp4HostSet& result) {
           static_cast<std::byte>(expected.scales[static_cast<std::size_t>(row * blocks + block)]);
     }
   }
-  EXPECT_EQ(std::memcmp(scales.data(), result.scales.data(), scales.bytes()), 0);
-  EXPECT_EQ(std::memcmp(codes.data(), result.codes.data(), codes.bytes()), 0);
+  EXPECT_TRUE(same_bytes(scales, result.scales));
+  EXPECT_TRUE(same_bytes(codes, result.codes));
 }
 
 std::vector<Nvfp4Problem> nvfp4_problems() {

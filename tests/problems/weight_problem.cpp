@@ -13,8 +13,8 @@ namespace tilewright::test {
 namespace {
 
 using reference::HostTensor;
+using reference::kBlock;
 
-constexpr int kBlock = 16;
 constexpr int kTile = 64;
 constexpr int kTile_bytes = 2304;
 constexpr int kSign = 0x80;
@@ -183,9 +183,8 @@ void expect_unpacked(const WeightProblem& p, const WeightHostSet& original,
       }
     }
   }
-  EXPECT_EQ(std::memcmp(expected.codes.data(), unpacked.codes.data(), expected.codes.bytes()), 0);
-  EXPECT_EQ(std::memcmp(expected.scales.data(), unpacked.scales.data(), expected.scales.bytes()),
-            0);
+  EXPECT_TRUE(same_bytes(expected.codes, unpacked.codes));
+  EXPECT_TRUE(same_bytes(expected.scales, unpacked.scales));
 }
 
 std::vector<WeightProblem> weight_problems() {

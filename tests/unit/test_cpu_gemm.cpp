@@ -41,7 +41,7 @@ void expect_same_when_packed(GemmCase c) {
   const HostTensor expected = run(c, tensors);
   c.b_is_packed = true;
   const HostTensor result = run(c, packed_tensors);
-  EXPECT_EQ(std::memcmp(result.data(), expected.data(), expected.bytes()), 0);
+  EXPECT_TRUE(same_bytes(result, expected));
 }
 
 TEST(CpuGemm, APackedWeightChangesNothing) {
@@ -154,7 +154,7 @@ TEST(CpuGemm, ABatchMayShareItsWeight) {
   views.b.stride[0] = 0;
   views.sfb.reset();
   gemm_nvfp4(views, options_of(c));
-  EXPECT_EQ(std::memcmp(tensors.c.data(), of_codes.data(), of_codes.bytes()), 0);
+  EXPECT_TRUE(same_bytes(tensors.c, of_codes));
 }
 
 }  // namespace

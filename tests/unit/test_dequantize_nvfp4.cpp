@@ -42,8 +42,8 @@ TEST(DequantizeNvfp4, QuantizingAgainChangesNothing) {
                   .scales = second.scales.view(),
                   .global_scale = first.global_scale.view()},
                  options_of(problem));
-  EXPECT_EQ(std::memcmp(first.codes.data(), second.codes.data(), first.codes.bytes()), 0);
-  EXPECT_EQ(std::memcmp(first.scales.data(), second.scales.data(), first.scales.bytes()), 0);
+  EXPECT_TRUE(same_bytes(first.codes, second.codes));
+  EXPECT_TRUE(same_bytes(first.scales, second.scales));
 }
 
 TEST(ScaleLayout, EveryScaleHasAByteOfItsOwn) {

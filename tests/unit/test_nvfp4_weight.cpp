@@ -15,10 +15,6 @@ namespace {
 
 using reference::HostTensor;
 
-bool same_bytes(const HostTensor& a, const HostTensor& b) {
-  return std::memcmp(a.data(), b.data(), a.bytes()) == 0;
-}
-
 TEST(PackedWeight, EveryElementIsInItsPlace) {
   for (const WeightProblem& problem : weight_problems()) {
     SCOPED_TRACE(testing::Message() << problem);
