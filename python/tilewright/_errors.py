@@ -47,7 +47,7 @@ _CLASSES = {
 }
 
 # Where Python's name of an argument is not C++'s.
-_PYTHON_NAMES = {"o": "out", "scale": "softmax_scale", "window": "window_size"}
+_PYTHON_NAMES = {"o": "out", "c": "out", "scale": "softmax_scale", "window": "window_size"}
 
 
 def make(code: str, argument: str, message: str) -> Error:

@@ -45,7 +45,8 @@ def gemm_nvfp4(
              fp32, (1,) or one for each row; in the sense of quantize_nvfp4()'s global_scale_kind,
              here global_scale_a_kind and global_scale_b_kind. 1 when None
     bias     (n,), added to every row; residual ([l,] m, n), which may be out. Both of out's dtype
-    out      ([l,] m, n) bf16, fp16 or fp32; a new array of `dtype` when None
+    out      ([l,] m, n) bf16, fp16 or fp32; a new array of `dtype` when None. Shares no byte with
+             an input, but for a residual that is out
     n        the weight's rows, where a new array is wanted and b is packed: else nothing says them
     batch_invariant
              a row's bits do not depend on m, l or the other rows

@@ -115,3 +115,15 @@ def test_wrong_arguments(weight, wrong, exception, argument, message):
         tilewright.gemm_nvfp4(**(right | wrong))
     assert raised.value.argument == argument
     assert message in str(raised.value)
+
+
+def test_out_may_lie_between_the_rows_of_an_input_but_not_in_them(weight):
+    expected = tilewright.gemm_nvfp4(make(M, 2, "float16"), *weight, dtype="float16")
+    buffer = numpy.zeros((M, K + N), "float16")
+    a = buffer[:, :K]
+    a[:] = make(M, 2, "float16")
+    tilewright.gemm_nvfp4(a, *weight, out=buffer[:, K:])
+    assert (buffer[:, K:] == expected).all()
+    with pytest.raises(InvalidArgumentError) as raised:
+        tilewright.gemm_nvfp4(a, *weight, out=buffer[:, K - 1 : K - 1 + N])
+    assert str(raised.value) == "out: shares memory with a, must not overlap an input"
