@@ -21,7 +21,7 @@ namespace tilewright {
 //   lse  (B, H, Nq) fp32, natural log: lse = m + ln(l) with the scale included
 // The head dimension is contiguous (stride 1); every other stride is free, in elements. H is a
 // multiple of Hk: query head h reads key/value head h / (H / Hk). All sizes are at least 1. All
-// tensors live on one device. Outputs may not overlap each other or an input.
+// tensors live on one device. No output may share a byte with another one or with an input.
 //
 // sinks  (H) fp32: a logit for each query head that enters its rows' denominators like the score of
 //        one more key, whose value is 0. The LSE counts it.

@@ -2,9 +2,12 @@
 
 #include <array>
 #include <cmath>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/cuda_backend.hpp"
+#include "overlap.hpp"
 
 namespace tilewright {
 namespace {
@@ -149,6 +152,45 @@ void check_sinks(const AttentionTensors& t) {
   }
 }
 
+template <typename F>
+void for_each_input(const AttentionTensors& t, const F& f) {
+  f("q", t.q);
+  f("k", t.k);
+  f("v", t.v);
+  for (const auto& [name, input] : {std::pair("sinks", &t.sinks),
+                                    {"cu_seqlens_q", &t.cu_seqlens_q},
+                                    {"cu_seqlens_k", &t.cu_seqlens_k},
+                                    {"seqused_k", &t.seqused_k}}) {
+    if (*input) {
+      f(name, **input);
+    }
+  }
+}
+
+template <typename F>
+void for_each_output(const AttentionTensors& t, const F& f) {
+  f("o", t.o);
+  for (const auto& [name, output] :
+       {std::pair("lse", &t.lse), {"row_max", &t.row_max}, {"row_sum", &t.row_sum}}) {
+    if (*output) {
+      f(name, **output);
+    }
+  }
+}
+
+void check_outputs_are_apart(const AttentionTensors& t) {
+  for_each_output(t, [&](std::string_view argument, const ConstTensorView& output) {
+    const auto check = [&](std::string_view name, const ConstTensorView& other) {
+      if (name != argument && shares_bytes(output, other)) {
+        fail(std::string(argument), "shares memory with " + std::string(name) +
+                                        ", must not overlap an input or another output");
+      }
+    };
+    for_each_input(t, check);
+    for_each_output(t, check);
+  });
+}
+
 void check_at_least_0(const char* argument, const char* what, double value) {
   if (!(value >= 0 && std::isfinite(value))) {
     fail(argument,
@@ -218,6 +260,7 @@ void check_arguments(const AttentionTensors& tensors, const AttentionOptions& op
   check_no_overlap("o", tensors.o);
   check_statistics(tensors);
   check_sinks(tensors);
+  check_outputs_are_apart(tensors);
   check_options(options);
 }
 

@@ -26,6 +26,18 @@ void misplace(View& view, int bytes) {
   view.data = static_cast<Byte*>(view.data) + bytes;
 }
 
+// q and o side by side in the rows of one buffer.
+TEST(AttentionCall, OutputsMayLieInTheGapsOfInputs) {
+  Call call = plain_call();
+  TensorView rows = call.input(DType::bf16, {2, 5, 6, 96});
+  call.tensors.o = rows;
+  call.tensors.o.shape[3] = 32;
+  misplace(call.tensors.o, 128);
+  rows.shape[3] = 64;
+  call.tensors.q = rows;
+  EXPECT_NO_THROW(attention(call.tensors, call.options));
+}
+
 class BadArgument : public testing::TestWithParam<BadCall> {};
 
 TEST(AttentionCall, TheCallThatTheCasesSpoilIsRight) {
@@ -154,6 +166,18 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Call& c) { c.tensors.lse->stride[1] = 1; },
                 "lse",
                 {"must not overlap"}},
+        BadCall{"o_is_q",
+                [](Call& c) { c.tensors.o.data = const_cast<void*>(c.tensors.q.data); },
+                "o",
+                {"shares memory with q", "must not overlap an input or another output"}},
+        BadCall{"lse_in_the_sinks",
+                [](Call& c) { c.tensors.lse->data = const_cast<void*>(c.tensors.sinks->data); },
+                "lse",
+                {"shares memory with sinks"}},
+        BadCall{"lse_in_o",
+                [](Call& c) { c.tensors.lse->data = c.tensors.o.data; },
+                "o",
+                {"shares memory with lse"}},
         BadCall{"misaligned_q",
                 [](Call& c) { misplace(c.tensors.q, 1); },
                 "q",
