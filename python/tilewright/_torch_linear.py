@@ -38,8 +38,8 @@ class NVFP4Linear(torch.nn.Module):
     device, when it is loaded; state_dict() has it under the names, in the sense and with the global
     scale's shape in which it came. Until then it is zeros.
 
-    in_features is a multiple of 16. Where batch_invariant, a row of the result does not depend on
-    the other rows. No gradients are recorded.
+    in_features is a multiple of 16, and on a GPU out_features is, too. Where batch_invariant, a row
+    of the result does not depend on the other rows. No gradients are recorded.
     """
 
     def __init__(

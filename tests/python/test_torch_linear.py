@@ -13,7 +13,7 @@ import tilewright._torch_linear as torch_linear
 from tilewright.torch import NVFP4Linear
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-IN, OUT = 144, 72
+IN, OUT = 144, 80  # multiples of 16, as a GPU takes
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_cuda)])
@@ -21,10 +21,10 @@ def device(request):
     return request.param
 
 
-def checkpoint(kind, bias=True, seed=0):
+def checkpoint(kind, bias=True, seed=0, rows=OUT):
     """A layer's tensors, and what it computes with in float64: (tensors, weight, bias)."""
     generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(OUT, IN, generator=generator)
+    values = torch.randn(rows, IN, generator=generator)
     codes, scales, global_scale = tilewright.quantize_nvfp4(values, global_scale_kind=kind)
     weight = tilewright.dequantize_nvfp4(codes, scales, global_scale, global_scale_kind=kind)
     if kind == "decode":
@@ -36,7 +36,7 @@ def checkpoint(kind, bias=True, seed=0):
             "weight_global_scale": global_scale,
         }
     if bias:
-        tensors["bias"] = torch.randn(OUT, generator=generator).bfloat16()
+        tensors["bias"] = torch.randn(rows, generator=generator).bfloat16()
     return tensors, weight.double(), tensors["bias"].double() if bias else 0.0
 
 
@@ -46,11 +46,18 @@ def on(device, tensors):
 
 def assert_is_right(layer, x, weight, added):
     out = layer(x)
-    assert out.dtype is x.dtype and out.shape == (*x.shape[:-1], OUT) and out.device == x.device
+    assert out.dtype is x.dtype and out.shape == (*x.shape[:-1], len(weight)) and out.device == x.device
     expected = x.cpu().double() @ weight.T + added
     rounding = 2**-8 if x.dtype is torch.bfloat16 else 2**-11
     difference = out.cpu().double() - expected
     assert torch.linalg.norm(difference) < rounding * torch.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+def test_any_number_of_outputs_on_the_cpu(rows):
+    tensors, weight, added = checkpoint("decode", rows=rows)
+    layer = NVFP4Linear.from_tensors(tensors)
+    assert_is_right(layer, torch.randn(5, IN).bfloat16(), weight, added)
 
 
 @pytest.mark.parametrize("kind", ["decode", "encode"])
@@ -165,19 +172,19 @@ def test_a_layer_without_memory_takes_the_tensors_device(device):
         (lambda t: t.update(zero_point=torch.zeros(1)), 'Unexpected key.*"zero_point"'),
         (
             lambda t: t.update(weight=torch.zeros(OUT, IN)),
-            r"weight: is .*float32 of shape \(72, 144\), must be .*uint8 of shape \(72, 72\)",
+            r"weight: is .*float32 of shape \(80, 144\), must be .*uint8 of shape \(80, 72\)",
         ),
         (
             lambda t: t.update(weight_scale=t["weight_scale"][:, :8]),
-            r"weight_scale: is .* of shape \(72, 8\), must be .* of shape \(72, 9\)",
+            r"weight_scale: is .* of shape \(80, 8\), must be .* of shape \(80, 9\)",
         ),
         (
             lambda t: t.update(weight_scale_2=torch.ones(2)),
-            r"weight_scale_2: is .* \(2,\), must be .* \(\) or \(1,\) or \(72,\) or \(72, 1\)",
+            r"weight_scale_2: is .* \(2,\), must be .* \(\) or \(1,\) or \(80,\) or \(80, 1\)",
         ),
         (
             lambda t: t.update(weight_scale_2=torch.ones(1, OUT)),
-            r"weight_scale_2: is .* of shape \(1, 72\), must be",
+            r"weight_scale_2: is .* of shape \(1, 80\), must be",
         ),
     ],
 )
