@@ -111,6 +111,7 @@ struct AttentionProblem {
   bool sinks = false;
   bool packed = false;          // cu_seqlens_q, cu_seqlens_k or seqused_k
   bool packed_queries = false;  // cu_seqlens_q
+  bool packed_keys = false;     // cu_seqlens_k
   bool unnormalized = false;
   bool batch_invariant = false;
 

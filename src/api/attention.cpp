@@ -36,6 +36,7 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .sinks = t.sinks.has_value(),
           .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,
           .packed_queries = t.cu_seqlens_q.has_value(),
+          .packed_keys = t.cu_seqlens_k.has_value(),
           .unnormalized = t.row_max.has_value(),
           .batch_invariant = options.batch_invariant};
 }

@@ -128,6 +128,13 @@ TEST(FlashPlan, KeysAreCutWhereSmsWouldIdle) {
   EXPECT_EQ(plan.split_len % kFlashChoices[plan.choice].bc, 0);
   EXPECT_GE(static_cast<std::int64_t>(plan.splits) * plan.split_len, decode.kv_len);
   EXPECT_LT(static_cast<std::int64_t>(plan.splits - 1) * plan.split_len, decode.kv_len);
+
+  AttentionProblem used_lengths = decode;
+  used_lengths.packed = true;
+  EXPECT_EQ(plan_flash(used_lengths, kSms).splits, plan.splits);
+  AttentionProblem packed_keys = used_lengths;
+  packed_keys.packed_keys = true;
+  EXPECT_EQ(plan_flash(packed_keys, kSms).splits, 1);
 }
 
 TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {

@@ -62,18 +62,23 @@ TEST_P(AttentionGpu, FeatureProblems) {
 }
 
 TEST_P(AttentionGpu, LseIsOptional) {
-  const Problem problem{.q_len = 70, .kv_len = 90, .head_dim = 64};
-  DeviceProblem device(problem);
-  const AttentionOptions options = options_of(problem, GetParam());
-  run(device.views(), options);
-  const HostTensors with_lse = device.results();
+  for (const int head_dim : {64, 96, 128, 192, 256}) {
+    const Problem problem{.q_len = 70, .kv_len = 90, .head_dim = head_dim};
+    if (!takes(problem)) {
+      continue;
+    }
+    DeviceProblem device(problem);
+    const AttentionOptions options = options_of(problem, GetParam());
+    run(device.views(), options);
+    const HostTensors with_lse = device.results();
 
-  device.reset_outputs();
-  AttentionTensors tensors = device.views();
-  tensors.lse.reset();
-  run(tensors, options);
-  const HostTensors without = device.results();
-  EXPECT_TRUE(same_bytes(without.o, with_lse.o));
+    device.reset_outputs();
+    AttentionTensors tensors = device.views();
+    tensors.lse.reset();
+    run(tensors, options);
+    const HostTensors without = device.results();
+    EXPECT_TRUE(same_bytes(without.o, with_lse.o));
+  }
 }
 
 // The types of a graph's nodes.

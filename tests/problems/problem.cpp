@@ -236,6 +236,7 @@ AttentionProblem constraints_of(const Problem& p) {
           .sinks = p.sinks,
           .packed = !p.q_lens.empty() || !p.kv_lens.empty() || !p.used_kv.empty(),
           .packed_queries = !p.q_lens.empty(),
+          .packed_keys = !p.kv_lens.empty(),
           .unnormalized = p.unnormalized,
           .batch_invariant = p.batch_invariant};
 }

@@ -170,6 +170,9 @@ std::vector<Problem> feature_problems() {
     p.q_lens.clear();
     p.kv_lens.clear();
     p.used_kv.clear();
+    if (i % 3 == 0) {
+      p.used_kv.push_back(static_cast<int>(pick(0, p.kv_len)));
+    }
     problems.push_back(p);
   }
   return problems;

@@ -35,6 +35,7 @@ AttentionProblem problem_of(const AttentionParams& p) {
           .sinks = p.sinks != nullptr,
           .packed = p.cu_seqlens_q || p.cu_seqlens_k || p.seqused_k,
           .packed_queries = p.cu_seqlens_q != nullptr,
+          .packed_keys = p.cu_seqlens_k != nullptr,
           .unnormalized = p.row_max != nullptr,
           .batch_invariant = p.batch_invariant};
 }

@@ -107,7 +107,8 @@ FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> row)
   const std::int64_t tiles = row_tiles(p, shape.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;
   plan.split_len = static_cast<int>(p.kv_len);
-  if (!p.packed && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&
+  const bool is_dense = !p.packed_queries && !p.packed_keys;
+  if (is_dense && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&
       p.kv_len >= 2 * kMinSplit_len) {
     const std::int64_t wanted = std::min(sms / tiles, kMaxSplits);
     const std::int64_t length = std::max(ceil_div(p.kv_len, wanted), kMinSplit_len);
