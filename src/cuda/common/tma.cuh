@@ -78,12 +78,6 @@ struct RingPosition {
       phase ^= 1;
     }
   }
-
-  __device__ void advance(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      advance();
-    }
-  }
 };
 
 // The barriers of a ring of kStages buffers between one loading thread and many computing warps.
@@ -120,6 +114,14 @@ struct TmaRing {
   }
 
   __device__ void wait(const RingPosition<kStages>& at) { full[at.stage].wait(at.phase); }
+
+  // By a warp that wants nothing of what is there. It waits all the same, all of it before one lane
+  // leaves: otherwise it could leave a stage twice before others have left it once.
+  __device__ void skip(const RingPosition<kStages>& at) {
+    wait(at);
+    __syncwarp();
+    release(at);
+  }
 
   __device__ void release(const RingPosition<kStages>& at) {
     const int lane = threadIdx.x % 32;

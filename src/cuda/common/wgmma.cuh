@@ -7,13 +7,16 @@
 
 namespace tilewright::cuda {
 
-// Issues C (+)= A B over all steps of K and returns at once; A from SMEM or registers, B from SMEM,
-// C in registers. Nobody may touch C, or A's registers, before wgmma_wait. `kAccumulate` false
-// overwrites C.
-template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
+// Issues C (+)= A B over all steps of K, or the first of kParts equal parts of them, and returns at
+// once; A from SMEM or registers, B from SMEM, C in registers. Nobody may touch C, or A's
+// registers, before wgmma_wait. `kAccumulate` false overwrites C.
+template <bool kAccumulate, int kParts = 1, typename TiledMma, typename TensorA, typename TensorB,
+          typename TensorC>
 __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, const TensorB& tB,
                                             TensorC& tC) {
   using namespace cute;
+  constexpr int kSteps = decltype(size<2>(tA))::value;
+  static_assert(kSteps % kParts == 0);
   constexpr bool kAInRegisters =
       !is_base_of_v<GMMA::DescriptorIterator, typename TensorA::iterator>;
   if constexpr (kAInRegisters) {
@@ -23,7 +26,7 @@ __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, con
   warpgroup_arrive();
   mma.accumulate_ = kAccumulate ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
 #pragma unroll
-  for (int k = 0; k < size<2>(tA); ++k) {
+  for (int k = 0; k < kSteps / kParts; ++k) {
     gemm(mma, tA(_, _, k), tB(_, _, k), tC);
     mma.accumulate_ = GMMA::ScaleOut::One;
   }

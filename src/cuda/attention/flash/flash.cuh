@@ -4,7 +4,8 @@
 // ahead into the next tile while the consumers finish this one, and its stores lag behind.
 // Everything that an inference engine asks of attention is decided tile by tile at run time: masks,
 // soft cap, sinks, packed sequences, parts of the keys, normalised or not. Most tiles of keys are
-// plain; their step has none of it.
+// plain; their step has none of it. So are most problems; their kernel has none of it (plain.cuh).
+// A consumer passes over key tiles that its rows do not see.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     choices.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
@@ -27,7 +28,9 @@
 #include "cuda/attention/flash/cap_and_mask.cuh"
 #include "cuda/attention/flash/choices.hpp"
 #include "cuda/attention/flash/lazy_softmax.cuh"
+#include "cuda/attention/flash/plain.cuh"
 #include "cuda/attention/flash/store_rows.cuh"
+#include "cuda/attention/flash/turns.cuh"
 #include "cuda/attention/flash/work.cuh"
 #include "cuda/attention/warp_roles.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
@@ -54,12 +57,15 @@ struct Shape {
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
 
   // As many slots for O as there is room for: one for each consumer, or one.
+  static constexpr int kMost_bytes = 227 * 1024;    // that a block can have
+  static constexpr int kBarriers_bytes = 2 * 1024;  // 1 KB at most behind O, and at the end
   static constexpr int kRoom_bytes =
-      226 * 1024 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
+      kMost_bytes - kBarriers_bytes -
+      2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
   static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
   static_assert(kRoom_bytes >= kSlots * kSlot_bytes);
-  using Output = OutputRing<Element, Tiles, kSlots>;
+  using Output = OutputSlots<Element, Tiles, kConsumers, kSlots>;
 };
 
 template <int kIndex, typename Element>
@@ -81,15 +87,17 @@ struct TensorMaps {
   CUtensorMap q, k, v, o;
 };
 
-// Are there values in key tile j that no query of the sequence sees?
-template <FlashChoice C>
+// Are there values in key tile j that no query of the sequence sees? In a plain problem and where
+// clusters share tiles there are none.
+template <FlashChoice C, bool kIsPlain>
 __device__ bool has_unseen(const FlashTile& tile, int j) {
-  return C.cluster == 1 && (tile.seen_first > j * C.bc || tile.seen_end < (j + 1) * C.bc);
+  return C.cluster == 1 && !kIsPlain &&
+         (tile.seen_first > j * C.bc || tile.seen_end < (j + 1) * C.bc);
 }
 
 // One thread asks for everything that the consumers will read, in the order in which they will: V a
 // tile later than K.
-template <int kIndex, typename Element>
+template <int kIndex, typename Element, bool kIsPlain>
 __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& maps) {
   using S = Shape<kIndex, Element>;
   constexpr FlashChoice C = S::C;
@@ -105,7 +113,7 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
   };
   const auto load_v = [&](const FlashTile& tile, int j) {
     TmaBarrier& full =
-        has_unseen<C>(tile, j) ? shared.uncleared[at_v.stage] : shared.v.full[at_v.stage];
+        has_unseen<C, kIsPlain>(tile, j) ? shared.uncleared[at_v.stage] : shared.v.full[at_v.stage];
     shared.v.acquire(at_v, full, sizeof(shared.sV[0]));
     tma_load_shared_tile<C.cluster, C.bc, C.value_dim, kBox>(
         maps.v, full, shared.sV[at_v.stage], tile.kv_start + j * C.bc, tile.kv_head, tile.kv_batch);
@@ -212,7 +220,7 @@ __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
       break;
     }
     for (int j = tile.kv_end - 1; j >= tile.kv_first; --j) {
-      if (has_unseen<C>(tile, j)) {
+      if (has_unseen<C, false>(tile, j)) {
         shared.uncleared[at.stage].wait(phases >> at.stage & 1);
         phases ^= 1u << at.stage;
         const int first = tile.seen_first - j * C.bc;
@@ -244,57 +252,25 @@ __device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionPar
                       const CUtensorMap& map) {
   using S = Shape<kIndex, Element>;
   TileRing::Position at_tile;
-  typename S::Output::Position at;
+  RingPosition<1> at;
   while (true) {
     const FlashTile& tile = shared.tiles.wait(at_tile);
     if (tile.is_end) {
       break;
     }
-    for (int consumer = 0; goes_by_tma<S::C.br()>(p, tile) && consumer < S::kConsumers;
-         ++consumer) {
-      shared.output.full[at.stage].wait(at.phase);
-      tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
-          map, shared.output.sO[at.stage], tile.q_start + tile.row0 + consumer * kWarpgroupRows,
-          tile.head, tile.batch);
-      shared.output.empty[at.stage].arrive();
+    if (goes_by_tma<S::C.br()>(p, tile)) {
+      for (int consumer = 0; consumer < S::kConsumers; ++consumer) {
+        tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
+            map, shared.output.wait(consumer, at),
+            tile.q_start + tile.row0 + consumer * kWarpgroupRows, tile.head, tile.batch);
+        shared.output.release(consumer);
+      }
       at.advance();
     }
     shared.tiles.release(at_tile);
     at_tile.advance();
   }
 }
-
-// Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
-// one before it arrives. A consumer alone needs none.
-template <int kConsumers>
-struct Turns {
-  static constexpr std::uint32_t kFirstBarrier = 1;
-  static constexpr int kThreads = 2 * kWarpgroupThreads;
-  int consumer;
-
-  __device__ void wait() const {
-    if constexpr (kConsumers > 1) {
-      cutlass::arch::NamedBarrier::sync(kThreads, kFirstBarrier + consumer);
-    }
-  }
-  __device__ void pass() const {
-    if constexpr (kConsumers > 1) {
-      cutlass::arch::NamedBarrier::arrive(kThreads, kFirstBarrier + (consumer + 1) % kConsumers);
-    }
-  }
-
-  // Before the first tile and after the last.
-  __device__ void begin() const {
-    if (consumer == kConsumers - 1) {
-      pass();
-    }
-  }
-  __device__ void end() const {
-    if (consumer == 0) {
-      wait();
-    }
-  }
-};
 
 // One warpgroup's 64 rows of tile after tile.
 template <int kIndex, typename Element>
@@ -305,6 +281,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
   constexpr int kBc = S::C.bc;
+  constexpr int kParts = kBc == 128 ? 2 : 1;  // of a last tile: the others' are not cut
   const int thread = threadIdx.x % kWarpgroupThreads;
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
@@ -325,9 +302,8 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   const Turns<S::kConsumers> turns{consumer};
   typename S::Position at;
   RingPosition<1> at_q;
-  typename S::Output::Position at_o;
+  RingPosition<1> at_o;
   TileRing::Position at_tile;
-  at_o.advance(consumer);
   turns.begin();
 
   while (true) {
@@ -337,24 +313,36 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     }
     const int row0 = tile.row0 + consumer * kWarpgroupRows;
     const int first = tile.kv_first;
-    const int full_first = tile.full_first;
-    const int full_end = tile.full_end;
+    const SeenTiles seen(p, tile, row0, kWarpgroupRows, kBc);
+    // P of the last tile's second half is 0 where none of the rows sees it: where causal, for every
+    // other consumer.
+    bool is_half = kParts == 2 && seen.last_len <= kBc / 2;  // until that P V is issued
     int j = tile.kv_end - 1;
     LazyRows<kRows> rows;
     float factor[kRows];
 
-    const auto is_plain = [&](int key_tile) {
-      return key_tile >= full_first && key_tile < full_end && p.softcap == 0.0f;
+    const auto takes_plain_step = [&](int key_tile) {
+      return key_tile >= seen.lazy_first && key_tile < seen.lazy_end && p.softcap == 0.0f;
     };
     const auto cap_and_mask = [&] {
       if (p.softcap > 0.0f) {
         cap(rS, p.scale, p.softcap);
       }
-      if (j >= full_end || j < full_first) {
+      if (j >= seen.lazy_end || j < seen.lazy_first) {
         const Visible keys(p, tile.q_len, tile.kv_len);
         mask_outside(
             rS, cS, [&](int row) { return keys.first(row0 + row) - j * kBc; },
             [&](int row) { return keys.end(row0 + row) - j * kBc; });
+      }
+    };
+
+    const auto issue_pv = [&](const typename S::Position& at_v) {
+      const Tensor V = tOrV(_, _, _, at_v.stage);
+      if (kParts == 2 && is_half) {
+        wgmma_issue<true, kParts>(MmaPv{}, tOrP, V, tOrO);
+        is_half = false;
+      } else {
+        wgmma_issue<true>(MmaPv{}, tOrP, V, tOrO);
       }
     };
 
@@ -367,6 +355,13 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     if (j >= first) {
       // P of the last tile.
       shared.q[consumer].wait(at_q);
+#pragma unroll 1
+      for (; j >= seen.end; --j) {  // other consumers' rows see these
+        turns.skip();
+        shared.k.skip(at);
+        shared.v.skip(at);
+        at.advance();
+      }
       shared.k.wait(at);
       wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
       clear(tOrO);
@@ -386,7 +381,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         shared.k.wait(at);
         wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
         shared.v.wait(at_v);
-        wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
+        issue_pv(at_v);
         turns.pass();
         wgmma_wait<1>(tSrS);
         shared.k.release(at);
@@ -407,11 +402,11 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         return moved;
       };
       while (j > first) {
-        while (j > first && !is_plain(j - 1)) {
+        while (j > first && !takes_plain_step(j - 1)) {
           step(false_type{});
         }
         bool moved = false;
-        while (!moved && j > first && is_plain(j - 1)) {
+        while (!moved && j > first && takes_plain_step(j - 1)) {
           moved = step(true_type{});
         }
         if (moved) {  // seldom, and so not in the loop
@@ -419,7 +414,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         }
       }
       shared.v.wait(at);
-      wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at.stage), tOrO);
+      issue_pv(at);
     } else {
       clear(tOrO);
     }
@@ -431,10 +426,13 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       at_q.advance();
     }
     scale_rows(rO, factor);
-    const bool by_tma = goes_by_tma<S::C.br()>(p, tile);
-    if (__all_sync(0xffffffffu, by_tma)) {
-      shared.output.put(tOrO, at_o);
-      at_o.advance(S::kConsumers);
+    bool by_tma = goes_by_tma<S::C.br()>(p, tile);
+    if (p.cu_seqlens_q != nullptr) {  // else it depends on the problem alone. A warp's lanes agree:
+      by_tma = __all_sync(0xffffffffu, by_tma);  // the vote tells the compiler
+    }
+    if (by_tma) {
+      shared.output.put(tOrO, consumer, at_o);
+      at_o.advance();
     } else {
       store_rows<Element, MmaPv>(p, tile, row0, rO, cO);
     }
@@ -445,16 +443,26 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   turns.end();
 }
 
-template <int kIndex, typename Element>
+template <int kIndex, typename Element, bool kIsPlain>
 __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
-    flash(const __grid_constant__ AttentionParams p, const __grid_constant__ TensorMaps maps,
+    flash(const __grid_constant__ AttentionParams params, const __grid_constant__ TensorMaps maps,
           const __grid_constant__ FlashSchedule schedule) {
+  decltype(auto) p = with_constants<kIsPlain>(params);
   using S = Shape<kIndex, Element>;
   constexpr bool kIsCluster = S::C.cluster > 1;
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<kIndex, Element>*>(smem);
-  const bool may_clear = p.cu_seqlens_k || p.seqused_k || p.window_left < p.kv_len;
+  static_assert(sizeof(shared) <= S::kMost_bytes);
+  const bool may_clear = !kIsPlain && (p.cu_seqlens_k || p.seqused_k || p.window_left < p.kv_len);
 
+  if (threadIdx.x == 32) {  // not the thread that is busy with barriers
+    prefetch_tma_descriptor(&maps.k);
+    prefetch_tma_descriptor(&maps.q);
+    prefetch_tma_descriptor(&maps.v);
+    if (p.row_max == nullptr) {
+      prefetch_tma_descriptor(&maps.o);
+    }
+  }
   if (threadIdx.x == 0) {
     for (TmaRing<1>& ring : shared.q) {
       ring.init(kWarpgroupThreads / 32);
@@ -474,7 +482,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
   run_roles<S::kConsumers>(
       [&](int warp) {
         if (warp == 0 && threadIdx.x == 0) {
-          load<kIndex, Element>(shared, maps);
+          load<kIndex, Element, kIsPlain>(shared, maps);
         } else if (warp == 1) {
           schedule_tiles<kIndex, Element>(shared, p, schedule);
         } else if (warp == 2 && may_clear) {

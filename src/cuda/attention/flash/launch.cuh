@@ -12,7 +12,7 @@
 namespace tilewright::cuda {
 namespace flash {
 
-template <int kIndex, typename Element>
+template <int kIndex, typename Element, bool kIsPlain>
 void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
                   Stream stream) {
   using S = Shape<kIndex, Element>;
@@ -49,10 +49,11 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
   const int grid = std::min(most, sms / C.cluster) * C.cluster;
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
   if constexpr (C.cluster == 1) {
-    launch<flash<kIndex, Element>>(grid, S::kThreads, kSmem_bytes, stream, p, maps, schedule);
+    launch<flash<kIndex, Element, kIsPlain>>(grid, S::kThreads, kSmem_bytes, stream, p, maps,
+                                             schedule);
   } else {
-    launch_clusters<flash<kIndex, Element>>(C.cluster, grid, S::kThreads, kSmem_bytes, stream, p,
-                                            maps, schedule);
+    launch_clusters<flash<kIndex, Element, kIsPlain>>(C.cluster, grid, S::kThreads, kSmem_bytes,
+                                                      stream, p, maps, schedule);
   }
 }
 
@@ -61,12 +62,18 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
 template <int kIndex>
 void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
                          Stream stream) {
+  const auto launch_as = [&](auto element) {
+    using Element = decltype(element);
+    const auto launch_it = is_plain(p) ? flash::launch_shape<kIndex, Element, true>
+                                       : flash::launch_shape<kIndex, Element, false>;
+    launch_it(p, plan, ticket, sms, stream);
+  };
   if constexpr (kFlashChoices[kIndex].takes_fp16) {
     if (p.dtype == DType::fp16) {
-      return flash::launch_shape<kIndex, cute::half_t>(p, plan, ticket, sms, stream);
+      return launch_as(cute::half_t{});
     }
   }
-  flash::launch_shape<kIndex, cute::bfloat16_t>(p, plan, ticket, sms, stream);
+  launch_as(cute::bfloat16_t{});
 }
 
 }  // namespace tilewright::cuda

@@ -28,7 +28,7 @@ struct Visible {
 };
 
 // A tile of query rows of one head, against its key tiles [kv_first, kv_end), taken from the last
-// to the first. Those in [full_first, full_end) are seen whole by every row.
+// to the first.
 struct FlashTile {
   int batch;      // of q
   int out_batch;  // of o and the row statistics: they count parts of the keys as batches, too
@@ -42,11 +42,31 @@ struct FlashTile {
   int kv_len;
   int kv_first;
   int kv_end;
-  int full_first;
-  int full_end;
   int seen_first;  // keys outside [seen_first, seen_end) are seen by no query of the sequence, and
   int seen_end;    // their values may be NaN
   bool is_end;     // there are no more tiles
+};
+
+// What a consumer's rows, from row0 on, see of a tile's key tiles.
+struct SeenTiles {
+  int end;         // none of them sees key tiles from here on
+  int last_len;    // keys that they see of the last one
+  int lazy_first;  // those in [lazy_first, lazy_end) are seen whole by every row, and do not follow
+  int lazy_end;    // a tile with so few keys that most rows' references would move
+
+  __device__ SeenTiles(const AttentionParams& p, const FlashTile& tile, int row0, int rows,
+                       int bc) {
+    const Visible keys(p, tile.q_len, tile.kv_len);
+    const int seen_by_first = keys.end(row0);
+    const int seen_by_last = keys.end(row0 + rows - 1);
+    end = min(max(ceil_div(seen_by_last, bc), tile.kv_first + 1), tile.kv_end);
+    last_len = seen_by_last - (end - 1) * bc;
+    lazy_first = ceil_div(keys.first(row0 + rows - 1), bc);
+    lazy_end = seen_by_first / bc;
+    const bool begins_with_few =
+        !p.causal && lazy_end < end && 2 * (seen_by_first - lazy_end * bc) < bc;
+    lazy_end -= begins_with_few;
+  }
 };
 
 // The order in which tiles are taken: by heads of all sequences, `section` of them at a time;
@@ -89,8 +109,6 @@ __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, con
   const int kv_first = max(keys.first(row0) / shape.bc, part_first);
   tile.kv_first = kv_first;
   tile.kv_end = max(s.splits > 1 ? min(end, part_first + s.split_tiles) : end, kv_first);
-  tile.full_end = keys.end(row0) / shape.bc;
-  tile.full_first = ceil_div(keys.first(last_row), shape.bc);
   tile.seen_first = keys.first(0);
   tile.seen_end = starts || p.seqused_k ? kv_len : kNoLimit;  // beyond p.kv_len, TMA reads zeros
 }
@@ -190,7 +208,8 @@ class PackedTiles {
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
 };
 
-// A launch has at most 2^28 rows, and no more tiles than rows.
+// A launch has at most 2^28 rows. Unsplit it has no more tiles than rows; where tiles are split, no
+// more than SMs a sequence, or in all.
 inline constexpr int kTicketCountBits = 28;
 
 // Tickets: numbers from gridDim.x on that no two blocks of a launch get. The word holds the
