@@ -213,7 +213,7 @@ CheckResult GemmTensors::check(const KernelInfo& kernel) {
     result.failure = "NaN or infinities stand in other places than they must";
   } else if (!(norms.rel_fro <= limit)) {
     result.failure =
-        fmt::format("the relative error is {:.2e}, must be at most {:.2e}", norms.rel_fro, limit);
+        fmt::format("the relative error is {:.4e}, must be at most {:.4e}", norms.rel_fro, limit);
   }
   return result;
 }

@@ -19,11 +19,15 @@ from tilewright.bench.gemm import GemmCase, cases
 from tilewright.bench.machine import CpuMachine
 from tilewright.bench.race import Rules, race, warm_up
 from tilewright.bench.tensors import to_bytes, to_float64
-from tilewright.bench.timing import CudaTimer, Rotation, copies_to_rotate
+from tilewright.bench.timing import CpuTimer, CudaTimer, Rotation, copies_to_rotate
 
 SMALL = ["gemm", "--device=cpu", "--shapes", "48x64", "32x128", "--m=1,5", "--gap=0"]
 SMALL += ["--samples=2", "--peers=none", "--check"]
 CASE = GemmCase(m=3, n=32, k=64, dtype="bf16", w4a4=False, batch_invariant=False, device="cpu")
+
+
+def is_right(inputs, output):
+    return CASE.errors(inputs, output)[0] <= CASE.error_limit(inputs, is_ours=True)
 
 
 @pytest.mark.parametrize("options", [[], ["--dtype=fp16"], ["--w4a4"], ["--batch-invariant"]])
@@ -110,10 +114,38 @@ def test_an_error_in_a_corner_is_seen(place):
     inputs = CASE.make_inputs(0)
     (packed,) = inputs.packed_weights[0]
     out = tilewright.gemm_nvfp4(inputs.a, packed, global_scale_b=inputs.global_scale, n=32)
-    assert CASE.errors(inputs, out)[0] < CASE.error_limit
+    assert is_right(inputs, out)
     out[place] += 50
     assert CASE.errors(inputs, out)[0] > 0.1
-    assert not CASE.errors(inputs, inputs.new_output())[0] <= CASE.error_limit
+    assert not is_right(inputs, inputs.new_output())
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("fp16", "float16"), ("bf16", "bfloat16")])
+@pytest.mark.parametrize("scale", [1, 2.0**-26])  # which makes FP16's subnormal
+def test_rounding_is_to_nearest_even(dtype, name, scale):
+    pytest.importorskip("ml_dtypes")
+    values = numpy.arange(-5000, 5000) * scale  # with all the ties
+    expected = values.astype(name).astype(float)
+    numpy.testing.assert_array_equal(gemm_oracle._rounded(values, dtype), expected)
+
+
+@pytest.mark.parametrize(("dtype", "peer_limit"), [("bf16", 5e-3), ("fp16", 7e-4)])
+def test_what_ours_and_what_peers_may_add_to_the_rounding(dtype, peer_limit):
+    case = dataclasses.replace(CASE, dtype=dtype)
+    inputs = case.make_inputs(0)
+    exact = inputs.expected.values
+    rounded = gemm_oracle._rounded(exact, dtype)
+    error = case.errors(inputs, rounded)[0]
+    near, far = (exact + (rounded - exact) * (1 + more / error) for more in (0.9e-6, 1.1e-6))
+    results = {"tilewright/a": rounded, "tilewright/b": near, "tilewright/c": far, "peer": far}
+    peers = [
+        Scripted(name, call=lambda _, result=result: result) for name, result in results.items()
+    ]
+    rules = Rules(samples=1, gap_s=0, max_seconds=5, check=True, seed=0)
+    entrants = race(peers, case, CpuTimer(), CpuMachine(), rules)
+    assert [entrant.failed for entrant in entrants] == [False, False, True, False]
+    limits = [error + 1e-6] * 3 + [peer_limit]
+    assert [entrant.error_limit for entrant in entrants] == pytest.approx(limits, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +295,7 @@ def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
     product = tilewright.gemm_nvfp4
     monkeypatch.setattr(tilewright, "gemm_nvfp4", multiply)
     inputs = CASE.make_inputs(0)
-    assert CASE.errors(inputs, named[1].prepare(CASE, inputs)())[0] < CASE.error_limit
+    assert is_right(inputs, named[1].prepare(CASE, inputs)())
     assert kernels == ["nvfp4/1"]
 
 
@@ -280,7 +312,7 @@ def test_a_step_is_given_the_dequantised_weight(monkeypatch):
     if not isinstance(inputs.a, numpy.ndarray):
         inputs.a = inputs.a.float().numpy()
         inputs.new_output = lambda: numpy.full((CASE.m, CASE.n), numpy.nan, numpy.float32)
-    assert CASE.errors(inputs, step.prepare(CASE, inputs)())[0] < CASE.error_limit
+    assert is_right(inputs, step.prepare(CASE, inputs)())
 
 
 def test_a_problem_that_a_kernel_does_not_take_has_its_reason():

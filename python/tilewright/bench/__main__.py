@@ -102,7 +102,9 @@ def report_failures(entrants: list[Entrant], case: Any) -> int:
     for entrant in failures:
         name = entrant.peer.name.removeprefix(f"{peers.OURS}/")
         ours, others = (name, "none") if entrant.peer.is_ours else ("none", name)
-        what = entrant.reason or f"relative error {entrant.errors[0]:.3g}"
+        what = entrant.reason or (
+            f"relative error {entrant.errors[0]:.5g}, must be at most {entrant.error_limit:.5g}"
+        )
         print(
             f"FAILED {entrant.peer.name}: {what}\n  reproduce: python -m tilewright.bench "
             f"{case.arguments()} --kernels {ours} --peers {others} --check",

@@ -20,11 +20,6 @@ class Case(abc.ABC):
     def compulsory_bytes(self) -> int:
         """Bytes of all inputs and outputs, each moved once."""
 
-    @property
-    @abc.abstractmethod
-    def error_limit(self) -> float:
-        """The largest relative Frobenius error that counts as right."""
-
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
         """The `case` object of a results line."""
@@ -45,3 +40,8 @@ class Case(abc.ABC):
     @abc.abstractmethod
     def errors(self, inputs: Any, output: Any) -> tuple[float, float]:
         """(relative Frobenius error, largest absolute error) against float64."""
+
+    @abc.abstractmethod
+    def error_limit(self, inputs: Any, is_ours: bool) -> float:
+        """The largest relative Frobenius error that counts as right, of this library's kernels or
+        of others."""

@@ -9,6 +9,8 @@ from tilewright.bench.tensors import to_bytes, to_float64
 
 ROWS = 64
 COLUMNS = 256
+DIGITS = {"fp16": 11, "bf16": 8}  # of a significand, the first one too
+LEAST = {"fp16": 2.0**-14, "bf16": 2.0**-126}  # of normal numbers
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -33,10 +35,27 @@ def expect(inputs: Any) -> Expected:
 
 def errors(expected: Expected, output: Any) -> tuple[float, float]:
     """(relative Frobenius error, largest absolute error)"""
-    found = to_float64(output[expected.rows][:, expected.columns])
-    difference = abs(found - expected.values)
-    norm = math.sqrt(float((expected.values**2).sum()))
+    return _errors(expected.values, to_float64(output[expected.rows][:, expected.columns]))
+
+
+def rounding_error(expected: Expected, dtype: str) -> float:
+    """The relative Frobenius error of the values themselves, rounded to a dtype."""
+    return _errors(expected.values, _rounded(expected.values, dtype))[0]
+
+
+def _errors(expected: Any, found: Any) -> tuple[float, float]:
+    difference = abs(found - expected)
+    norm = math.sqrt(float((expected**2).sum()))
     return math.sqrt(float((difference**2).sum())) / norm, float(difference.max())
+
+
+def _rounded(values: Any, dtype: str) -> Any:
+    """To nearest, ties to even; in float64 still."""
+    import numpy
+
+    _, exponents = numpy.frexp(numpy.maximum(abs(values), LEAST[dtype]))
+    ulps = numpy.ldexp(1.0, exponents - DIGITS[dtype])
+    return numpy.rint(values / ulps) * ulps
 
 
 def _spread(size: int, count: int) -> list[int]:

@@ -28,6 +28,7 @@ class Entrant:
     failed: bool = False  # it gave a wrong result, or is ours and raised an error
     call: Callable[[], Any] | None = None
     errors: tuple[float, float] | None = None
+    error_limit: float | None = None
     timing: Timing | None = None
     launches: int = 1  # queued at a time
 
@@ -71,7 +72,8 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         return entrant
     if check:
         entrant.errors = case.errors(inputs, output)
-        entrant.failed = not entrant.errors[0] <= case.error_limit
+        entrant.error_limit = case.error_limit(inputs, peer.is_ours)
+        entrant.failed = not entrant.errors[0] <= entrant.error_limit
     entrant.timing = Timing()
     entrant.launches = max(1, min(timer.launches, int(QUEUED_S / last_s)))
     entrant.call = call
