@@ -91,12 +91,19 @@ struct TileShape {
   int cluster;
 };
 
+__device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
+  if (p.seqused_k != nullptr) {
+    return p.seqused_k[sequence];
+  }
+  const int* const starts = p.cu_seqlens_k;
+  return starts != nullptr ? starts[sequence + 1] - starts[sequence] : p.kv_len;
+}
+
 // Writes which keys the rows of `tile` from row0 on see, of part `split`.
 __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
                                   TileShape shape, int sequence, int row0, int q_len, int split) {
   const int* const starts = p.cu_seqlens_k;
-  int kv_len = starts ? starts[sequence + 1] - starts[sequence] : p.kv_len;
-  kv_len = p.seqused_k ? p.seqused_k[sequence] : kv_len;
+  const int kv_len = kv_len_of(p, sequence);
   tile.kv_batch = starts ? 0 : sequence;
   tile.kv_start = starts ? starts[sequence] : 0;
   tile.q_len = q_len;
@@ -143,7 +150,8 @@ __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, con
 }
 
 // Finds tiles of packed sequences by number. Numbers asked for ascend, so that a warp, 32 sequences
-// at a time, walks over the sequences once.
+// at a time, walks over the sequences once: of these 32 those with the most keys first, so that the
+// last tiles to be taken are short.
 class PackedTiles {
  public:
   __device__ PackedTiles(const AttentionParams& p, int br) {
@@ -169,9 +177,9 @@ class PackedTiles {
     index -= before_;
     const int lane = __ffs(__ballot_sync(kAll, index < upto_)) - 1;
     const int before = __shfl_sync(kAll, upto_, max(lane - 1, 0));
+    const int sequence = __shfl_sync(kAll, own_, lane);
     if (threadIdx.x % 32 == 0) {
       index -= lane > 0 ? before : 0;
-      const int sequence = sequence_ + lane;
       const int q_start = p.cu_seqlens_q[sequence];
       const int q_len = p.cu_seqlens_q[sequence + 1] - q_start;
       const int row0 = (ceil_div(q_len, shape.br) - 1 - index / p.heads) * shape.br;
@@ -187,13 +195,25 @@ class PackedTiles {
  private:
   static constexpr unsigned kAll = 0xffffffffu;
 
-  // Counts the tiles of the 32 sequences from sequence_ on.
+  // Puts the 32 sequences from sequence_ on in order, a lane each, and counts their tiles.
   __device__ void count(const AttentionParams& p, int br) {
     const int lane = threadIdx.x % 32;
-    const int sequence = sequence_ + lane;
+    const int kv_len = sequence_ + lane < p.batch ? kv_len_of(p, sequence_ + lane) : -1;
+    int place = 0;  // of this lane's sequence
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int other = __shfl_sync(kAll, kv_len, i);
+      place += other > kv_len || (other == kv_len && i < lane);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (__shfl_sync(kAll, place, i) == lane) {
+        own_ = sequence_ + i;
+      }
+    }
     upto_ = 0;
-    if (sequence < p.batch) {
-      const int q_len = p.cu_seqlens_q[sequence + 1] - p.cu_seqlens_q[sequence];
+    if (own_ < p.batch) {
+      const int q_len = p.cu_seqlens_q[own_ + 1] - p.cu_seqlens_q[own_];
       upto_ = ceil_div(q_len, br) * p.heads;
     }
 #pragma unroll 1
@@ -205,6 +225,7 @@ class PackedTiles {
 
   int sequence_ = 0;  // first of the group
   int before_ = 0;    // tiles before the group
+  int own_ = 0;       // this lane's sequence
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
 };
 
