@@ -43,7 +43,7 @@ inline constexpr FlashChoice kFlashChoices[] = {
     {96, 96, true, 2, 128, 2, 1, FlashUse::any, 0},          //
     {96, 96, true, 3, 96, 4, 1, FlashUse::larger, 1025},     //
     {128, 128, true, 2, 128, 2, 1, FlashUse::any, 0},        //
-    {128, 128, true, 2, 128, 2, 2, FlashUse::any, 2048},     //
+    {128, 128, true, 2, 128, 2, 2, FlashUse::any, 8192},     //
     {128, 128, false, 2, 176, 2, 2, FlashUse::any, 8192},    // wgmma_shapes.cuh has BF16's alone
     {128, 128, true, 1, 128, 2, 1, FlashUse::few_tiles, 0},  //
     {192, 192, true, 2, 96, 2, 1, FlashUse::any, 0},         //
