@@ -57,10 +57,11 @@ class GemmResults(LinesOfRace):
 
     @cached_property
     def kinds(self) -> dict[str, list[Product]]:
-        """Products of each kind, in the file's order."""
+        """Products of each kind: kinds and weights in the file's order, a weight's by M."""
         products = dict.fromkeys(Product.of(line["case"]) for line in self.lines)
+        weights = list(dict.fromkeys(product.weight for product in products))
         kinds: dict[str, list[Product]] = {}
-        for product in products:
+        for product in sorted(products, key=lambda p: (weights.index(p.weight), p.m)):
             kinds.setdefault(product.kind, []).append(product)
         return kinds
 
