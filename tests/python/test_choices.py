@@ -55,14 +55,16 @@ def slower_choices(lines, row_of=flash_row_of, at_most=SLOWER_AT_MOST):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "row_of", "at_most"),
+    ("race", "row_of", "at_most"),
     [
         ("flash", flash_row_of, SLOWER_AT_MOST),
+        ("flash-fp16", flash_row_of, SLOWER_AT_MOST),
+        ("flash-packed", flash_row_of, SLOWER_AT_MOST),
         ("nvfp4", nvfp4_row_of, SLOWER_AT_MOST_IN_NVFP4),
     ],
 )
-def test_the_table_takes_the_fastest_row(kernel, row_of, at_most):
-    results = RESULTS / f"choices-{kernel}.jsonl"
+def test_the_table_takes_the_fastest_row(race, row_of, at_most):
+    results = RESULTS / f"choices-{race}.jsonl"
     slower = slower_choices(map(json.loads, results.read_text().splitlines()), row_of, at_most)
     assert not slower, "\n".join(slower)
 
