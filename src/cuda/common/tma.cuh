@@ -83,22 +83,20 @@ struct RingPosition {
 // The barriers of a ring of kStages buffers between one loading thread and many computing warps.
 //
 //   loader      acquire: wait until the stage is empty, expect its bytes | TMA ...
-//   writers     wait_until_empty | write | written: each warp says that it is done
-//   consumers   wait: until all of that is there | read | release: each warp says that it is done
+//   consumers   wait: until the bytes are there | read | release: each warp says that it is done
 //
-// All walk the ring from RingPosition{} on. Writers, if there are any, are warps that fill a part
-// of each stage by themselves. In a cluster whose blocks load into each other's rings, a stage is
-// empty when the consumers of all kCluster blocks have released it: `consumer_warps` counts those
-// of one block.
+// Both walk the ring from RingPosition{} on. In a cluster whose blocks load into each other's
+// rings, a stage is empty when the consumers of all kCluster blocks have released it:
+// `consumer_warps` counts those of one block.
 template <int kStages, int kCluster = 1>
 struct TmaRing {
   TmaBarrier full[kStages];
   cutlass::arch::ClusterBarrier empty[kStages];
 
   // By one thread, before anyone else touches the ring.
-  __device__ void init(int consumer_warps, int writer_warps = 0) {
+  __device__ void init(int consumer_warps) {
     for (int stage = 0; stage < kStages; ++stage) {
-      full[stage].init(1 + writer_warps);
+      full[stage].init(1);
       empty[stage].init(consumer_warps * kCluster);
     }
   }
@@ -111,21 +109,8 @@ struct TmaRing {
   // The same where the bytes are to be counted by another barrier than the stage's own.
   __device__ void acquire(const RingPosition<kStages>& at, TmaBarrier& barrier,
                           std::uint32_t bytes) {
-    wait_until_empty(at);
-    barrier.arrive_and_expect_tx(bytes);
-  }
-
-  __device__ void wait_until_empty(const RingPosition<kStages>& at) {
     empty[at.stage].wait(at.phase ^ 1);  // the first time round, nobody has to leave
-  }
-
-  // By a whole warp: what its lanes have written is there for the tensor cores, too.
-  __device__ void written(const RingPosition<kStages>& at) {
-    cutlass::arch::fence_view_async_shared();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      full[at.stage].arrive();
-    }
+    barrier.arrive_and_expect_tx(bytes);
   }
 
   __device__ void wait(const RingPosition<kStages>& at) { full[at.stage].wait(at.phase); }

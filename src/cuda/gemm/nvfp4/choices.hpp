@@ -39,9 +39,6 @@ struct Nvfp4Choice {
   constexpr bool cuts_tokens() const { return tokens >= 64 && !is_large(); }
   // Whether the copy engine takes tiles to C, as consumers have them to themselves.
   constexpr bool stores_tiles() const { return column_consumers == 1; }
-  // Whether NVFP4 tokens are dequantised on their way to the tile, where C has 16 bits. More of
-  // them are dequantised by a launch of their own, once for all tiles.
-  constexpr bool writes_tokens() const { return tokens <= 32 && cluster == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
   constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }

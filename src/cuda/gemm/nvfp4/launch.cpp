@@ -102,12 +102,12 @@ void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
   if (!p.b_is_packed) {
     p = with_packed_b(p, workspace + at.weight, stream);
   }
-  const bool makes_a = p.a_dtype == DType::e2m1x2 && !writes_tokens(problem, plan);
-  if (makes_a) {
+  const bool a_is_nvfp4 = p.a_dtype == DType::e2m1x2;
+  if (a_is_nvfp4) {
     p = with_dequantized_a(p, workspace + at.activations, stream);
   }
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
-  launch(p, plan, partial, makes_a, stream);
+  launch(p, plan, partial, a_is_nvfp4, stream);
 }
 
 }  // namespace

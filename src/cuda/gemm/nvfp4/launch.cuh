@@ -54,11 +54,8 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
   // Steps of fewer tokens than there is room for would not come to lie in their places.
   const bool copies_steps_together =
       gemm.k % WeightTile::kColumns == 0 && tokens == S::kShareTokens;
-  const CUtensorMap map_a =
-      S::kWritesTokens
-          ? CUtensorMap{}
-          : encode_tensor_map(
-                gemm.a, token_map_spec(gemm, tokens, copies_steps_together ? S::kShareSteps : 0));
+  const CUtensorMap map_a = encode_tensor_map(
+      gemm.a, token_map_spec(gemm, tokens, copies_steps_together ? S::kShareSteps : 0));
   const CUtensorMap map_b = encode_tensor_map(gemm.b, weight_map_spec(gemm, C));
   const bool plain = is_plain(gemm);
   const CUtensorMap map_c =
@@ -92,12 +89,6 @@ void launch_element(const GemmNvfp4Params& p, const Nvfp4Plan& plan, const Parti
 template <int kIndex>
 void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
                          const PartialSums& partial, bool a_is_being_made, Stream stream) {
-  if constexpr (kNvfp4Choices[kIndex].writes_tokens()) {
-    if (p.a_dtype == DType::e2m1x2) {
-      return nvfp4_gemm::launch_shape<nvfp4_gemm::Shape<kIndex, cute::bfloat16_t, false, true>>(
-          p, plan, partial, a_is_being_made, stream);
-    }
-  }
   if (p.a_dtype == DType::fp16) {
     nvfp4_gemm::launch_element<kIndex, cute::half_t>(p, plan, partial, a_is_being_made, stream);
   } else {

@@ -18,9 +18,8 @@ struct PartialSums {
 // Queues the kernel as launch_nvfp4 does, in this row of the table.
 void launch_nvfp4_row(int row, const GemmNvfp4Params& p, Stream stream);
 
-// Queues choice kIndex; p.a has 16 bits, or is NVFP4 where writes_tokens(). Where the launch before
-// is still making it, this one may start beside that, and waits for a alone. Each is compiled by
-// itself, from instance.cu.in.
+// Queues choice kIndex; p.a has 16 bits. Where the launch before is still making it, this one may
+// start beside that, and waits for a alone. Each is compiled by itself, from instance.cu.in.
 template <int kIndex>
 void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
                          const PartialSums& partial, bool a_is_being_made, Stream stream);

@@ -17,7 +17,6 @@
 //   warp 1            announce to other blocks the sums for them, watch for those from them
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
 //                     part of a tile -> partial sums, or those of others -> own | C
-//   token writers     NVFP4 tokens, few of them: load | dequantise -> sA
 //
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
 // them each, for both.
@@ -33,18 +32,36 @@
 #include "cuda/common/wgmma.cuh"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
 #include "cuda/gemm/nvfp4/fragment.cuh"
-#include "cuda/gemm/nvfp4/kernel_params.cuh"
 #include "cuda/gemm/nvfp4/partial_sums.cuh"
 #include "cuda/gemm/nvfp4/schedule.hpp"
 #include "cuda/gemm/nvfp4/shape.cuh"
-#include "cuda/gemm/nvfp4/token_writer.cuh"
 
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
 using namespace cute;
 
-// One thread asks for all that the copy engine brings the consumers.
+struct KernelParams {
+  GemmSchedule schedule;  // first what is wanted first
+  TileOrder order;
+  GemmNvfp4Params gemm;
+  PartialSums partial;
+  bool is_plain;
+  bool copies_steps_together;  // of the tokens: token_map_spec()
+};
+
+// The first row and token of this block's share of a tile.
+template <typename S>
+__device__ TileOrigin origin_of(const TileOrder& order, int tile) {
+  constexpr Nvfp4Choice C = S::C;
+  const TileOrder::Position at = order.at(tile);
+  const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+  return {.row = (at.row_tile * C.cluster + rank) * C.rows(),
+          .token = at.token_tile * order.tokens,
+          .batch = at.batch};
+}
+
+// One thread asks for everything that the consumers will read.
 template <typename S>
 class Loader {
  public:
@@ -56,25 +73,17 @@ class Loader {
 
   __device__ void run() {
     typename SharedStorage<S>::Position at;
-    [[maybe_unused]] bool has_tokens = false;  // which the launch before may still be at work on
+    bool has_tokens = false;  // those that the launch before may still be at work on
     for (TilePart part; walk_.next(p_.schedule, part);) {
       origin_ = origin_of<S>(p_.order, part.tile);
-      if constexpr (S::kWritesTokens) {
-#pragma unroll 1  // registers are few beside token writers
-        for (int chunk = part.begin; chunk < part.end; ++chunk) {
-          load_weights(at, chunk);
-          at.advance();
+      for (int chunk = part.begin; chunk < part.end; ++chunk) {
+        load_weights(at, chunk);
+        if (!has_tokens) {
+          asm volatile("griddepcontrol.wait;" ::: "memory");
+          has_tokens = true;
         }
-      } else {
-        for (int chunk = part.begin; chunk < part.end; ++chunk) {
-          load_weights(at, chunk);
-          if (!has_tokens) {
-            asm volatile("griddepcontrol.wait;" ::: "memory");
-            has_tokens = true;
-          }
-          load_tokens(at, chunk);
-          at.advance();
-        }
+        load_tokens(at, chunk);
+        at.advance();
       }
     }
   }
@@ -84,8 +93,7 @@ class Loader {
   static constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
 
   __device__ void load_weights(const typename SharedStorage<S>::Position& at, int chunk) {
-    constexpr int kTokenBytes =
-        S::kWritesTokens ? 0 : S::kColumnSteps * 64 * sizeof(typename S::Element);
+    constexpr int kTokenBytes = S::kColumnSteps * 64 * sizeof(typename S::Element);
     TmaBarrier& full =
         shared_.ring.acquire(at, p_.order.tokens * kTokenBytes + sizeof(shared_.sB[0]));
     SM90_TMA_LOAD_4D::copy(&map_b_, reinterpret_cast<std::uint64_t*>(&full), kNoHint,
@@ -360,28 +368,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   extern __shared__ __align__(1024) char raw[];
   auto& shared = *reinterpret_cast<SharedStorage<S>*>(raw);
   if (threadIdx.x == 32) {
-    if constexpr (!S::kWritesTokens) {
-      prefetch_tma_descriptor(&map_a);
-    }
+    prefetch_tma_descriptor(&map_a);
     prefetch_tma_descriptor(&map_b);
     if (C.stores_tiles() && p.is_plain) {
       prefetch_tma_descriptor(&map_c);
     }
   }
   if (threadIdx.x == 0) {
-    shared.ring.init(S::kConsumers * 4, S::kWriterThreads / 32);
+    shared.ring.init(S::kConsumers * 4);
     cutlass::arch::fence_barrier_init();
-  }
-  if constexpr (S::kWritesTokens) {
-    if (cutlass::canonical_warp_group_idx() == 1 + S::kConsumers) {
-      if constexpr (S::kMovesRegisters) {
-        cutlass::arch::warpgroup_reg_dealloc<S::kWriterRegisters>();
-      }
-      TokenWriter<S> writer(shared, p);  // its first tokens are on their way
-      S::Barrier::sync(S::kThreads, kSetUpBarrier);
-      writer.run();
-      return;
-    }
   }
   if constexpr (C.cluster > 1) {
     cluster_sync();

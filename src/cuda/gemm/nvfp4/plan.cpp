@@ -103,11 +103,6 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
           .workers = shared > 0 ? sharing : std::min(tiles, most_workers)};
 }
 
-bool writes_tokens(const GemmProblem& p, const Nvfp4Plan& plan) {
-  return p.a_dtype == DType::e2m1x2 && p.c_dtype != DType::fp32 &&
-         kNvfp4Choices[plan.choice].writes_tokens();
-}
-
 Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
   constexpr std::size_t kAlignment_bytes = 256;
   const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
@@ -121,9 +116,8 @@ Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
   const std::size_t slots = plan.shared_tiles > 0 ? size(plan.workers) * size(choice.cluster) : 0;
   workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
   workspace.flags = place(slots * sizeof(std::uint64_t));
-  const bool is_dequantized_first = p.a_dtype == DType::e2m1x2 && !writes_tokens(p, plan);
-  workspace.activations =
-      place(is_dequantized_first ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
+  workspace.activations = place(
+      p.a_dtype == DType::e2m1x2 ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
   workspace.weight = place(p.b_is_packed ? 0 : size(p.l) * size(row_tiles) * size(row_bytes));
   return workspace;

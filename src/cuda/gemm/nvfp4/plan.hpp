@@ -31,14 +31,11 @@ std::optional<int> nvfp4_row_named(std::string_view kernel);
 // The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
 Nvfp4Plan plan_nvfp4(const GemmProblem& problem, int sms, std::optional<int> row = std::nullopt);
 
-// Whether NVFP4 activations are dequantised by the product's kernel, not by a launch before it.
-bool writes_tokens(const GemmProblem& problem, const Nvfp4Plan& plan);
-
 // Where the workspace's parts lie, in bytes from its start.
 struct Nvfp4Workspace {
   std::size_t sums;         // of parts of tiles, FP32
   std::size_t flags;        // 8 bytes a block
-  std::size_t activations;  // (L, M, K) bf16, where a launch of its own makes them
+  std::size_t activations;  // (L, M, K) bf16, where a is NVFP4
   std::size_t weight;       // packed, where b is codes
   std::size_t bytes;
 };

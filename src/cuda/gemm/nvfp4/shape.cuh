@@ -21,9 +21,8 @@ inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 // Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
 enum NamedBarriers { kSetUpBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
 
-// The compile-time side of choice kIndex, where C is FP32 or has 16 bits; where the tokens are
-// NVFP4, or 16-bit numbers in memory already.
-template <int kIndex, typename Operand, bool kFp32, bool kNvfp4Tokens = false>
+// The compile-time side of choice kIndex, where C is FP32 or has 16 bits.
+template <int kIndex, typename Operand, bool kFp32>
 struct Shape {
   using Element = Operand;  // of A, and of the weight in registers
   static constexpr bool kHasTotals = kFp32;
@@ -38,10 +37,7 @@ struct Shape {
   static constexpr int kShareSteps = kSharesSteps ? kColumnSteps / C.cluster : kColumnSteps;
   static constexpr int kShareTokens = kSharesSteps ? C.tokens : C.tokens / C.cluster;
   using Barrier = cutlass::arch::NamedBarrier;
-  static constexpr bool kWritesTokens = kNvfp4Tokens;
-  static_assert(!kWritesTokens || (C.writes_tokens() && !kFp32));
-  static constexpr int kWriterThreads = kWritesTokens ? 128 : 0;
-  static constexpr int kThreads = kConsumerThreads + 128 + kWriterThreads;
+  static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kAccumulators = C.tokens / 2;  // of a thread
   // Once columns have been added up, so many consumers of the same rows share the tokens out, at
   // least eight for each.
@@ -52,15 +48,11 @@ struct Shape {
   // sum, always towards zero: 2048 columns lost a relative 1.2e-6 to 1.5e-6.
   static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
   static_assert(!kFp32 || C.steps > 1, "the other loop has no totals");
-  // 80 to 168 a thread at first; then those who load give up what the others take. With one
+  // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
   // consumer there are enough for all.
   static constexpr bool kMovesRegisters = kConsumers > 1;
-  static constexpr int kWriterRegisters = kWritesTokens ? 40 : 0;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 64 - kWriterRegisters : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 104 : kWritesTokens ? 216 : 232;
-  static_assert(!kMovesRegisters ||
-                kProducerRegisters + kWriterRegisters + kConsumers * kConsumerRegisters <=
-                    65536 / kThreads / 8 * 8 * (kThreads / 128));
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 64 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 104 : 232;
 
   using TiledMma = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, cute::Shape<_64, Int<C.tokens>, _64>>()));
