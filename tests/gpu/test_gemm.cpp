@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,39 @@ namespace tilewright::test {
 namespace {
 
 using reference::HostTensor;
+
+// One after the other, NaN only once, so that most rows have none.
+void set_every_scale(HostTensor& scales) {
+  constexpr std::size_t kNaN = 0x7f;
+  for (std::size_t i = 0; i < scales.bytes(); ++i) {
+    scales.data()[i] = static_cast<std::byte>(i <= kNaN ? i : i % kNaN);
+  }
+}
+
+// Matrix `batch` of some.
+ConstTensorView matrix_of(const ConstTensorView& all, std::int64_t batch) {
+  ConstTensorView one = all;
+  one.data = static_cast<const std::byte*>(all.data) +
+             batch * all.stride[0] * static_cast<std::int64_t>(size_bytes(all.dtype));
+  one.rank = 2;
+  std::copy_n(all.shape.begin() + 1, 2, one.shape.begin());
+  std::copy_n(all.stride.begin() + 1, 2, one.stride.begin());
+  return one;
+}
+
+// The values of a batch of NVFP4 activations, in BF16, which is exact.
+HostTensor dequantized_a(const GemmCase& c, const GemmHostSet& host) {
+  HostTensor values(DType::bf16, {*c.l, c.m, c.k});
+  for (std::int64_t batch = 0; batch < *c.l; ++batch) {
+    auto* const out =
+        values.data() + batch * c.m * c.k * static_cast<std::int64_t>(size_bytes(DType::bf16));
+    dequantize_nvfp4({.codes = matrix_of(host.a.view(), batch),
+                      .scales = matrix_of(host.sfa.view(), batch),
+                      .out = contiguous(out, DType::bf16, std::array{c.m, c.k})},
+                     {.scale_layout = c.layout});
+  }
+  return values;
+}
 
 class GemmNvfp4Gpu : public GemmNvfp4Test {
  protected:
@@ -94,19 +129,60 @@ TEST_P(GemmNvfp4Gpu, TakesEveryM) {
 TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
   struct Size {
     std::int64_t m, k;
+    DType a_dtype = DType::bf16;
   };
-  for (const auto [m, k] :
-       {Size{1, 16384}, {1, 4096}, {16, 4096}, {40, 4096}, {128, 4096}, {200, 4096}}) {
+  for (const auto [m, k, a_dtype] : {Size{1, 16384},
+                                     {1, 16384, DType::e2m1x2},
+                                     {1, 4096},
+                                     {7, 4096, DType::e2m1x2},
+                                     {16, 4096},
+                                     {30, 4096, DType::e2m1x2},
+                                     {40, 4096},
+                                     {128, 4096},
+                                     {200, 4096}}) {
     for (const DType c_dtype : {DType::bf16, DType::fp32}) {
       const GemmCase c{.m = m,
                        .n = 336,
                        .k = k,
+                       .a_dtype = a_dtype,
                        .c_dtype = c_dtype,
                        .b_is_packed = GetParam() != "nvfp4_simple",
                        .seed = static_cast<std::uint64_t>(m)};
       if (takes(c)) {
         expect_right(c);
         EXPECT_TRUE(GetParam() == "nvfp4_simple" || k == 4096 || shared_tiles(c) > 0);
+      }
+    }
+  }
+}
+
+// NVFP4 activations under every scale, NaN included, wherever they are dequantised.
+TEST_P(GemmNvfp4Gpu, Nvfp4ActivationsGiveTheBitsOfTheirValues) {
+  for (const std::int64_t m : {1, 2, 8, 9, 16, 19, 32, 33, 70}) {
+    for (const std::int64_t k : {16, 80, 1040, 4096}) {
+      for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
+        const GemmCase c{.m = m,
+                         .n = 336,
+                         .k = k,
+                         .l = 2,
+                         .a_dtype = DType::e2m1x2,
+                         .layout = layout,
+                         .global_scales = GlobalScales::none,
+                         .b_is_packed = true,
+                         .seed = static_cast<std::uint64_t>(m)};
+        if (!takes(c)) {
+          continue;
+        }
+        SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
+        GemmHostSet host = make_tensors(c);
+        set_every_scale(host.sfa);
+        GemmSet<DeviceTensor> codes = to_device(host);
+        const HostTensor of_codes = run(c, host, codes, c.m);
+        GemmCase dequantized = c;
+        dequantized.a_dtype = DType::bf16;
+        host.a = dequantized_a(c, host);
+        GemmSet<DeviceTensor> values = to_device(host);
+        EXPECT_TRUE(reference::same_bytes(of_codes, run(dequantized, host, values, c.m)));
       }
     }
   }

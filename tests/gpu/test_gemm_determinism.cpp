@@ -16,11 +16,12 @@ using reference::HostTensor;
 // A case with its tensors on the device, and a call on them.
 class DeviceProduct {
  public:
-  DeviceProduct(const GemmCase& c, const std::string& kernel)
+  DeviceProduct(const GemmCase& c, std::string kernel)
       : case_(c),
+        kernel_(std::move(kernel)),
         host_(make_tensors(c)),
         device_(to_device(host_)),
-        call_(device_.views(c), options_of(c, kernel)) {}
+        call_(device_.views(c), options_of(c, kernel_)) {}
 
   void reset_output() { device_.c.upload(host_.c); }
   void launch(Stream stream) const { call_.launch(stream); }
@@ -35,6 +36,7 @@ class DeviceProduct {
 
  private:
   GemmCase case_;
+  std::string kernel_;  // the call's options point to it
   GemmHostSet host_;
   GemmSet<DeviceTensor> device_;
   GemmCall call_;
