@@ -41,7 +41,9 @@ struct Nvfp4Choice {
   constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // What adding up the parts of a tile takes, in chunks.
-  constexpr int sharing_chunks() const { return is_large() ? 12 : tokens >= 128 ? 6 : 4; }
+  constexpr int sharing_chunks() const {
+    return is_large() ? 12 : tokens >= 128 ? 6 : tokens > 16 ? 4 : 5;
+  }
   // Of that, what passes between the last chunk of one part and the sums' arrival at the owner's.
   constexpr int lag() const { return columns() >= 1024 ? 2 : columns() >= 512 ? 3 : 4; }
 };
