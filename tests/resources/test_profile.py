@@ -113,7 +113,7 @@ def test_products(tools, tmp_path):
 def test_products_by_default(tools):
     _, lines, _ = run(tools, "profile-gemm")
     cases = [line["case"] for line in lines]
-    assert len({json.dumps(case) for case in cases}) == len(cases) == 12
+    assert len({json.dumps(case) for case in cases}) == len(cases) == 13
     assert [case["out_dtype"] for case in cases].count("fp16") == 1
 
 
