@@ -137,6 +137,15 @@ TEST(FlashPlan, KeysAreCutWhereSmsWouldIdle) {
   EXPECT_EQ(plan_flash(packed_keys, kSms).splits, 1);
 }
 
+TEST(FlashPlan, KeysOfUsedLengthsAreNotCutWhereBatchInvariant) {
+  for (const std::int64_t kv_len : {2048, 8192}) {
+    AttentionProblem problem = square(1, kv_len, 8, 128);
+    problem.q_len = 1;
+    problem.packed = problem.batch_invariant = true;
+    EXPECT_EQ(plan_flash(problem, kSms).splits, 1);
+  }
+}
+
 TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {
   for (const std::int64_t q_len : {1, 64, 500, 4096}) {
     AttentionProblem problem = square(1, 8192, 8, 128);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -164,14 +165,16 @@ std::vector<Problem> feature_problems() {
   std::ranges::generate(problems, [&] { return random_feature_problem(pick); });
   for (int i = 0; i < kLong; ++i) {
     Problem p = problems[static_cast<std::size_t>(i)];
-    p.batch = 1;
+    p.batch = i % 3 == 0 ? pick(1, 3) : 1;
     p.q_len = i % 4 ? pick(1, 20) : pick(300, 900);
     p.kv_len = pick(2048, 4000);
     p.q_lens.clear();
     p.kv_lens.clear();
     p.used_kv.clear();
     if (i % 3 == 0) {
-      p.used_kv.push_back(static_cast<int>(pick(0, p.kv_len)));
+      std::ranges::generate_n(std::back_inserter(p.used_kv), p.batch,
+                              [&] { return static_cast<int>(pick(0, p.kv_len)); });
+      p.used_kv.back() = i % 2 ? p.used_kv.back() : 0;
     }
     problems.push_back(p);
   }

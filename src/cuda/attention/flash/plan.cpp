@@ -107,8 +107,9 @@ FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> row)
   const std::int64_t tiles = row_tiles(p, shape.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;
   plan.split_len = static_cast<int>(p.kv_len);
-  const bool is_dense = !p.packed_queries && !p.packed_keys;
-  if (is_dense && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&
+  // Of used lengths only the most that they can be is known, which is the batch's.
+  const bool knows_keys = !p.packed || (!p.packed_queries && !p.packed_keys && !p.batch_invariant);
+  if (knows_keys && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&
       p.kv_len >= 2 * kMinSplit_len) {
     const std::int64_t wanted = std::min(sms / tiles, kMaxSplits);
     const std::int64_t length = std::max(ceil_div(p.kv_len, wanted), kMinSplit_len);
