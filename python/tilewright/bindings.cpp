@@ -167,7 +167,8 @@ AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, std::i
           .value_dim = v_dim,
           .causal = causal,
           .packed = packed,
-          .packed_queries = packed};
+          .packed_queries = packed,
+          .packed_keys = packed};
 }
 
 GemmProblem make_gemm_problem(std::string_view a_dtype, std::string_view c_dtype, std::int64_t m,

@@ -217,6 +217,15 @@ TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
   }
 }
 
+TEST(Nvfp4Plan, TilesAreSharedWhereThatSavesEnough) {
+  const auto shared_tiles = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return cuda::plan_nvfp4(problem(m, n, k), kSms).shared_tiles;
+  };
+  EXPECT_EQ(shared_tiles(16, 7168, 16384), 0) << "4.9 of 32 chunks";
+  EXPECT_GT(shared_tiles(32, 7168, 16384), 0);
+  EXPECT_GT(shared_tiles(16, 4096, 7168), 0) << "7.2 of 14 chunks";
+}
+
 TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   const GemmProblem p = problem(128, 7168, 16384);
   const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);

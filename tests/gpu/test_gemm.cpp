@@ -218,7 +218,7 @@ TEST_P(GemmNvfp4Gpu, IsAsExactInLongSums) {
   }
 }
 
-// Sums of which tensor cores cut off more than the bound leaves beside the rounding.
+// Long sums: what tensor cores cut off stays within the bound beside the rounding.
 TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
   struct Size {
     std::int64_t m, k;

@@ -145,3 +145,25 @@ def test_the_ratio_takes_the_fastest_of_each_side():
     ((product,),) = results.kinds.values()
     assert results.speedup(product) == 2
     assert GemmResults(lines_of({"tilewright/nvfp4": 10.0})).speedup(product) is None
+
+
+def test_kinds_and_weights_keep_their_order_and_a_weights_products_stand_by_m(root):
+    first, second = ({"n": 64, "k": 256}, {"n": 64, "k": 128})
+    lines = [
+        line
+        for case in (
+            first | {"m": 16},
+            second | {"m": 16},
+            first | {"m": 1},
+            first | {"m": 16, "a_dtype": "fp16", "out_dtype": "fp16"},
+            first | {"m": 1, "a_dtype": "nvfp4"},
+        )
+        for line in lines_of(TIMES, **case)
+    ]
+    kinds = GemmResults.read(write(root, lines)).kinds
+    assert [[(p.k, p.m) for p in products] for products in kinds.values()] == [
+        [(256, 1), (256, 16), (128, 16)],
+        [(256, 16)],
+        [(256, 1)],
+    ]
+    assert list(kinds)[1] == "Activations in FP16"

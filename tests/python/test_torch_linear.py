@@ -46,7 +46,8 @@ def on(device, tensors):
 
 def assert_is_right(layer, x, weight, added):
     out = layer(x)
-    assert out.dtype is x.dtype and out.shape == (*x.shape[:-1], len(weight)) and out.device == x.device
+    assert out.dtype is x.dtype and out.device == x.device
+    assert out.shape == (*x.shape[:-1], len(weight))
     expected = x.cpu().double() @ weight.T + added
     rounding = 2**-8 if x.dtype is torch.bfloat16 else 2**-11
     difference = out.cpu().double() - expected

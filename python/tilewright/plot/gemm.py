@@ -60,9 +60,9 @@ class GemmResults(LinesOfRace):
         """Products of each kind: kinds and weights in the file's order, a weight's by M."""
         products = dict.fromkeys(Product.of(line["case"]) for line in self.lines)
         weights = list(dict.fromkeys(product.weight for product in products))
-        kinds: dict[str, list[Product]] = {}
+        kinds: dict[str, list[Product]] = {product.kind: [] for product in products}
         for product in sorted(products, key=lambda p: (weights.index(p.weight), p.m)):
-            kinds.setdefault(product.kind, []).append(product)
+            kinds[product.kind].append(product)
         return kinds
 
     def best_us(self, product: Product, impls: list[str]) -> float | None:

@@ -57,11 +57,9 @@ struct Shape {
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
 
   // As many slots for O as there is room for: one for each consumer, or one.
-  static constexpr int kMost_bytes = 227 * 1024;    // that a block can have
-  static constexpr int kBarriers_bytes = 2 * 1024;  // 1 KB at most behind O, and at the end
+  static constexpr int kMost_bytes = 227 * 1024;  // of a block, 2 KB of it for all but tiles
   static constexpr int kRoom_bytes =
-      kMost_bytes - kBarriers_bytes -
-      2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
+      kMost_bytes - 2048 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
   static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
   static_assert(kRoom_bytes >= kSlots * kSlot_bytes);
@@ -281,7 +279,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
   constexpr int kBc = S::C.bc;
-  constexpr int kParts = kBc == 128 ? 2 : 1;  // of a last tile: the others' are not cut
+  constexpr int kParts = kBc == 128 ? 2 : 1;  // of a last tile, of which P V may leave one out
   const int thread = threadIdx.x % kWarpgroupThreads;
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
@@ -427,8 +425,9 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     }
     scale_rows(rO, factor);
     bool by_tma = goes_by_tma<S::C.br()>(p, tile);
-    if (p.cu_seqlens_q != nullptr) {  // else it depends on the problem alone. A warp's lanes agree:
-      by_tma = __all_sync(0xffffffffu, by_tma);  // the vote tells the compiler
+    // Packed, it depends on the tile. A warp's lanes agree, of which the vote tells the compiler.
+    if (p.cu_seqlens_q != nullptr) {
+      by_tma = __all_sync(0xffffffffu, by_tma);
     }
     if (by_tma) {
       shared.output.put(tOrO, consumer, at_o);

@@ -3,9 +3,10 @@
 // P = exp2(s * scale_log2 - r), with l and O as sums under the same r: any reference will do that
 // keeps P in range. K6 takes the running maximum, which it finds over all lanes of a row for each
 // tile of keys, and multiplies l and O by what it grows. So do a tile's first step here, those with
-// a mask or a soft cap, and one behind few keys. The others keep the reference as long as no P is
-// more than a bound, which a thread asks of its own scores: no shuffles, and next to no scaling. A
-// row's reference depends on its own scores alone, whatever rows share a warp.
+// a mask or a soft cap, and, where not causal, one behind few keys. The others keep the reference
+// as long as no P is more than a bound, which a thread asks of its own scores: no shuffles, and
+// next to no scaling. A row's reference depends on its own scores alone, whatever rows share a
+// warp.
 //
 // The largest P is 1 in K6, which rounding to 16 bits leaves as it is. Here it may be any number up
 // to the bound, and is rounded. Hence two measures: the bound is low, but where causal, since rows

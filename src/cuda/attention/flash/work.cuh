@@ -151,7 +151,7 @@ __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, con
 
 // Finds tiles of packed sequences by number. Numbers asked for ascend, so that a warp, 32 sequences
 // at a time, walks over the sequences once: of these 32 those with the most keys first, so that the
-// last tiles to be taken are short.
+// last of their tiles to be taken are short.
 class PackedTiles {
  public:
   __device__ PackedTiles(const AttentionParams& p, int br) {

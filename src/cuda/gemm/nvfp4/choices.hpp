@@ -40,7 +40,8 @@ struct Nvfp4Choice {
   // Whether the copy engine takes tiles to C, as consumers have them to themselves.
   constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
-  // What adding up the parts of a tile takes, in chunks.
+  // What adding up the parts of a tile takes, in chunks, as measured: those of fewer tokens are
+  // shorter, those of large tiles have fewer columns.
   constexpr int sharing_chunks() const {
     return is_large() ? 12 : tokens >= 128 ? 6 : tokens > 16 ? 4 : 5;
   }
