@@ -397,22 +397,19 @@ std::vector<GemmCase> gemm_cases() {
   }
   for (const std::int64_t m : {1, 12, 27}) {
     for (const DType out : {DType::bf16, DType::fp16}) {
-      add({.m = m,
-           .n = 80,
-           .k = 592,
-           .l = 2,
-           .a_dtype = DType::e2m1x2,
-           .c_dtype = out,
-           .layout = ScaleLayout::swizzled,
-           .inputs = GemmInputs::nans});
-      add({.m = m,
-           .n = 80,
-           .k = 592,
-           .l = 3,
-           .a_dtype = DType::e2m1x2,
-           .c_dtype = out,
-           .order = GemmOrder::batch_inside,
-           .inputs = GemmInputs::nans});
+      GemmCase c{.m = m,
+                 .n = 80,
+                 .k = 592,
+                 .l = 2,
+                 .a_dtype = DType::e2m1x2,
+                 .c_dtype = out,
+                 .layout = ScaleLayout::swizzled,
+                 .inputs = GemmInputs::nans};
+      add(c);
+      c.l = 3;
+      c.layout = ScaleLayout::linear;
+      c.order = GemmOrder::batch_inside;
+      add(c);
     }
   }
   add({.m = 16384, .n = 48, .k = 128});
