@@ -132,6 +132,7 @@ GemmNvfp4Options GemmTensors::options(const KernelInfo& kernel) const {
           .sfb_layout = case_.scale_layout,
           .global_scale_a_kind = a_.kind,
           .global_scale_b_kind = b_.kind,
+          .b_is_constant = true,
           .batch_invariant = case_.problem.batch_invariant,
           .kernel = kernel.name};
 }

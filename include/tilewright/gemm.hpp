@@ -66,6 +66,9 @@ struct GemmNvfp4Options {
   ScaleLayout sfb_layout = ScaleLayout::linear;  // where b is codes
   GlobalScale global_scale_a_kind = GlobalScale::encode;
   GlobalScale global_scale_b_kind = GlobalScale::encode;
+  // b is packed, and all that wrote it was waited for before this call, as after loading a model.
+  // Its first tiles are then read while the launch before on the stream is still at work.
+  bool b_is_constant = false;
   // A row of c is the same bits whatever M and L are, and whatever the other rows hold.
   bool batch_invariant = false;
   // A name of kernels("gemm_nvfp4"), or "auto": the fastest kernel that can run the problem.

@@ -29,6 +29,7 @@ def gemm_nvfp4(
     sfb_layout: str = "linear",
     global_scale_a_kind: str = "encode",
     global_scale_b_kind: str = "encode",
+    b_is_constant: bool = False,
     batch_invariant: bool = False,
     kernel: str | None = None,
     stream: Any = None,
@@ -48,6 +49,9 @@ def gemm_nvfp4(
     out      ([l,] m, n) bf16, fp16 or fp32; a new array of `dtype` when None. Shares no byte with
              an input, but for a residual that is out
     n        the weight's rows, where a new array is wanted and b is packed: else nothing says them
+    b_is_constant
+             b, packed, has been written, and its stream synchronised since: it may be read while
+             what was queued before this call is still at work
     batch_invariant
              a row's bits do not depend on m, l or the other rows
     kernel   a name of kernels() with operation "gemm_nvfp4"; the fastest when None
@@ -91,7 +95,11 @@ def gemm_nvfp4(
                 framework, argument, array, like="a", byte_format=byte_format
             )
     call = _native.GemmNvfp4Call(
-        tensors, **options, batch_invariant=bool(batch_invariant), kernel_name=kernel_name
+        tensors,
+        **options,
+        b_is_constant=bool(b_is_constant),
+        batch_invariant=bool(batch_invariant),
+        kernel_name=kernel_name,
     )
     call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
     return framework.deliver(out)

@@ -70,6 +70,7 @@ class GemmNvfp4Call:
         sfb_swizzled: bool,
         decode_a: bool,
         decode_b: bool,
+        b_is_constant: bool,
         batch_invariant: bool,
         kernel_name: str,
     ) -> None: ...

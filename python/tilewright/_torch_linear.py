@@ -40,6 +40,9 @@ class NVFP4Linear(torch.nn.Module):
 
     in_features is a multiple of 16, and on a GPU out_features is, too. Where batch_invariant, a row
     of the result does not depend on the other rows. No gradients are recorded.
+
+    On a GPU the first call after the weight was loaded or moved waits for the device, unless a CUDA
+    graph is being captured. Later ones may read the weight before what was queued earlier is done.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class NVFP4Linear(torch.nn.Module):
         self.batch_invariant = batch_invariant
         self.global_scale_kind = "decode"
         self.global_scale_shape = ()  # in a checkpoint
+        self._settled_at = None  # the packed weight's address, once it has been waited for there
         shape = _native.packed_nvfp4_weight_shape(out_features, in_features)
         packed = torch.zeros(*shape, dtype=torch.uint8, device=device)
         self.register_buffer("packed", packed, persistent=False)
@@ -106,9 +110,19 @@ class NVFP4Linear(torch.nn.Module):
             n=self.out_features,
             dtype=x.dtype,
             global_scale_b_kind=self.global_scale_kind,
+            b_is_constant=self._is_settled(),
             batch_invariant=self.batch_invariant,
         )
         return out.view(shape)
+
+    def _is_settled(self) -> bool:
+        """Whether the packed weight lies in its place. Waits for that, once, outside of graphs."""
+        if self.packed.is_cuda and self._settled_at != self.packed.data_ptr():
+            if torch.cuda.is_current_stream_capturing():
+                return False
+            torch.cuda.synchronize(self.packed.device)
+            self._settled_at = self.packed.data_ptr()
+        return True
 
     def extra_repr(self) -> str:
         return (
@@ -166,6 +180,7 @@ class NVFP4Linear(torch.nn.Module):
         """Packs on the layer's device; on the tensors' where the layer has no memory."""
         device = codes.device if self.packed.is_meta else self.packed.device
         self.packed = prepack_nvfp4_weight(codes.to(device), scales.to(device))
+        self._settled_at = None
         bits = global_scale.detach().reshape(-1).view(torch.int32)
         self.global_scale_bits = bits.to(device, copy=True)
         self.global_scale_kind = kind

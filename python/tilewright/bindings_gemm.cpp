@@ -13,7 +13,7 @@ namespace {
 class GemmNvfp4Call {
  public:
   GemmNvfp4Call(const nb::dict& tensors, bool sfa_swizzled, bool sfb_swizzled, bool decode_a,
-                bool decode_b, bool batch_invariant, std::string kernel_name)
+                bool decode_b, bool b_is_constant, bool batch_invariant, std::string kernel_name)
       : owners_(tensors),
         kernel_name_(std::move(kernel_name)),
         tensors_{.a = view(tensors, "a"),
@@ -29,6 +29,7 @@ class GemmNvfp4Call {
                  .sfb_layout = to_layout(sfb_swizzled),
                  .global_scale_a_kind = to_kind(decode_a),
                  .global_scale_b_kind = to_kind(decode_b),
+                 .b_is_constant = b_is_constant,
                  .batch_invariant = batch_invariant,
                  .kernel = kernel_name_} {}
   GemmNvfp4Call(const GemmNvfp4Call&) = delete;  // options_ refers to kernel_name_
@@ -58,10 +59,10 @@ void py_gemm_bf16(const nb::dict& tensors, const std::string& kernel_name, std::
 
 void bind_gemm(nb::module_& m) {
   nb::class_<GemmNvfp4Call>(m, "GemmNvfp4Call")
-      .def(nb::init<const nb::dict&, bool, bool, bool, bool, bool, std::string>(),
+      .def(nb::init<const nb::dict&, bool, bool, bool, bool, bool, bool, std::string>(),
            nb::arg("tensors"), nb::kw_only(), nb::arg("sfa_swizzled"), nb::arg("sfb_swizzled"),
-           nb::arg("decode_a"), nb::arg("decode_b"), nb::arg("batch_invariant"),
-           nb::arg("kernel_name"))
+           nb::arg("decode_a"), nb::arg("decode_b"), nb::arg("b_is_constant"),
+           nb::arg("batch_invariant"), nb::arg("kernel_name"))
       .def("workspace_bytes", &GemmNvfp4Call::workspace_bytes)
       .def("run", &GemmNvfp4Call::run, nb::arg("workspace").none(), nb::arg("stream"));
   m.def("gemm_bf16", &py_gemm_bf16, nb::arg("tensors"), nb::kw_only(), nb::arg("kernel_name"),

@@ -66,6 +66,7 @@ GemmNvfp4Params params_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& opt
                     .global_a = row_scales(t.global_scale_a, options.global_scale_a_kind),
                     .b = static_cast<const std::uint8_t*>(t.b.data),
                     .b_is_packed = problem.b_is_packed,
+                    .b_is_constant = options.b_is_constant,
                     .b_stride = matrix_strides(t.b),
                     .global_b = row_scales(t.global_scale_b, options.global_scale_b_kind),
                     .batch_invariant = options.batch_invariant,

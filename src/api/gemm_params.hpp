@@ -38,6 +38,7 @@ struct GemmNvfp4Params {
   // 0 where all of the batch share the weight.
   const std::uint8_t* b = nullptr;
   bool b_is_packed = false;
+  bool b_is_constant = false;  // and was waited for
   MatrixStrides b_stride = {};
   Scales<const std::uint8_t> sfb = {};
   std::int64_t sfb_batch_stride = 0;

@@ -17,7 +17,7 @@ from tilewright.bench import __main__ as bench
 from tilewright.bench import gemm_oracle
 from tilewright.bench.gemm import GemmCase, cases
 from tilewright.bench.machine import CpuMachine
-from tilewright.bench.race import Rules, race, warm_up
+from tilewright.bench.race import Rules, race, to_line, warm_up
 from tilewright.bench.tensors import to_bytes, to_float64
 from tilewright.bench.timing import CpuTimer, CudaTimer, Rotation, copies_to_rotate
 
@@ -62,7 +62,7 @@ def test_the_default_sweep():
     sweep = list(cases(args, "cuda:0"))
     assert len(sweep) == 28
     assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
-    assert (args.samples, args.gap) == (100, 0.02)
+    assert (args.samples, args.gap, args.rows) == (25, 0.02, True)
     assert bench.parse_arguments(["attention"]).samples == 20
 
 
@@ -215,6 +215,17 @@ def test_launches_behind_one_head_start(device):
     assert second == 2 * first
 
 
+def test_launches_in_a_row_share_their_time(device):
+    timer = CudaTimer("cuda:0", "rotation", launches=3, is_by_rows=True)
+    durations = itertools.count(1.0)
+
+    def call():
+        device.us += next(durations)
+
+    assert timer.sample(call, lambda: None, 3)[0] == pytest.approx([2])
+    assert timer.sample(call, lambda: None, 2)[0] == pytest.approx([4.5])
+
+
 def test_a_flush_comes_before_the_first_event(device, monkeypatch):
     monkeypatch.setattr("tilewright.bench.timing.l2_cache_bytes", lambda device: 64)
     monkeypatch.setattr("torch.empty", lambda *size, **options: types.SimpleNamespace())
@@ -232,12 +243,12 @@ class QueueTimer:
 
     cold_by, launches = "rotation", 20
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, is_by_rows=False):
+        self.asked, self.is_by_rows = [], is_by_rows
 
     def sample(self, call, read, launches):
         self.asked.append(launches)
-        return [1.0] * launches, read()
+        return [1.0] * (1 if self.is_by_rows else launches), read()
 
     def synchronize(self):
         pass
@@ -250,6 +261,16 @@ def test_slow_launches_are_queued_singly(seconds, asked):
     (entrant,) = race([peer], CASE, timer, CpuMachine(), rules)
     assert timer.asked == asked
     assert len(entrant.timing.samples_us) == sum(asked)
+    assert entrant.timing.launches == 1
+
+
+def test_a_row_is_a_sample():
+    timer, rules = QueueTimer(is_by_rows=True), Rules(4, 0, 5, False, 0)
+    (entrant,) = race([Scripted(call=lambda inputs: None)], CASE, timer, CpuMachine(), rules)
+    assert timer.asked == [20] * 4
+    assert entrant.timing.samples_us == [1.0] * 4
+    assert entrant.timing.total_s == pytest.approx(80e-6)
+    assert to_line(entrant, CASE, "2026-01-31T12:34:56Z abc", timer, CpuMachine())["launches"] == 20
 
 
 def test_warming_up_has_the_supported_cases_and_may_fail(capsys):
@@ -287,7 +308,8 @@ def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
     assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
     kernels = []
 
-    def multiply(a, packed, *, out, kernel, global_scale_b, batch_invariant):
+    def multiply(a, packed, *, out, kernel, global_scale_b, b_is_constant, batch_invariant):
+        assert b_is_constant
         kernels.append(kernel)
         options = {"global_scale_b": global_scale_b, "out": out}
         return product(a, packed, batch_invariant=batch_invariant, **options)
@@ -351,4 +373,4 @@ def test_race_on_the_gpu(tmp_path):
     assert {"tilewright/gemm_naive", "cublas"} <= {line["impl"] for line in lines}
     for line in lines:
         VALIDATOR.validate(line)
-        assert (line["cold_by"], line["samples"]) == ("rotation", 20)
+        assert (line["cold_by"], line["samples"], line["launches"]) == ("rotation", 20, 20)

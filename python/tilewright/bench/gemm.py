@@ -23,7 +23,7 @@ DEFAULTS = {
     },
     "cpu": {"shapes": ((512, 1024),), "m": (1, 16)},
 }
-RULES = {"samples": 100, "gap": 0.02}
+RULES = {"samples": 25, "gap": 0.02}
 LAUNCHES = 20  # queued behind one head start
 CACHES_BETWEEN = 2  # so many times the L2 cache is read between two reads of a weight
 
@@ -124,6 +124,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="each launch reads another copy, and so reads it from memory",
     )
     parser.add_argument(
+        "--rows",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help=f"time {LAUNCHES} launches together that follow each other, or each by itself",
+    )
+    parser.add_argument(
         "--humming-search",
         type=float,
         default=0.0,
@@ -133,7 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
-    return CudaTimer(device, "rotation" if args.rotate_weights else None, LAUNCHES)
+    cold_by = "rotation" if args.rotate_weights else None
+    return CudaTimer(device, cold_by, LAUNCHES, is_by_rows=args.rows)
 
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:

@@ -74,8 +74,8 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         entrant.errors = case.errors(inputs, output)
         entrant.error_limit = case.error_limit(inputs, peer.is_ours)
         entrant.failed = not entrant.errors[0] <= entrant.error_limit
-    entrant.timing = Timing()
     entrant.launches = max(1, min(timer.launches, int(QUEUED_S / last_s)))
+    entrant.timing = Timing(entrant.launches if timer.is_by_rows else 1)
     entrant.call = call
     return entrant
 
@@ -85,7 +85,8 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
     inputs = case.make_inputs(rules.seed)
     entrants = [_prepare(peer, case, inputs, timer, rules.check) for peer in peers]
     running = [entrant for entrant in entrants if entrant.call]
-    for round_index in range(math.ceil(rules.samples / timer.launches)):
+    samples_a_round = 1 if timer.is_by_rows else timer.launches
+    for round_index in range(math.ceil(rules.samples / samples_a_round)):
         if round_index >= MIN_SAMPLES:
             running = [e for e in running if e.timing.total_s <= rules.max_seconds]
         if not running:
@@ -132,6 +133,7 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
         "p10_us": rounded(p10_us),
         "p90_us": rounded(p90_us),
         "samples": len(timing.samples_us),
+        "launches": timing.launches,
         "tflops": rounded(case.flops / timing.median_us * 1e-6),
         "gbps": rounded(case.compulsory_bytes / timing.median_us * 1e-3),
         "cold_l2": timer.cold_by is not None,

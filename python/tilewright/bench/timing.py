@@ -1,4 +1,4 @@
-"""Times launches one by one: by CUDA events on a GPU, by the host's clock on a CPU."""
+"""Times launches one by one or in rows: by CUDA events on a GPU, by the host's clock on a CPU."""
 
 import itertools
 import math
@@ -15,15 +15,16 @@ MOST_LEAD_CYCLES = 64_000_000
 
 @dataclass
 class Timing:
-    """The samples of one implementation on one case."""
+    """The samples of one implementation on one case, each the mean of so many launches."""
 
+    launches: int = 1
     samples_us: list[float] = field(default_factory=list)
     clocks_mhz: list[float] = field(default_factory=list)
     powers_w: list[float] = field(default_factory=list)
 
     @property
     def total_s(self) -> float:
-        return sum(self.samples_us) * 1e-6
+        return self.launches * sum(self.samples_us) * 1e-6
 
     @property
     def median_us(self) -> float:
@@ -63,6 +64,7 @@ class CpuTimer:
 
     cold_by = None
     launches = 1
+    is_by_rows = False
 
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
@@ -91,15 +93,22 @@ class CudaTimer:
              "rotation": the calls are a Rotation, and there is nothing to do here.
              None: whatever a call left in the cache, the next finds there
     launches how many calls are queued behind one spin; 1 with "flush"
+    is_by_rows
+             an event comes before these calls and one after them, and they share the time alike:
+             in a row, as a model's layers follow each other. An event between two launches takes
+             time by itself, and keeps the second from being set up while the first is at work.
     """
 
-    def __init__(self, device: str, cold_by: str | None, launches: int = 1):
+    def __init__(
+        self, device: str, cold_by: str | None, launches: int = 1, is_by_rows: bool = False
+    ):
         import torch
 
         self.cuda = torch.cuda
         self.cuda.set_device(torch.device(device))
         self.cold_by = cold_by
         self.launches = launches
+        self.is_by_rows = is_by_rows
         self.lead_cycles = FIRST_LEAD_CYCLES
         if cold_by == "flush":
             l2_bytes = l2_cache_bytes(device)
@@ -108,22 +117,24 @@ class CudaTimer:
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
     ) -> tuple[list[float], Any]:
-        """(µs of each call, what `read` returned while they ran)."""
+        """(µs of each call or of the row's mean, what `read` returned while they ran)."""
+        calls = launches if self.is_by_rows else 1  # between two events
         while True:
-            events = [self.cuda.Event(enable_timing=True) for _ in range(launches + 1)]
+            events = [self.cuda.Event(enable_timing=True) for _ in range(launches // calls + 1)]
             self.cuda._sleep(self.lead_cycles)
             if self.cold_by == "flush":
                 self.larger_than_l2.zero_()
             events[0].record()
             for event in events[1:]:
-                call()
+                for _ in range(calls):
+                    call()
                 event.record()
             host_was_late = events[0].query()
             reading = read()
             events[-1].synchronize()
             if not host_was_late or self.lead_cycles > MOST_LEAD_CYCLES:
                 pairs = itertools.pairwise(events)
-                return [start.elapsed_time(end) * 1e3 for start, end in pairs], reading
+                return [start.elapsed_time(end) * 1e3 / calls for start, end in pairs], reading
             self.lead_cycles *= 2
 
     def synchronize(self) -> None:

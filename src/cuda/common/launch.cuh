@@ -48,17 +48,24 @@ void launch_with(const LaunchOptions& options, dim3 grid, int threads, std::size
                  Stream stream, const Args&... args) {
   allow_smem<kKernel>(smem_bytes);
   std::array<cudaLaunchAttribute, 2> attributes{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(options.cluster), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  unsigned count = 0;
+  if (options.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim = {static_cast<unsigned>(options.cluster), 1, 1};
+    ++count;
+  }
+  if (options.may_start_early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = smem_bytes;
   config.stream = stream;
   config.attrs = attributes.data();
-  config.numAttrs = options.may_start_early ? 2 : 1;
+  config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
 }
 

@@ -12,6 +12,7 @@
 
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/common/launch.cuh"
+#include "cuda/common/launch_order.cuh"
 #include "cuda/common/numeric.cuh"
 #include "cuda/nvfp4/block_tiles.cuh"
 #include "cuda/nvfp4/launchers.hpp"
@@ -54,7 +55,8 @@ template <typename T, bool kIsMxfp4>
 __global__ void __launch_bounds__(kBlockThreads)
     dequantize(const __grid_constant__ DequantizeNvfp4Params p, int log2_lanes) {
   constexpr int kParts = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
-  asm volatile("griddepcontrol.launch_dependents;");  // what waits for all of this may start
+  let_next_launch_start();  // which will wait for all of this
+  wait_for_launch_before();
   const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
 
   const BlockPosition first(log2_lanes);
@@ -85,10 +87,13 @@ void launch_dequantize(const DequantizeNvfp4Params& p, Stream stream) {
   constexpr int kMaxGrid = 1 << 12;
   const int block = p.is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock;
   const BlockTiles tiles(p.rows, p.blocks * (block / kValues), kMaxGrid);
+  constexpr LaunchOptions beside{.may_start_early = true};
   if (p.is_mxfp4) {
-    launch<dequantize<T, true>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
+    launch_with<dequantize<T, true>>(beside, tiles.grid, kBlockThreads, 0, stream, p,
+                                     tiles.log2_lanes);
   } else {
-    launch<dequantize<T, false>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
+    launch_with<dequantize<T, false>>(beside, tiles.grid, kBlockThreads, 0, stream, p,
+                                      tiles.log2_lanes);
   }
 }
 

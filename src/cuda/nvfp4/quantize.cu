@@ -23,6 +23,7 @@
 
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/common/launch.cuh"
+#include "cuda/common/launch_order.cuh"
 #include "cuda/nvfp4/block_tiles.cuh"
 #include "cuda/nvfp4/launchers.hpp"
 
@@ -145,7 +146,7 @@ __device__ std::uint32_t block_max(std::uint32_t value) {
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
     amax(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes) {
-  asm volatile("griddepcontrol.launch_dependents;");  // what waits for all of this may start
+  let_next_launch_start();
   const BlockPosition first(log2_lanes);
   std::uint32_t largest = 0;
   for (int column = first.column; column < p.blocks; column += first.column_step) {
@@ -233,7 +234,7 @@ template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
     quantize(const __grid_constant__ QuantizeNvfp4Params p, int log2_lanes, int partials) {
   __shared__ float factors[kScaleCodes];
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // for the partial maxima
+  wait_for_launch_before();  // for the partial maxima
   const float e = nvfp4::encode_scale(global_scale_of(p, partials), p.global_scale_kind);
   if (threadIdx.x < kScaleCodes) {
     factors[threadIdx.x] = nvfp4::code_factor(threadIdx.x, e);

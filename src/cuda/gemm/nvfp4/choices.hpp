@@ -27,7 +27,6 @@ struct Nvfp4Choice {
   int max_m;
   int max_m_if_short;     // where a worker has few columns:
   int short_columns = 0;  // fewer than so many, of tiles together
-  int most_stages = 0;    // chunks in SMEM, where more than these have not been timed; 0: no limit
 
   constexpr int rows() const { return 64 * row_consumers; }  // of a tile
   constexpr bool is_large() const { return tokens == 256; }
@@ -43,7 +42,10 @@ struct Nvfp4Choice {
   // What adding up the parts of a tile takes, in chunks, as measured: those of fewer tokens are
   // shorter, those of large tiles have fewer columns.
   constexpr int sharing_chunks() const {
-    return is_large() ? 12 : tokens >= 128 ? 6 : tokens > 16 ? 4 : 5;
+    if (is_large()) {
+      return 12;
+    }
+    return columns() >= 1024 ? 2 : tokens >= 128 ? 6 : tokens > 16 ? 4 : 5;
   }
   // Of that, what passes between the last chunk of one part and the sums' arrival at the owner's.
   constexpr int lag() const { return columns() >= 1024 ? 2 : columns() >= 512 ? 3 : 4; }
@@ -52,15 +54,14 @@ struct Nvfp4Choice {
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     // consumers for rows, for columns; tokens; steps; cluster; use; max_m; if short: max_m, columns
-    // (and the most stages)
     {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 6144},
     {1, 4, 8, 2, 1, Nvfp4Use::any, 8, 8},
     {1, 4, 16, 2, 1, Nvfp4Use::any, 16, 16},
-    {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16, 0, 20},  // batch_invariant
-    {1, 2, 32, 2, 1, Nvfp4Use::any, 0, 32, 8192, 7},
+    {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
+    {1, 2, 32, 2, 1, Nvfp4Use::any, 0, 32, 8192},
     {2, 2, 32, 2, 1, Nvfp4Use::any, 32, 32},
     {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 128, 8192},
-    {2, 1, 64, 2, 1, Nvfp4Use::any, 64, 128, 2048, 7},
+    {2, 1, 64, 2, 1, Nvfp4Use::any, 64, 128, 2048},
     {2, 1, 256, 1, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
     {2, 1, 256, 1, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
     {2, 1, 128, 2, 1, Nvfp4Use::any, 512, 512},

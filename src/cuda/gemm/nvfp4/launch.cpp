@@ -97,17 +97,15 @@ void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
                .flags = reinterpret_cast<std::uint64_t*>(workspace + at.flags),
                .epoch = next_epoch(kEpochBits)};
   }
-  // The weight first: the product may start beside the launch before it, whose result it waits for
-  // with the activations alone.
+  const bool b_is_ready = p.b_is_packed && p.b_is_constant;
   if (!p.b_is_packed) {
     p = with_packed_b(p, workspace + at.weight, stream);
   }
-  const bool a_is_nvfp4 = p.a_dtype == DType::e2m1x2;
-  if (a_is_nvfp4) {
+  if (p.a_dtype == DType::e2m1x2) {
     p = with_dequantized_a(p, workspace + at.activations, stream);
   }
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
-  launch(p, plan, partial, a_is_nvfp4, stream);
+  launch(p, plan, partial, b_is_ready, stream);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Cho
 
 template <typename S>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
-                  bool a_is_being_made, Stream stream) {
+                  bool b_is_ready, Stream stream) {
   constexpr Nvfp4Choice C = S::C;
   const int tokens = S::kSharesSteps ? plan.order.tokens : S::kShareTokens;  // of a copy
   // Steps of fewer tokens than there is room for would not come to lie in their places.
@@ -66,33 +66,33 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                        .order = plan.order,
                        .gemm = gemm,
                        .partial = partial,
+                       .b_is_ready = b_is_ready,
                        .is_plain = plain,
                        .copies_steps_together = copies_steps_together};
-  launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = a_is_being_made},
-                        plan.workers * C.cluster, S::kThreads, sizeof(SharedStorage<S>), stream, p,
-                        map_a, map_b, map_c);
+  launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = true}, plan.workers * C.cluster,
+                        S::kThreads, sizeof(SharedStorage<S>), stream, p, map_a, map_b, map_c);
 }
 
 template <int kIndex, typename Element>
 void launch_element(const GemmNvfp4Params& p, const Nvfp4Plan& plan, const PartialSums& partial,
-                    bool a_is_being_made, Stream stream) {
+                    bool b_is_ready, Stream stream) {
   if constexpr (kNvfp4Choices[kIndex].takes_fp32()) {
     if (p.c_dtype == DType::fp32) {
-      return launch_shape<Shape<kIndex, Element, true>>(p, plan, partial, a_is_being_made, stream);
+      return launch_shape<Shape<kIndex, Element, true>>(p, plan, partial, b_is_ready, stream);
     }
   }
-  launch_shape<Shape<kIndex, Element, false>>(p, plan, partial, a_is_being_made, stream);
+  launch_shape<Shape<kIndex, Element, false>>(p, plan, partial, b_is_ready, stream);
 }
 
 }  // namespace nvfp4_gemm
 
 template <int kIndex>
 void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
-                         const PartialSums& partial, bool a_is_being_made, Stream stream) {
+                         const PartialSums& partial, bool b_is_ready, Stream stream) {
   if (p.a_dtype == DType::fp16) {
-    nvfp4_gemm::launch_element<kIndex, cute::half_t>(p, plan, partial, a_is_being_made, stream);
+    nvfp4_gemm::launch_element<kIndex, cute::half_t>(p, plan, partial, b_is_ready, stream);
   } else {
-    nvfp4_gemm::launch_element<kIndex, cute::bfloat16_t>(p, plan, partial, a_is_being_made, stream);
+    nvfp4_gemm::launch_element<kIndex, cute::bfloat16_t>(p, plan, partial, b_is_ready, stream);
   }
 }
 

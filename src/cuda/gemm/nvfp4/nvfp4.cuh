@@ -18,6 +18,9 @@
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
+// While the launch before it on the stream is at work, a block may set itself up, and ask for its
+// first weights if these are constant; all else waits for that launch's end.
+//
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
 // them each, for both.
 //
@@ -28,6 +31,7 @@
 #include <cute/arch/cluster_sm90.hpp>
 
 #include "cuda/attention/warp_roles.cuh"
+#include "cuda/common/launch_order.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/wgmma.cuh"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
@@ -46,6 +50,7 @@ struct KernelParams {
   TileOrder order;
   GemmNvfp4Params gemm;
   PartialSums partial;
+  bool b_is_ready;  // even while the launch before this one is at work
   bool is_plain;
   bool copies_steps_together;  // of the tokens: token_map_spec()
 };
@@ -73,14 +78,18 @@ class Loader {
 
   __device__ void run() {
     typename SharedStorage<S>::Position at;
-    bool has_tokens = false;  // those that the launch before may still be at work on
+    bool has_waited = false;
+    if (!p_.b_is_ready) {
+      wait_for_launch_before();
+    }
     for (TilePart part; walk_.next(p_.schedule, part);) {
       origin_ = origin_of<S>(p_.order, part.tile);
       for (int chunk = part.begin; chunk < part.end; ++chunk) {
         load_weights(at, chunk);
-        if (!has_tokens) {
-          asm volatile("griddepcontrol.wait;" ::: "memory");
-          has_tokens = true;
+        if (!has_waited) {
+          wait_for_launch_before();
+          let_next_launch_start();
+          has_waited = true;
         }
         load_tokens(at, chunk);
         at.advance();
@@ -396,6 +405,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (threadIdx.x == 0) {
       Loader<S>(shared, p, map_a, map_b, worker).run();
     } else if (threadIdx.x / 32 == 1) {
+      wait_for_launch_before();
       carry_sums<S>(p, worker);
     }
     __syncwarp();
@@ -403,6 +413,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if constexpr (S::kMovesRegisters) {
       cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
     }
+    wait_for_launch_before();
     compute(shared, p, map_c, worker, warpgroup - 1);
   }
   if constexpr (C.cluster > 1) {

@@ -91,12 +91,12 @@ struct StagedStorage {
   TmaRing<kStages, S::C.cluster> ring;
 };
 
-// As many stages as a block's SMEM has room for and the choice allows.
+// As many stages as a block's SMEM has room for.
 template <typename S, int kCount = 1>
 constexpr int stages_that_fit() {
   constexpr std::size_t kRoom_bytes = 227 * 1024;
   static_assert(sizeof(StagedStorage<S, kCount>) <= kRoom_bytes);
-  if constexpr (kCount == S::C.most_stages || sizeof(StagedStorage<S, kCount + 1>) > kRoom_bytes) {
+  if constexpr (sizeof(StagedStorage<S, kCount + 1>) > kRoom_bytes) {
     return kCount;
   } else {
     return stages_that_fit<S, kCount + 1>();

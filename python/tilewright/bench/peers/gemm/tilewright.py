@@ -37,7 +37,7 @@ class TilewrightGemm(Peer):
             a, options = _activations(inputs)
             weights = inputs.packed_weights if self.takes_packed else inputs.coded_weights
             options |= {"global_scale_b": inputs.global_scale}
-            options |= {"batch_invariant": case.batch_invariant}
+            options |= {"b_is_constant": True, "batch_invariant": case.batch_invariant}
         options |= {"out": inputs.new_output(), "kernel": self.kernel.name}
         return Rotation([partial(multiply, a, *weight, **options) for weight in weights])
 
