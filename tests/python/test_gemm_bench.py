@@ -1,11 +1,13 @@
 """The race of matrix products on the CPU: its cases, its oracle, weights that rotate, and the
 commands that need a GPU as far as they go without one."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import time
 import types
+from functools import partial
 
 import numpy
 import pytest
@@ -19,7 +21,7 @@ from tilewright.bench.gemm import GemmCase, cases
 from tilewright.bench.machine import CpuMachine
 from tilewright.bench.race import Rules, race, to_line, warm_up
 from tilewright.bench.tensors import to_bytes, to_float64
-from tilewright.bench.timing import CpuTimer, CudaTimer, Rotation, copies_to_rotate
+from tilewright.bench.timing import CpuTimer, CudaGraphTimer, CudaTimer, Rotation, copies_to_rotate
 
 SMALL = ["gemm", "--device=cpu", "--shapes", "48x64", "32x128", "--m=1,5", "--gap=0"]
 SMALL += ["--samples=2", "--peers=none", "--check"]
@@ -62,7 +64,7 @@ def test_the_default_sweep():
     sweep = list(cases(args, "cuda:0"))
     assert len(sweep) == 28
     assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
-    assert (args.samples, args.gap, args.rows) == (25, 0.02, True)
+    assert (args.samples, args.gap, args.graph) == (25, 0.02, True)
     assert bench.parse_arguments(["attention"]).samples == 20
 
 
@@ -178,6 +180,26 @@ class Device:
     def _sleep(self, cycles):
         self.log.append(("sleep", cycles))
 
+    def Stream(self):
+        return None
+
+    def stream(self, stream):
+        return contextlib.nullcontext()
+
+    def synchronize(self):
+        pass
+
+    def CUDAGraph(self):
+        start = self.us
+        graph = types.SimpleNamespace(capture_begin=lambda: None)
+
+        def capture_end():
+            graph.us = self.us - start
+
+        graph.capture_end = capture_end
+        graph.replay = lambda: setattr(self, "us", self.us + graph.us)
+        return graph
+
     def Event(self, enable_timing):
         device, event = self, types.SimpleNamespace()
 
@@ -216,14 +238,18 @@ def test_launches_behind_one_head_start(device):
 
 
 def test_launches_in_a_row_share_their_time(device):
-    timer = CudaTimer("cuda:0", "rotation", launches=3, is_by_rows=True)
-    durations = itertools.count(1.0)
+    timer = CudaGraphTimer("cuda:0", "rotation", launches=3)
+    seen = []
 
-    def call():
-        device.us += next(durations)
+    def call(us):
+        device.us += us
+        seen.append(us)
 
-    assert timer.sample(call, lambda: None, 3)[0] == pytest.approx([2])
-    assert timer.sample(call, lambda: None, 2)[0] == pytest.approx([4.5])
+    rotation = Rotation([partial(call, 1.0), partial(call, 4.0)])
+    replay, launches = timer.prepare(rotation, 3)
+    assert (launches, seen) == (4, [1, 4, 1, 4])  # every copy as often as the others
+    assert timer.sample(replay, lambda: "read", launches) == (pytest.approx([2.5]), "read")
+    assert len(seen) == 4 and device.us == 40  # captured, replayed once, and twice for the sample
 
 
 def test_a_flush_comes_before_the_first_event(device, monkeypatch):
@@ -243,12 +269,15 @@ class QueueTimer:
 
     cold_by, launches = "rotation", 20
 
-    def __init__(self, is_by_rows=False):
-        self.asked, self.is_by_rows = [], is_by_rows
+    def __init__(self, is_graph=False):
+        self.asked, self.is_graph = [], is_graph
+
+    def prepare(self, call, launches):
+        return call, launches
 
     def sample(self, call, read, launches):
         self.asked.append(launches)
-        return [1.0] * (1 if self.is_by_rows else launches), read()
+        return [1.0] * (1 if self.is_graph else launches), read()
 
     def synchronize(self):
         pass
@@ -264,13 +293,14 @@ def test_slow_launches_are_queued_singly(seconds, asked):
     assert entrant.timing.launches == 1
 
 
-def test_a_row_is_a_sample():
-    timer, rules = QueueTimer(is_by_rows=True), Rules(4, 0, 5, False, 0)
+def test_a_graph_is_a_sample():
+    timer, rules = QueueTimer(is_graph=True), Rules(4, 0, 5, False, 0)
     (entrant,) = race([Scripted(call=lambda inputs: None)], CASE, timer, CpuMachine(), rules)
     assert timer.asked == [20] * 4
     assert entrant.timing.samples_us == [1.0] * 4
     assert entrant.timing.total_s == pytest.approx(80e-6)
-    assert to_line(entrant, CASE, "2026-01-31T12:34:56Z abc", timer, CpuMachine())["launches"] == 20
+    line = to_line(entrant, CASE, "2026-01-31T12:34:56Z abc", timer, CpuMachine())
+    assert (line["graph"], line["launches"]) == (True, 20)
 
 
 def test_warming_up_has_the_supported_cases_and_may_fail(capsys):

@@ -30,7 +30,7 @@ class Entrant:
     errors: tuple[float, float] | None = None
     error_limit: float | None = None
     timing: Timing | None = None
-    launches: int = 1  # queued at a time
+    launches: int = 1  # to ask for at a time
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
             last_s = time.perf_counter() - last_start
             if time.perf_counter() - start > WARM_UP_S:
                 break
+        launches = max(1, min(timer.launches, int(QUEUED_S / last_s)))
+        entrant.call, entrant.launches = timer.prepare(call, launches)
     except Exception as error:  # noqa: BLE001  whatever its library raises, the others still race
         entrant.reason = f"{type(error).__name__}: {error}"
         entrant.failed = peer.is_ours
@@ -74,9 +76,7 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         entrant.errors = case.errors(inputs, output)
         entrant.error_limit = case.error_limit(inputs, peer.is_ours)
         entrant.failed = not entrant.errors[0] <= entrant.error_limit
-    entrant.launches = max(1, min(timer.launches, int(QUEUED_S / last_s)))
-    entrant.timing = Timing(entrant.launches if timer.is_by_rows else 1)
-    entrant.call = call
+    entrant.timing = Timing(entrant.launches if timer.is_graph else 1)
     return entrant
 
 
@@ -85,7 +85,7 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
     inputs = case.make_inputs(rules.seed)
     entrants = [_prepare(peer, case, inputs, timer, rules.check) for peer in peers]
     running = [entrant for entrant in entrants if entrant.call]
-    samples_a_round = 1 if timer.is_by_rows else timer.launches
+    samples_a_round = 1 if timer.is_graph else timer.launches
     for round_index in range(math.ceil(rules.samples / samples_a_round)):
         if round_index >= MIN_SAMPLES:
             running = [e for e in running if e.timing.total_s <= rules.max_seconds]
@@ -138,7 +138,7 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
         "gbps": rounded(case.compulsory_bytes / timing.median_us * 1e-3),
         "cold_l2": timer.cold_by is not None,
         "cold_by": timer.cold_by,
-        "graph": False,
+        "graph": timer.is_graph,
         "rel_fro_error": rel_fro_error,
         "max_abs_error": max_abs_error,
         **machine.description,

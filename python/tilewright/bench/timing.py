@@ -48,6 +48,7 @@ class Rotation:
     """
 
     def __init__(self, calls: list[Callable[[], Any]]):
+        self.period = len(calls)
         self.calls = itertools.cycle(calls)
 
     def __call__(self) -> Any:
@@ -64,7 +65,11 @@ class CpuTimer:
 
     cold_by = None
     launches = 1
-    is_by_rows = False
+    is_graph = False
+
+    def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
+        """(what to call, how many launches to ask sample() for)."""
+        return call, launches
 
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
@@ -93,52 +98,81 @@ class CudaTimer:
              "rotation": the calls are a Rotation, and there is nothing to do here.
              None: whatever a call left in the cache, the next finds there
     launches how many calls are queued behind one spin; 1 with "flush"
-    is_by_rows
-             an event comes before these calls and one after them, and they share the time alike:
-             in a row, as a model's layers follow each other. An event between two launches takes
-             time by itself, and keeps the second from being set up while the first is at work.
     """
 
-    def __init__(
-        self, device: str, cold_by: str | None, launches: int = 1, is_by_rows: bool = False
-    ):
+    is_graph = False
+
+    def __init__(self, device: str, cold_by: str | None, launches: int = 1):
         import torch
 
         self.cuda = torch.cuda
         self.cuda.set_device(torch.device(device))
         self.cold_by = cold_by
         self.launches = launches
-        self.is_by_rows = is_by_rows
         self.lead_cycles = FIRST_LEAD_CYCLES
         if cold_by == "flush":
             l2_bytes = l2_cache_bytes(device)
             self.larger_than_l2 = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
 
+    def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
+        """(what to call, how many launches to ask sample() for)."""
+        return call, launches
+
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
     ) -> tuple[list[float], Any]:
-        """(µs of each call or of the row's mean, what `read` returned while they ran)."""
-        calls = launches if self.is_by_rows else 1  # between two events
+        """(µs of each call, what `read` returned while they ran)."""
         while True:
-            events = [self.cuda.Event(enable_timing=True) for _ in range(launches // calls + 1)]
+            events = [self.cuda.Event(enable_timing=True) for _ in range(launches + 1)]
             self.cuda._sleep(self.lead_cycles)
             if self.cold_by == "flush":
                 self.larger_than_l2.zero_()
             events[0].record()
             for event in events[1:]:
-                for _ in range(calls):
-                    call()
+                call()
                 event.record()
             host_was_late = events[0].query()
             reading = read()
             events[-1].synchronize()
             if not host_was_late or self.lead_cycles > MOST_LEAD_CYCLES:
                 pairs = itertools.pairwise(events)
-                return [start.elapsed_time(end) * 1e3 / calls for start, end in pairs], reading
+                return [start.elapsed_time(end) * 1e3 for start, end in pairs], reading
             self.lead_cycles *= 2
 
     def synchronize(self) -> None:
         self.cuda.synchronize()
+
+
+class CudaGraphTimer(CudaTimer):
+    """CUDA events before and after a graph of calls, which share the time alike.
+
+    In the graph the calls follow each other, as the layers of a model do. An event between two
+    launches takes time by itself, and keeps the second from being set up while the first is at
+    work. The graph is replayed once before the first event: it starts as it goes on.
+    """
+
+    is_graph = True
+
+    def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
+        """(what replays a graph, its number of launches: so many, or a few more)."""
+        period = call.period if isinstance(call, Rotation) else 1
+        launches = math.ceil(launches / period) * period
+        graph = self.cuda.CUDAGraph()
+        with self.cuda.stream(self.cuda.Stream()):
+            graph.capture_begin()
+            for _ in range(launches):
+                call()
+            graph.capture_end()
+        graph.replay()
+        self.synchronize()
+        return graph.replay, launches
+
+    def sample(
+        self, call: Callable[[], Any], read: Callable[[], Any], launches: int
+    ) -> tuple[list[float], Any]:
+        """(the mean µs of the graph's launches, what `read` returned while they ran)."""
+        (_, total_us), reading = super().sample(call, read, 2)
+        return [total_us / launches], reading
 
 
 def l2_cache_bytes(device: str) -> int:

@@ -45,7 +45,7 @@ struct Nvfp4Choice {
     if (is_large()) {
       return 12;
     }
-    return columns() >= 1024 ? 2 : tokens >= 128 ? 6 : tokens > 16 ? 4 : 5;
+    return columns() >= 1024 ? 2 : tokens >= 128 ? 6 : 4;
   }
   // Of that, what passes between the last chunk of one part and the sums' arrival at the owner's.
   constexpr int lag() const { return columns() >= 1024 ? 2 : columns() >= 512 ? 3 : 4; }
@@ -56,11 +56,11 @@ inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     // consumers for rows, for columns; tokens; steps; cluster; use; max_m; if short: max_m, columns
     {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 6144},
     {1, 4, 8, 2, 1, Nvfp4Use::any, 8, 8},
-    {1, 4, 16, 2, 1, Nvfp4Use::any, 16, 16},
-    {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
+    {1, 4, 16, 4, 1, Nvfp4Use::any, 16, 16},
     {1, 2, 32, 2, 1, Nvfp4Use::any, 0, 32, 8192},
     {2, 2, 32, 2, 1, Nvfp4Use::any, 32, 32},
-    {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 128, 8192},
+    {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
+    {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 64, 8192},
     {2, 1, 64, 2, 1, Nvfp4Use::any, 64, 128, 2048},
     {2, 1, 256, 1, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
     {2, 1, 256, 1, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},

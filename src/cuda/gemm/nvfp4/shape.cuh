@@ -51,8 +51,8 @@ struct Shape {
   // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
   // consumer there are enough for all.
   static constexpr bool kMovesRegisters = kConsumers > 1;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 64 : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 104 : 232;
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : 232;
 
   using TiledMma = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, cute::Shape<_64, Int<C.tokens>, _64>>()));

@@ -82,7 +82,7 @@ class HummingSearch(Humming):
         deadline = time.monotonic() + self.seconds
         default = _default(layers[0], case)
         expected = _rotation(layers, case, inputs, default)().clone()
-        timer = CudaTimer(case.device, "rotation", SEARCH_LAUNCHES, is_by_rows=True)
+        timer = CudaTimer(case.device, "rotation", SEARCH_LAUNCHES)
         times = {}
         candidates = _distinct(_candidates(layers[0], case))
         while time.monotonic() < deadline:
