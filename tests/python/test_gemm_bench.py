@@ -21,7 +21,14 @@ from tilewright.bench.gemm import GemmCase, cases
 from tilewright.bench.machine import CpuMachine
 from tilewright.bench.race import Rules, race, to_line, warm_up
 from tilewright.bench.tensors import to_bytes, to_float64
-from tilewright.bench.timing import CpuTimer, CudaGraphTimer, CudaTimer, Rotation, copies_to_rotate
+from tilewright.bench.timing import (
+    CpuTimer,
+    CudaGraphTimer,
+    CudaRowTimer,
+    CudaTimer,
+    Rotation,
+    copies_to_rotate,
+)
 
 SMALL = ["gemm", "--device=cpu", "--shapes", "48x64", "32x128", "--m=1,5", "--gap=0"]
 SMALL += ["--samples=2", "--peers=none", "--check"]
@@ -64,7 +71,7 @@ def test_the_default_sweep():
     sweep = list(cases(args, "cuda:0"))
     assert len(sweep) == 28
     assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
-    assert (args.samples, args.gap, args.graph) == (25, 0.02, True)
+    assert (args.samples, args.gap, args.timed) == (25, 0.02, "row")
     assert bench.parse_arguments(["attention"]).samples == 20
 
 
@@ -238,6 +245,18 @@ def test_launches_behind_one_head_start(device):
 
 
 def test_launches_in_a_row_share_their_time(device):
+    timer = CudaRowTimer("cuda:0", "rotation", launches=3)
+    durations = itertools.count(1.0)
+
+    def call():
+        device.us += next(durations)
+
+    row, launches = timer.prepare(call, 3)
+    assert (launches, device.us) == (3, 0)
+    assert timer.sample(row, lambda: "read", launches) == (pytest.approx([5]), "read")
+
+
+def test_launches_of_a_graph_share_their_time(device):
     timer = CudaGraphTimer("cuda:0", "rotation", launches=3)
     seen = []
 
@@ -269,15 +288,15 @@ class QueueTimer:
 
     cold_by, launches = "rotation", 20
 
-    def __init__(self, is_graph=False):
-        self.asked, self.is_graph = [], is_graph
+    def __init__(self, has_rows=False):
+        self.asked, self.has_rows, self.is_graph = [], has_rows, False
 
     def prepare(self, call, launches):
         return call, launches
 
     def sample(self, call, read, launches):
         self.asked.append(launches)
-        return [1.0] * (1 if self.is_graph else launches), read()
+        return [1.0] * (1 if self.has_rows else launches), read()
 
     def synchronize(self):
         pass
@@ -293,14 +312,14 @@ def test_slow_launches_are_queued_singly(seconds, asked):
     assert entrant.timing.launches == 1
 
 
-def test_a_graph_is_a_sample():
-    timer, rules = QueueTimer(is_graph=True), Rules(4, 0, 5, False, 0)
+def test_a_row_is_a_sample():
+    timer, rules = QueueTimer(has_rows=True), Rules(4, 0, 5, False, 0)
     (entrant,) = race([Scripted(call=lambda inputs: None)], CASE, timer, CpuMachine(), rules)
     assert timer.asked == [20] * 4
     assert entrant.timing.samples_us == [1.0] * 4
     assert entrant.timing.total_s == pytest.approx(80e-6)
     line = to_line(entrant, CASE, "2026-01-31T12:34:56Z abc", timer, CpuMachine())
-    assert (line["graph"], line["launches"]) == (True, 20)
+    assert (line["graph"], line["launches"]) == (False, 20)
 
 
 def test_warming_up_has_the_supported_cases_and_may_fail(capsys):

@@ -9,7 +9,7 @@ from tilewright.bench.case import Case
 from tilewright.bench.gemm_inputs import GemmInputs
 from tilewright.bench.gemm_oracle import errors, rounding_error
 from tilewright.bench.options import numbers
-from tilewright.bench.timing import CudaGraphTimer, CudaTimer, l2_cache_bytes
+from tilewright.bench.timing import CudaGraphTimer, CudaRowTimer, CudaTimer, l2_cache_bytes
 
 SUMS_ERROR = 1e-6  # of this library's results, over that of rounding the exact ones
 # Rounding alone gives 2.1e-4 and 1.7e-3; Humming also rounds partial sums.
@@ -24,7 +24,8 @@ DEFAULTS = {
     "cpu": {"shapes": ((512, 1024),), "m": (1, 16)},
 }
 RULES = {"samples": 25, "gap": 0.02}
-LAUNCHES = 20  # of a graph, or queued behind one head start
+TIMERS = {"row": CudaRowTimer, "graph": CudaGraphTimer, "alone": CudaTimer}
+LAUNCHES = 20  # of a row, or queued behind one head start
 CACHES_BETWEEN = 2  # so many times the L2 cache is read between two reads of a weight
 
 
@@ -124,10 +125,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="each launch reads another copy, and so reads it from memory",
     )
     parser.add_argument(
-        "--graph",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help=f"time {LAUNCHES} launches together, in a CUDA graph, or each by itself",
+        "--timed",
+        choices=TIMERS,
+        default="row",
+        help=f"{LAUNCHES} launches in a row together; the same in a CUDA graph; each by itself",
     )
     parser.add_argument(
         "--humming-search",
@@ -140,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
     cold_by = "rotation" if args.rotate_weights else None
-    return (CudaGraphTimer if args.graph else CudaTimer)(device, cold_by, LAUNCHES)
+    return TIMERS[args.timed](device, cold_by, LAUNCHES)
 
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:

@@ -76,7 +76,7 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         entrant.errors = case.errors(inputs, output)
         entrant.error_limit = case.error_limit(inputs, peer.is_ours)
         entrant.failed = not entrant.errors[0] <= entrant.error_limit
-    entrant.timing = Timing(entrant.launches if timer.is_graph else 1)
+    entrant.timing = Timing(entrant.launches if timer.has_rows else 1)
     return entrant
 
 
@@ -85,7 +85,7 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
     inputs = case.make_inputs(rules.seed)
     entrants = [_prepare(peer, case, inputs, timer, rules.check) for peer in peers]
     running = [entrant for entrant in entrants if entrant.call]
-    samples_a_round = 1 if timer.is_graph else timer.launches
+    samples_a_round = 1 if timer.has_rows else timer.launches
     for round_index in range(math.ceil(rules.samples / samples_a_round)):
         if round_index >= MIN_SAMPLES:
             running = [e for e in running if e.timing.total_s <= rules.max_seconds]

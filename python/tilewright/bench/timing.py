@@ -65,6 +65,7 @@ class CpuTimer:
 
     cold_by = None
     launches = 1
+    has_rows = False  # whose mean is a sample
     is_graph = False
 
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
@@ -100,6 +101,7 @@ class CudaTimer:
     launches how many calls are queued behind one spin; 1 with "flush"
     """
 
+    has_rows = False
     is_graph = False
 
     def __init__(self, device: str, cold_by: str | None, launches: int = 1):
@@ -143,36 +145,50 @@ class CudaTimer:
         self.cuda.synchronize()
 
 
-class CudaGraphTimer(CudaTimer):
-    """CUDA events before and after a graph of calls, which share the time alike.
+class CudaRowTimer(CudaTimer):
+    """CUDA events before and after a row of calls, which share the time alike.
 
-    In the graph the calls follow each other, as the layers of a model do. An event between two
-    launches takes time by itself, and keeps the second from being set up while the first is at
-    work. The graph is replayed once before the first event: it starts as it goes on.
+    The calls follow each other, as the layers of a model do. An event between two launches takes
+    time by itself, and keeps the second from being set up while the first is at work. Another row
+    goes before the first event, so that the timed one starts as it goes on.
     """
+
+    has_rows = True
+
+    def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
+        """(what queues a row, its number of launches)."""
+
+        def row() -> None:
+            for _ in range(launches):
+                call()
+
+        return row, launches
+
+    def sample(
+        self, call: Callable[[], Any], read: Callable[[], Any], launches: int
+    ) -> tuple[list[float], Any]:
+        """(the mean µs of a row's launches, what `read` returned while they ran)."""
+        (_, total_us), reading = super().sample(call, read, 2)
+        return [total_us / launches], reading
+
+
+class CudaGraphTimer(CudaRowTimer):
+    """The same of rows that are CUDA graphs."""
 
     is_graph = True
 
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
         """(what replays a graph, its number of launches: so many, or a few more)."""
         period = call.period if isinstance(call, Rotation) else 1
-        launches = math.ceil(launches / period) * period
+        row, launches = super().prepare(call, math.ceil(launches / period) * period)
         graph = self.cuda.CUDAGraph()
         with self.cuda.stream(self.cuda.Stream()):
             graph.capture_begin()
-            for _ in range(launches):
-                call()
+            row()
             graph.capture_end()
         graph.replay()
         self.synchronize()
         return graph.replay, launches
-
-    def sample(
-        self, call: Callable[[], Any], read: Callable[[], Any], launches: int
-    ) -> tuple[list[float], Any]:
-        """(the mean µs of the graph's launches, what `read` returned while they ran)."""
-        (_, total_us), reading = super().sample(call, read, 2)
-        return [total_us / launches], reading
 
 
 def l2_cache_bytes(device: str) -> int:

@@ -15,11 +15,11 @@ inline constexpr int kBlockThreads = 256;
 // matrix, by as many rows as it has threads for. A thread keeps its column over many rows, so that
 // its addresses go up in equal steps; grid.x counts tiles along columns, grid.y along rows.
 struct BlockTiles {
-  // For `rows` x `columns` blocks; at most `max_grid` thread blocks.
-  BlockTiles(int rows, int columns, int max_grid)
+  // For `rows` x `columns` blocks; at most `max_grid` thread blocks of `threads`.
+  BlockTiles(int rows, int columns, int max_grid, int threads = kBlockThreads)
       : log2_lanes(std::bit_width(static_cast<unsigned>(std::min(columns, 32) - 1))) {
     const int lanes = 1 << log2_lanes;
-    const int tile_rows = kBlockThreads / lanes;
+    const int tile_rows = threads / lanes;
     grid.x = static_cast<unsigned>(std::min((columns + lanes - 1) / lanes, max_grid));
     grid.y = static_cast<unsigned>(
         std::clamp(max_grid / static_cast<int>(grid.x), 1, (rows + tile_rows - 1) / tile_rows));
@@ -33,10 +33,10 @@ struct BlockTiles {
 
 // A thread's first row and column, and the steps to its next.
 struct BlockPosition {
-  __device__ explicit BlockPosition(int log2_lanes)
-      : row(static_cast<int>((blockIdx.y * kBlockThreads + threadIdx.x) >> log2_lanes)),
+  __device__ explicit BlockPosition(int log2_lanes, unsigned threads = kBlockThreads)
+      : row(static_cast<int>((blockIdx.y * threads + threadIdx.x) >> log2_lanes)),
         column(static_cast<int>((blockIdx.x << log2_lanes) + threadIdx.x % (1u << log2_lanes))),
-        row_step(static_cast<int>((gridDim.y * kBlockThreads) >> log2_lanes)),
+        row_step(static_cast<int>((gridDim.y * threads) >> log2_lanes)),
         column_step(static_cast<int>(gridDim.x << log2_lanes)) {}
 
   int row;

@@ -5,7 +5,7 @@
 // Source    tilewright/nvfp4.hpp has the arithmetic.
 // Tiles     a warp reads 128 bytes of codes and writes 512 of BF16: whole sectors both.
 // SMEM      none.
-// Registers whatever the compiler takes; nothing depends on them.
+// Registers 32 at most where the output has 16 bits: kThreads.
 // Limits    out aligned to 16 bytes, codes to 8, rows included.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,6 +21,9 @@ namespace tilewright::cuda {
 namespace dequantize_nvfp4 {
 
 constexpr int kValues = 8;  // of a thread, in one of its steps
+// As many as find room, with 32 registers each, beside a block of the largest of the GEMM's: to be
+// there when the launch before ends.
+constexpr int kThreads = 128;
 
 // Two neighbouring values, neither NaN, in memory.
 __device__ float2 to_pair(float low, float high, float*) { return make_float2(low, high); }
@@ -52,14 +55,14 @@ __device__ void store_eight(std::uint32_t codes, float scale, Decode&& decode, T
 }
 
 template <typename T, bool kIsMxfp4>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 65536 / (32 * kThreads) : 1)
     dequantize(const __grid_constant__ DequantizeNvfp4Params p, int log2_lanes) {
   constexpr int kParts = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
   let_next_launch_start();  // which will wait for all of this
   wait_for_launch_before();
   const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
 
-  const BlockPosition first(log2_lanes);
+  const BlockPosition first(log2_lanes, kThreads);
   for (int part = first.column; part < p.blocks * kParts; part += first.column_step) {
     for (int row = first.row; row < p.rows; row += first.row_step) {
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(
@@ -84,16 +87,14 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 template <typename T>
 void launch_dequantize(const DequantizeNvfp4Params& p, Stream stream) {
-  constexpr int kMaxGrid = 1 << 12;
+  constexpr int kMaxGrid = 1 << 13;
   const int block = p.is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock;
-  const BlockTiles tiles(p.rows, p.blocks * (block / kValues), kMaxGrid);
+  const BlockTiles tiles(p.rows, p.blocks * (block / kValues), kMaxGrid, kThreads);
   constexpr LaunchOptions beside{.may_start_early = true};
   if (p.is_mxfp4) {
-    launch_with<dequantize<T, true>>(beside, tiles.grid, kBlockThreads, 0, stream, p,
-                                     tiles.log2_lanes);
+    launch_with<dequantize<T, true>>(beside, tiles.grid, kThreads, 0, stream, p, tiles.log2_lanes);
   } else {
-    launch_with<dequantize<T, false>>(beside, tiles.grid, kBlockThreads, 0, stream, p,
-                                      tiles.log2_lanes);
+    launch_with<dequantize<T, false>>(beside, tiles.grid, kThreads, 0, stream, p, tiles.log2_lanes);
   }
 }
 
