@@ -161,4 +161,6 @@ def test_products_were_measured_with_weights_from_memory():
             for line in map(json.loads, path.read_text().splitlines()):
                 if line["supported"]:
                     assert line["cold_by"] == "rotation", path
+                    if path.name in ("gemm-nvfp4.jsonl", "choices-nvfp4.jsonl"):
+                        assert line["launches"] > 1, path
                     assert line["rel_fro_error"] is not None, path

@@ -54,7 +54,7 @@ struct Nvfp4Choice {
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     // consumers for rows, for columns; tokens; steps; cluster; use; max_m; if short: max_m, columns
-    {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 6144},
+    {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 2560},
     {1, 4, 8, 2, 1, Nvfp4Use::any, 8, 8},
     {1, 4, 16, 4, 1, Nvfp4Use::any, 16, 16},
     {1, 2, 32, 2, 1, Nvfp4Use::any, 0, 32, 8192},
