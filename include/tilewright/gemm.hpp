@@ -67,7 +67,7 @@ struct GemmNvfp4Options {
   GlobalScale global_scale_a_kind = GlobalScale::encode;
   GlobalScale global_scale_b_kind = GlobalScale::encode;
   // b is packed, and all that wrote it was waited for before this call, as after loading a model.
-  // Its first tiles are then read while the launch before on the stream is still at work.
+  // Its first tiles are then read while launches before on the stream are still at work.
   bool b_is_constant = false;
   // A row of c is the same bits whatever M and L are, and whatever the other rows hold.
   bool batch_invariant = false;

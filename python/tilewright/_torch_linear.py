@@ -42,7 +42,8 @@ class NVFP4Linear(torch.nn.Module):
     of the result does not depend on the other rows. No gradients are recorded.
 
     On a GPU the first call after the weight was loaded or moved waits for the device, unless a CUDA
-    graph is being captured. Later ones may read the weight before what was queued earlier is done.
+    graph is being captured on its stream: it should come before any capture. Later ones may read
+    the weight before what was queued earlier is done.
     """
 
     def __init__(
@@ -123,6 +124,14 @@ class NVFP4Linear(torch.nn.Module):
             torch.cuda.synchronize(self.packed.device)
             self._settled_at = self.packed.data_ptr()
         return True
+
+    def _apply(self, *args, **options):
+        """What .to() and the like call."""
+        self._settled_at = None
+        return super()._apply(*args, **options)
+
+    def __setstate__(self, state):
+        super().__setstate__(state | {"_settled_at": None})
 
     def extra_repr(self) -> str:
         return (

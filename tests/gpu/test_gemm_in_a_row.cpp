@@ -1,8 +1,10 @@
 // Products that follow each other on a stream, where one may start while the one before ends: each
 // sees what was made before it, and overwrites nothing that is still being read.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device_problem.hpp"
@@ -14,7 +16,6 @@ namespace {
 using reference::HostTensor;
 
 constexpr int kRounds = 20;
-constexpr std::int64_t kSize = 1024;  // rows and columns of a weight
 
 bool is_equal(const HostTensor& x, const HostTensor& y) {
   return std::equal(x.data(), x.data() + x.bytes(), y.data(), y.data() + y.bytes());
@@ -22,34 +23,39 @@ bool is_equal(const HostTensor& x, const HostTensor& y) {
 
 class GemmInARowGpu : public GemmNvfp4Test {
  protected:
-  bool packs() const { return GetParam() != "nvfp4_simple"; }
-
-  GemmCase case_of(std::int64_t m, DType a_dtype, std::uint64_t seed) const {
+  GemmCase case_of(std::int64_t m, std::int64_t n, std::int64_t k,
+                   DType a_dtype = DType::bf16) const {
     return {
-        .m = m, .n = kSize, .k = kSize, .a_dtype = a_dtype, .b_is_packed = packs(), .seed = seed};
+        .m = m, .n = n, .k = k, .a_dtype = a_dtype, .b_is_packed = GetParam() != "nvfp4_simple"};
   }
 
-  GemmNvfp4Options options(bool b_is_constant) const {
-    return {.b_is_constant = b_is_constant && packs(), .kernel = kernel_};
-  }
-
-  // Of the cases that the kernel takes.
-  std::vector<GemmCase> cases() const {
-    std::vector<GemmCase> taken;
-    for (const DType a_dtype : {DType::bf16, DType::e2m1x2}) {
-      for (const std::int64_t m : {7, 40, 300}) {
-        const GemmCase c = case_of(m, a_dtype, 1);
-        if (takes(c)) {
-          taken.push_back(c);
-        }
+  // How many rows of A, of those that the kernel takes, and columns where tiles are few and shared.
+  std::vector<std::pair<std::int64_t, std::int64_t>> sizes() const {
+    std::vector<std::pair<std::int64_t, std::int64_t>> taken;
+    for (const auto& [m, k] : {std::pair{7, 16384}, {40, 4096}, {300, 4096}}) {
+      if (takes(case_of(m, kRows, k))) {
+        taken.emplace_back(m, k);
       }
     }
     return taken;
   }
 
+  GemmNvfp4Options options(const GemmCase& c, bool b_is_constant) const {
+    return {.b_is_constant = b_is_constant && c.b_is_packed, .kernel = kernel_};
+  }
+
+  static constexpr std::int64_t kRows = 336;  // of the weight
+
  private:
   std::string kernel_ = GetParam();  // options point to it
 };
+
+// The bytes of a device tensor, or their beginning, as another one.
+template <std::size_t Rank>
+TensorView bytes_as(const DeviceTensor& tensor, DType dtype,
+                    const std::array<std::int64_t, Rank>& shape) {
+  return contiguous(static_cast<std::byte*>(tensor.view().data), dtype, shape, kDevice);
+}
 
 // Two rounds by turns, each of which overwrites what the other made. Launched one by one they give
 // what they must give in a row, as often as they are repeated.
@@ -57,7 +63,8 @@ class Rounds {
  public:
   using Round = std::function<void(int which, const TensorView& out, Stream stream)>;
 
-  Rounds(const HostTensor& out, Round round) : blank_(out), round_(std::move(round)) {
+  Rounds(const HostTensor& out, Round round)
+      : blank_(out), round_(std::move(round)), head_start_(kHeadStart_bytes) {
     for (int which = 0; which < 2; ++which) {
       outputs_.emplace_back(blank_);
       round_(which, outputs_.back().view(), stream_.get());
@@ -72,7 +79,8 @@ class Rounds {
   void expect_equal_in_a_row() {
     ASSERT_FALSE(is_equal(expected_[0], expected_[1]));
     reset();
-    queue();
+    cuda_ok(cudaMemsetAsync(head_start_.data(), 0, kHeadStart_bytes, stream_.get()));
+    queue();  // all of it, before the device gets to the first
     expect_results();
   }
 
@@ -93,6 +101,8 @@ class Rounds {
   }
 
  private:
+  static constexpr std::size_t kHeadStart_bytes = std::size_t{2} << 30;
+
   void reset() {
     for (DeviceTensor& output : outputs_) {
       output.upload(blank_);
@@ -120,61 +130,108 @@ class Rounds {
 
   HostTensor blank_;
   Round round_;
+  DeviceBuffer head_start_;
   DeviceStream stream_;
   std::vector<DeviceTensor> outputs_;
   std::vector<HostTensor> expected_;
 };
 
+// Rounds of two products, the second of which is given, by `link`, what the first wrote; all with
+// one workspace.
+void expect_chain(
+    const GemmCase& first, const GemmNvfp4Options& first_options, const GemmCase& second,
+    const GemmNvfp4Options& second_options,
+    const std::function<void(const DeviceTensor& between, GemmNvfp4Tensors& use)>& link) {
+  GemmCase other = first;
+  ++other.seed;
+  const GemmHostSet maker = make_tensors(first);
+  GemmSet<DeviceTensor> makers[] = {to_device(maker), to_device(make_tensors(other))};
+  const DeviceTensor between(maker.c);
+  const GemmHostSet host = make_tensors(second);
+  GemmSet<DeviceTensor> user = to_device(host);
+  const std::size_t bytes =
+      std::max(gemm_nvfp4_workspace_bytes(makers[0].views(first), first_options),
+               gemm_nvfp4_workspace_bytes(user.views(second), second_options));
+  const DeviceBuffer workspace(bytes);
+  Rounds rounds(host.c, [&](int which, const TensorView& out, Stream stream) {
+    GemmNvfp4Tensors make = makers[which].views(first);
+    make.c = between.view();
+    gemm_nvfp4(make, first_options, {workspace.data(), bytes}, stream);
+    GemmNvfp4Tensors use = user.views(second);
+    link(between, use);
+    use.c = out;
+    gemm_nvfp4(use, second_options, {workspace.data(), bytes}, stream);
+  });
+  rounds.expect_equal_in_a_row();
+  rounds.expect_equal_in_a_graph();
+}
+
 TEST_P(GemmInARowGpu, AProductReadsWhatTheOneBeforeWrote) {
-  for (const GemmCase& c : cases()) {
-    SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
-    GemmCase other = c;
-    other.seed = 2;
-    const GemmCase second = case_of(c.m, DType::bf16, 3);
-    const GemmHostSet host = make_tensors(second);
-    GemmSet<DeviceTensor> makers[] = {to_device(make_tensors(c)), to_device(make_tensors(other))};
-    GemmSet<DeviceTensor> user = to_device(host);
-    const DeviceTensor between(host.c);
-    const std::size_t bytes =
-        std::max(gemm_nvfp4_workspace_bytes(makers[0].views(c), options(true)),
-                 gemm_nvfp4_workspace_bytes(user.views(second), options(true)));
-    const DeviceBuffer workspace(bytes);  // of all launches
-    Rounds rounds(host.c, [&](int which, const TensorView& out, Stream stream) {
-      GemmNvfp4Tensors make = makers[which].views(c);
-      make.c = between.view();
-      gemm_nvfp4(make, options(true), {workspace.data(), bytes}, stream);
-      GemmNvfp4Tensors use = user.views(second);
-      use.a = between.view();
-      use.c = out;
-      gemm_nvfp4(use, options(true), {workspace.data(), bytes}, stream);
-    });
-    rounds.expect_equal_in_a_row();
-    rounds.expect_equal_in_a_graph();
+  bool shares = false;
+  for (const auto& [m, k] : sizes()) {
+    const GemmCase first = case_of(m, k, 256);
+    GemmCase second = case_of(m, kRows, k);
+    second.bias = true;
+    SCOPED_TRACE(testing::Message() << GetParam() << ": " << second);
+    shares |= shared_tiles(second) > 0;
+    expect_chain(first, options(first, true), second, options(second, true),
+                 [](const DeviceTensor& between, GemmNvfp4Tensors& use) {
+                   use.a = between.view();
+                   use.bias = bytes_as(between, DType::bf16, std::array{kRows});
+                 });
+  }
+  EXPECT_TRUE(shares || GetParam() == "nvfp4_simple");
+}
+
+TEST_P(GemmInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {
+  for (const auto& [m, k] : sizes()) {
+    const GemmCase first = case_of(m, k / 4, 256);  // as many bytes
+    const GemmCase second = case_of(m, kRows, k, DType::e2m1x2);
+    if (takes(second)) {
+      SCOPED_TRACE(testing::Message() << GetParam() << ": " << second);
+      expect_chain(first, options(first, true), second, options(second, true),
+                   [m, k](const DeviceTensor& between, GemmNvfp4Tensors& use) {
+                     use.a = bytes_as(between, DType::e2m1x2, std::array{m, k / 2});
+                   });
+    }
   }
 }
 
-TEST_P(GemmInARowGpu, AWeightThatWasJustPackedIsWaitedFor) {
-  if (!packs()) {
-    GTEST_SKIP() << GetParam() << " takes no packed weight";
+TEST_P(GemmInARowGpu, AWeightThatWasJustWrittenIsWaitedFor) {
+  constexpr std::int64_t kColumns = 512;
+  for (const auto& [m, k] : sizes()) {
+    const GemmCase second = case_of(m, 64, kColumns);
+    if (!second.b_is_packed) {
+      GTEST_SKIP() << GetParam() << " takes no packed weight";
+    }
+    const std::array shape = packed_nvfp4_weight_shape(second.n, kColumns);
+    const std::int64_t n = (shape[0] * shape[1] / 2 / m / 16 + 1) * 16;  // no fewer bytes
+    const GemmCase first = case_of(m, n, k);
+    SCOPED_TRACE(testing::Message() << GetParam() << ": " << second);
+    expect_chain(first, options(first, true), second, options(second, false),
+                 [&shape](const DeviceTensor& between, GemmNvfp4Tensors& use) {
+                   use.b = bytes_as(between, DType::u8, shape);
+                 });
   }
-  for (const GemmCase& c : cases()) {
+}
+
+TEST_P(GemmInARowGpu, DequantizedActivationsAreNotOverwrittenBeforeTheirEnd) {
+  for (const auto& [m, k] : sizes()) {
+    const GemmCase c = case_of(m, kRows, k, DType::e2m1x2);
+    if (!takes(c)) {
+      continue;
+    }
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
     GemmCase other = c;
-    other.seed = 2;
+    ++other.seed;
     const GemmHostSet host = make_tensors(c);
     GemmSet<DeviceTensor> sets[] = {to_device(host), to_device(make_tensors(other))};
-    const DeviceTensor packed(host.packed_b);
-    const std::size_t bytes = gemm_nvfp4_workspace_bytes(sets[0].views(c), options(false));
+    const std::size_t bytes = gemm_nvfp4_workspace_bytes(sets[0].views(c), options(c, true));
     const DeviceBuffer workspace(bytes);
     Rounds rounds(host.c, [&](int which, const TensorView& out, Stream stream) {
-      prepack_nvfp4_weight({.codes = sets[which].b.view(),
-                            .scales = sets[which].sfb.view(),
-                            .packed = packed.view()},
-                           c.layout, stream);
       GemmNvfp4Tensors product = sets[which].views(c);
-      product.b = packed.view();
       product.c = out;
-      gemm_nvfp4(product, options(false), {workspace.data(), bytes}, stream);
+      gemm_nvfp4(product, options(c, true), {workspace.data(), bytes}, stream);
     });
     rounds.expect_equal_in_a_row();
     rounds.expect_equal_in_a_graph();

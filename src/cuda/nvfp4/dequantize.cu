@@ -21,8 +21,8 @@ namespace tilewright::cuda {
 namespace dequantize_nvfp4 {
 
 constexpr int kValues = 8;  // of a thread, in one of its steps
-// As many as find room, with 32 registers each, beside a block of the largest of the GEMM's: to be
-// there when the launch before ends.
+// As many as find room, with 32 registers each, beside a block of the GEMM's for few tokens, of 640
+// threads with 96 each: to be there when the launch before ends.
 constexpr int kThreads = 128;
 
 // Two neighbouring values, neither NaN, in memory.
