@@ -39,8 +39,8 @@ struct Nvfp4Choice {
   // Whether the copy engine takes tiles to C, as consumers have them to themselves.
   constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
-  // What adding up the parts of a tile takes, in chunks, as measured: those of fewer tokens are
-  // shorter, those of large tiles have fewer columns.
+  // What adding up the parts of a tile takes, in chunks, as measured: it is less where there are
+  // fewer tokens, and chunks take longer the more columns they have.
   constexpr int sharing_chunks() const {
     if (is_large()) {
       return 12;

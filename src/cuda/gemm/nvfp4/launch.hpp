@@ -18,10 +18,10 @@ struct PartialSums {
 // Queues the kernel as launch_nvfp4 does, in this row of the table.
 void launch_nvfp4_row(int row, const GemmNvfp4Params& p, Stream stream);
 
-// Queues choice kIndex; p.a has 16 bits. Where the launch before is still making it, this one may
-// start beside that, and waits for a alone. Each is compiled by itself, from instance.cu.in.
+// Queues choice kIndex; p.a has 16 bits. It may start while launches before it are still at work,
+// and then reads p.b alone, where that is ready. Each is compiled by itself, from instance.cu.in.
 template <int kIndex>
 void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
-                         const PartialSums& partial, bool a_is_being_made, Stream stream);
+                         const PartialSums& partial, bool b_is_ready, Stream stream);
 
 }  // namespace tilewright::cuda
