@@ -132,8 +132,11 @@ class Timer:
     def __init__(self, device, cold_by, launches):
         self.times = iter(type(self).times)
 
+    def prepare(self, call, launches):
+        return call, launches
+
     def sample(self, call, read, launches):
-        return [next(self.times)] * launches, read()
+        return [next(self.times)], read()
 
 
 def test_humming_search(humming, monkeypatch):
@@ -144,11 +147,12 @@ def test_humming_search(humming, monkeypatch):
     default.warm_up([CASE])
     clock = iter([0.0, 1.0, 61.0])
     monkeypatch.setattr(humming, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(humming, "CudaTimer", Timer)
+    monkeypatch.setattr(humming, "CudaRowTimer", Timer)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     inputs = CASE.make_inputs(0)
     layers = humming._layers(CASE, inputs)
-    assert search.choose(layers, CASE, inputs) == {"num_stages": 3}  # second nearest to 12 tokens
+    second = {"num_stages": 3, "use_pdl": True}  # nearest to 12 tokens
+    assert search.choose(layers, CASE, inputs) == second
 
 
 def test_what_is_refused_or_wrong_is_not_a_candidate(humming):
@@ -161,5 +165,5 @@ def test_what_is_refused_or_wrong_is_not_a_candidate(humming):
     assert humming._is_right(right, expected)
     assert not humming._is_right(wrong, expected)
     candidates = list(humming._distinct(humming._candidates(layers[0], CASE)))
-    assert candidates[0] == {"num_stages": 4}
-    assert len(candidates) == 3 + 5 * 2 * 2
+    assert candidates[0] == {"num_stages": 4, "use_pdl": True}
+    assert len(candidates) == 3 * 2 + 2 * 5 * 2 * 2

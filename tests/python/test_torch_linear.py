@@ -2,6 +2,7 @@
 
 import copy
 import math
+import types
 
 import pytest
 
@@ -228,3 +229,27 @@ def test_global_scales_that_are_not_positive_and_finite_are_refused(device, kind
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(tilewright.InvalidArgumentError, match=message):
         call()
+
+
+def test_a_weight_is_waited_for_once_where_it_lies_and_not_in_a_graph(monkeypatch):
+    waits, is_capturing = [], True
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    packed = types.SimpleNamespace(is_cuda=True, data_ptr=lambda: address, device="cuda:0")
+    layer = types.SimpleNamespace(packed=packed, _settled_at=None)
+    address = 4096
+    assert not NVFP4Linear._is_settled(layer) and not waits
+    is_capturing = False
+    assert NVFP4Linear._is_settled(layer) and waits == ["cuda:0"]
+    is_capturing = True
+    assert NVFP4Linear._is_settled(layer) and len(waits) == 1
+    address = 8192
+    assert not NVFP4Linear._is_settled(layer)
+
+
+def test_a_layer_that_was_moved_or_copied_waits_again():
+    layer = NVFP4Linear(IN, OUT)
+    layer._settled_at = 4096
+    assert copy.deepcopy(layer)._settled_at is None
+    assert layer._settled_at == 4096
+    assert layer.to("cpu")._settled_at is None

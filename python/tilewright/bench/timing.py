@@ -60,10 +60,10 @@ def copies_to_rotate(size_bytes: int, between_bytes: int) -> int:
     return 1 + math.ceil(between_bytes / size_bytes)
 
 
-class CpuTimer:
-    """perf_counter around each call."""
+class Timer:
+    """What a race asks of the timers below."""
 
-    cold_by = None
+    cold_by: str | None = None
     launches = 1
     has_rows = False  # whose mean is a sample
     is_graph = False
@@ -71,6 +71,10 @@ class CpuTimer:
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
         """(what to call, how many launches to ask sample() for)."""
         return call, launches
+
+
+class CpuTimer(Timer):
+    """perf_counter around each call."""
 
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
@@ -88,7 +92,7 @@ class CpuTimer:
         pass
 
 
-class CudaTimer:
+class CudaTimer(Timer):
     """CUDA events around each call, on PyTorch's current stream.
 
     The device first spins for a while, so that the calls are queued before the device gets to them
@@ -101,9 +105,6 @@ class CudaTimer:
     launches how many calls are queued behind one spin; 1 with "flush"
     """
 
-    has_rows = False
-    is_graph = False
-
     def __init__(self, device: str, cold_by: str | None, launches: int = 1):
         import torch
 
@@ -115,10 +116,6 @@ class CudaTimer:
         if cold_by == "flush":
             l2_bytes = l2_cache_bytes(device)
             self.larger_than_l2 = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
-
-    def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
-        """(what to call, how many launches to ask sample() for)."""
-        return call, launches
 
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int

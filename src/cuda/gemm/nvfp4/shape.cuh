@@ -53,6 +53,8 @@ struct Shape {
   static constexpr bool kMovesRegisters = kConsumers > 1;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : 232;
+  static_assert(!kMovesRegisters || kProducerRegisters + kConsumers * kConsumerRegisters <=
+                                        65536 / kThreads / 8 * 8 * (kConsumers + 1));
 
   using TiledMma = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, cute::Shape<_64, Int<C.tokens>, _64>>()));

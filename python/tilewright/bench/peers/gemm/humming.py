@@ -2,7 +2,8 @@
 
 "humming" runs the configuration that the library chooses for a case. "humming_search" runs the best
 that was found among those that it would choose for any number of tokens, and variants of them;
---humming-search says for how long.
+--humming-search says for how long. Only searched ones may start beside the launch before them
+("use_pdl"): the library's own choices for Hopper do not.
 """
 
 import argparse
@@ -11,7 +12,6 @@ import importlib.metadata
 import itertools
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +25,10 @@ from humming.tune import get_heuristics_config
 
 from tilewright.bench.peers import Peer
 from tilewright.bench.tensors import LIBRARY_DTYPES
-from tilewright.bench.timing import CudaTimer, Rotation, copies_to_rotate
+from tilewright.bench.timing import CudaRowTimer, Rotation, copies_to_rotate
 
 VARIANTS = {
+    "use_pdl": (True, False),
     "num_stages": (3, 4, 5, 6, 8),
     "num_ctas_per_sm": (1, 2),
     "use_stream_k": (True, False),
@@ -82,7 +83,7 @@ class HummingSearch(Humming):
         deadline = time.monotonic() + self.seconds
         default = _default(layers[0], case)
         expected = _rotation(layers, case, inputs, default)().clone()
-        timer = CudaTimer(case.device, "rotation", SEARCH_LAUNCHES)
+        timer = CudaRowTimer(case.device, "rotation", SEARCH_LAUNCHES)
         times = {}
         candidates = _distinct(_candidates(layers[0], case))
         while time.monotonic() < deadline:
@@ -92,8 +93,9 @@ class HummingSearch(Humming):
             for config in _compile([(layers[0], case, config) for config in batch]):
                 call = _rotation(layers, case, inputs, config)
                 if _is_right(call, expected):
-                    samples_us, _ = timer.sample(call, lambda: None, SEARCH_LAUNCHES)
-                    times[json.dumps(config)] = statistics.median(samples_us)
+                    row, launches = timer.prepare(call, SEARCH_LAUNCHES)
+                    (mean_us,), _ = timer.sample(row, lambda: None, launches)
+                    times[json.dumps(config)] = mean_us
         return json.loads(min(times, key=times.get)) if times else default
 
 
@@ -136,7 +138,8 @@ def _candidates(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
     """Those of the nearest numbers of tokens first. Some will be refused."""
     choices = sorted(_choices(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
     configs = [config for _, _, config in choices]
-    yield from configs
+    for use_pdl in VARIANTS["use_pdl"]:
+        yield from (config | {"use_pdl": use_pdl} for config in configs)
     for config in configs:
         for values in itertools.product(*VARIANTS.values()):
             yield config | dict(zip(VARIANTS, values, strict=True))
