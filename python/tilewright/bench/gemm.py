@@ -132,10 +132,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--humming-search",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="race Humming in its best configuration too, searched for so long in each case",
+        type=int,
+        default=0,
+        metavar="N",
+        help="race Humming in the best of so many configurations, too, each case by itself",
     )
 
 

@@ -126,6 +126,8 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
     timing = entrant.timing
     if timing is None:
         return line | machine.description | {"supported": False, "reason": entrant.reason}
+    if setup := entrant.peer.setup(case):
+        line["setup"] = setup
     p10_us, p90_us = timing.p10_p90_us
     rel_fro_error, max_abs_error = entrant.errors or (None, None)
     return line | {

@@ -43,6 +43,10 @@ class Peer(abc.ABC):
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         """What is timed: a call that queues the operation and returns its output."""
 
+    def setup(self, case: Any) -> dict[str, Any] | None:
+        """What it chose for a case that it has prepared, for the results file."""
+        return None
+
 
 def module_names(command: str) -> list[str]:
     """The files of a command's peers, this library's own aside."""

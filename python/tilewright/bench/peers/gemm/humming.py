@@ -1,9 +1,9 @@
 """Humming, from the wheel humming-kernels: WGMMA kernels that it compiles at run time.
 
 "humming" runs the configuration that the library chooses for a case. "humming_search" runs the best
-that was found among those that it would choose for any number of tokens, and variants of them;
---humming-search says for how long. Only searched ones may start beside the launch before them
-("use_pdl"): the library's own choices for Hopper do not.
+of so many as --humming-search says: those that it would choose for any number of tokens, and
+variants of them. Only searched ones may start beside the launch before them ("use_pdl"): the
+library's own choices for Hopper do not.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import importlib.metadata
 import itertools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -37,14 +36,23 @@ SEARCH_LAUNCHES = 10
 LARGEST_DIFFERENCE = 1e-2  # relative, of a searched configuration's result
 
 
+Kernel = tuple[str, str, str, str]  # layer, computation, configuration, device
+
+
 class Humming(Peer):
     name = "humming"
     version = importlib.metadata.version("humming-kernels")
+
+    def __init__(self) -> None:
+        self.compiled: set[Kernel] = set()
 
     def supports(self, case: Any) -> str | None:
         if case.w4a4:
             return "takes no NVFP4 activations on Hopper"
         return None
+
+    def candidates(self, layer: Any, case: Any) -> list[dict[str, Any]]:
+        return [_default(layer, case)]
 
     def warm_up(self, cases: list[Any]) -> None:
         """Compiles all kernels side by side: each takes seconds on a core."""
@@ -52,12 +60,13 @@ class Humming(Peer):
         for case in cases:
             key = (case.n, case.k, case.dtype, case.batch_invariant)
             layers.setdefault(key, []).append(case)
-        kernels = []
+        kernels = set()
         for same_layer in layers.values():
             layer = _empty_layer(same_layer[0]).to(same_layer[0].device)
             layer.transform()
-            kernels += [(layer, case, _default(layer, case)) for case in same_layer]
-        _compile(kernels)
+            for case in same_layer:
+                kernels |= {_kernel(layer, case, c) for c in self.candidates(layer, case)}
+        self.compiled = _compile(kernels)
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         layers = _layers(case, inputs)
@@ -69,34 +78,37 @@ class Humming(Peer):
 
 class HummingSearch(Humming):
     name = "humming_search"
-    seconds = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.candidates_a_case = 0
+        self.setups: dict[Any, dict[str, Any]] = {}
 
     def configure(self, args: argparse.Namespace) -> bool:
-        self.seconds = args.humming_search
-        return self.seconds > 0
+        self.candidates_a_case = args.humming_search
+        return self.candidates_a_case > 0
 
-    def warm_up(self, cases: list[Any]) -> None:
-        return  # what it compiles depends on what it finds
+    def candidates(self, layer: Any, case: Any) -> list[dict[str, Any]]:
+        return list(itertools.islice(_distinct(_variants(layer, case)), self.candidates_a_case))
+
+    def setup(self, case: Any) -> dict[str, Any]:
+        return self.setups[case]
 
     def choose(self, layers: list[Any], case: Any, inputs: Any) -> dict[str, Any]:
-        """The fastest of those that could be compiled and timed before the time was up."""
-        deadline = time.monotonic() + self.seconds
-        default = _default(layers[0], case)
-        expected = _rotation(layers, case, inputs, default)().clone()
+        """The fastest of those that could be compiled and are right."""
+        expected = _rotation(layers, case, inputs, _default(layers[0], case))().clone()
         timer = CudaRowTimer(case.device, "rotation", SEARCH_LAUNCHES)
-        times = {}
-        candidates = _distinct(_candidates(layers[0], case))
-        while time.monotonic() < deadline:
-            batch = list(itertools.islice(candidates, os.cpu_count() or 1))
-            if not batch:
-                break
-            for config in _compile([(layers[0], case, config) for config in batch]):
+        times = []
+        for config in self.candidates(layers[0], case):
+            if _kernel(layers[0], case, config) in self.compiled:
                 call = _rotation(layers, case, inputs, config)
                 if _is_right(call, expected):
                     row, launches = timer.prepare(call, SEARCH_LAUNCHES)
                     (mean_us,), _ = timer.sample(row, lambda: None, launches)
-                    times[json.dumps(config)] = mean_us
-        return json.loads(min(times, key=times.get)) if times else default
+                    times.append((mean_us, config))
+        _, best = min(times, key=lambda timed: timed[0])
+        self.setups[case] = {"configurations_timed": len(times), "configuration": best}
+        return best
 
 
 def _empty_layer(case: Any) -> Any:
@@ -134,8 +146,8 @@ def _default(layer: Any, case: Any) -> dict[str, Any]:
                 if more_than < case.m <= up_to)  # fmt: skip
 
 
-def _candidates(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
-    """Those of the nearest numbers of tokens first. Some will be refused."""
+def _variants(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
+    """Its choices for the nearest numbers of tokens first. Some variants will be refused."""
     choices = sorted(_choices(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
     configs = [config for _, _, config in choices]
     for use_pdl in VARIANTS["use_pdl"]:
@@ -154,24 +166,24 @@ def _distinct(configs: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield config
 
 
-def _compile(kernels: list[tuple[Any, Any, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The configurations, of (layer, case, configuration), of which there is now a kernel."""
+def _kernel(layer: Any, case: Any, config: dict[str, Any]) -> Kernel:
+    computation = json.dumps(_compute_config(case))
+    return layer.humming_config.to_str(), computation, json.dumps(config), case.device
 
-    def compile_one(layer: Any, case: Any, config: dict[str, Any]) -> dict[str, Any] | None:
+
+def _compile(kernels: set[Kernel]) -> set[Kernel]:
+    """Those that there are now."""
+
+    def is_compiled(kernel: Kernel) -> bool:
         try:
-            HummingKernel.prepare_kernels(
-                layer.humming_config.to_str(),
-                json.dumps(_compute_config(case)),
-                json.dumps(config),
-                case.device,
-            )
+            HummingKernel.prepare_kernels(*kernel)
         except Exception:  # noqa: BLE001  it refuses configurations in many ways
-            return None
-        return config
+            return False
+        return True
 
+    ordered = list(kernels)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled = pool.map(lambda kernel: compile_one(*kernel), kernels)
-        return [config for config in compiled if config is not None]
+        return set(itertools.compress(ordered, pool.map(is_compiled, ordered)))
 
 
 def _rotation(layers: list[Any], case: Any, inputs: Any, config: dict[str, Any]) -> Rotation:
