@@ -225,6 +225,8 @@ TEST(Nvfp4Plan, TilesAreSharedWhereThatSavesEnough) {
   EXPECT_GT(shared_tiles(16, 7168, 16384), 0) << "2.4 of 16 chunks";
   EXPECT_GT(shared_tiles(32, 7168, 16384), 0);
   EXPECT_GT(shared_tiles(16, 4096, 7168), 0) << "3.6 of 7 chunks";
+  EXPECT_EQ(shared_tiles(4096, 7168, 16384), 0) << "54 of 1792 chunks, but the rounds are full";
+  EXPECT_GT(shared_tiles(3328, 7168, 16384), 0) << "124 of 1536 chunks";
 }
 
 TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
@@ -263,9 +265,14 @@ TEST(Nvfp4Plan, TakesTheTablesRows) {
   EXPECT_EQ(tokens(256, 7168, 16384), 128);  // few tiles
   EXPECT_EQ(tokens(512, 7168, 16384), 256);
   EXPECT_EQ(tokens(640, 7168, 16384), 128);  // more would be padded
+  const auto row = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return nvfp4_row_of(problem(m, n, k), h200()).name;
+  };
+  EXPECT_EQ(row(4096, 7168, 16384), "nvfp4/8");  // 896 of 924 tiles
+  EXPECT_EQ(row(3328, 7168, 16384), "nvfp4/9");  // 728 of 792
+  EXPECT_EQ(row(1024, 7168, 2048), "nvfp4/8");   // 224 of 264, few columns
   const GemmProblem large = problem(4096, 7168, 16384);
-  EXPECT_EQ(nvfp4_row_of(large, h200()).name, "nvfp4/9");
-  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/9"), &nvfp4_row_of(large, h200()));
+  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/8"), &nvfp4_row_of(large, h200()));
 }
 
 }  // namespace

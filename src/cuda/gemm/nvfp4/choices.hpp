@@ -10,8 +10,9 @@ namespace tilewright::cuda {
 // What a shape is for. Of the rows that fit a problem, the first one runs it.
 enum class Nvfp4Use : std::uint8_t {
   any,
-  one_round,   // there is at most a tile for each worker
-  many_tiles,  // there are enough tiles to occupy three quarters of the GPU, and few are padded
+  one_round,    // there is at most a tile for each worker
+  many_tiles,   // there are enough tiles to occupy three quarters of the GPU, and few are padded
+  full_rounds,  // likewise, and few workers are idle in the last round or each has few columns
 };
 
 struct Nvfp4Choice {
@@ -62,7 +63,7 @@ inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
     {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 64, 8192},
     {2, 1, 64, 2, 1, Nvfp4Use::any, 64, 128, 2048},
-    {2, 1, 256, 1, 1, Nvfp4Use::many_tiles, 0, kAnyM, 8192},
+    {2, 1, 256, 1, 1, Nvfp4Use::full_rounds, kAnyM, kAnyM, 8192},
     {2, 1, 256, 1, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},
     {2, 1, 128, 2, 1, Nvfp4Use::any, 512, 512},
     {2, 1, 128, 2, 2, Nvfp4Use::any, kAnyM, kAnyM},

@@ -28,6 +28,12 @@ int tiles_of(const GemmProblem& p, const TileOrder& order) {
   return order.row_tiles * order.token_tiles * static_cast<int>(p.l);
 }
 
+// Whether the rounds in which the workers take whole tiles leave few of them idle.
+bool are_full(std::int64_t tiles, std::int64_t workers) {
+  const std::int64_t all = ceil_div(tiles, workers) * workers;
+  return 16 * (all - tiles) <= all;
+}
+
 bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   const std::int64_t tiles = tiles_of(p, order_of(p, choice));
   const std::int64_t workers = sms / choice.cluster;
@@ -51,7 +57,8 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   // Tiles of half as many tokens take an eighth longer, token by token, but may pad fewer.
   const std::int64_t padded = ceil_div(p.m, choice.tokens) * choice.tokens;
   const std::int64_t padded_by_halves = ceil_div(p.m, choice.tokens / 2) * choice.tokens / 2;
-  return 4 * tiles >= 3 * workers && 8 * padded <= 9 * padded_by_halves;
+  const bool are_many = 4 * tiles >= 3 * workers && 8 * padded <= 9 * padded_by_halves;
+  return are_many && (choice.use == Nvfp4Use::many_tiles || is_short || are_full(tiles, workers));
 }
 
 int best_row(const GemmProblem& p, int sms) {
@@ -64,11 +71,13 @@ int best_row(const GemmProblem& p, int sms) {
 
 // None, where sharing costs more than a last round with idle workers. Else as many as leave the
 // others a multiple of the workers; and a round more, so that a worker has about a tile of them or
-// more.
-int shared_tiles(int tiles, int chunks, int workers, int sharing_chunks) {
+// more. Of large tiles none either, where the last round is nearly full: as measured, they take
+// longer then, though the count of chunks is against it.
+int shared_tiles(const Nvfp4Choice& choice, int tiles, int chunks, int workers) {
   const int rounds = ceil_div(tiles, workers);
   const int idle = rounds * workers - tiles;
-  if (std::int64_t{idle} * chunks <= std::int64_t{sharing_chunks} * workers) {
+  if (std::int64_t{idle} * chunks <= std::int64_t{choice.sharing_chunks()} * workers ||
+      (choice.is_large() && are_full(tiles, workers))) {
     return 0;
   }
   return tiles < workers ? tiles : tiles % workers + workers;
@@ -93,8 +102,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
                         most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));
-  const int shared =
-      p.batch_invariant ? 0 : shared_tiles(tiles, chunks, sharing, choice.sharing_chunks());
+  const int shared = p.batch_invariant ? 0 : shared_tiles(choice, tiles, chunks, sharing);
   return {.choice = index,
           .order = order,
           .tiles = tiles,
