@@ -69,13 +69,6 @@ void launch_with(const LaunchOptions& options, dim3 grid, int threads, std::size
   check(cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
 }
 
-// The same in clusters of `cluster` blocks.
-template <auto kKernel, typename... Args>
-void launch_clusters(int cluster, dim3 grid, int threads, std::size_t smem_bytes, Stream stream,
-                     const Args&... args) {
-  launch_with<kKernel>({.cluster = cluster}, grid, threads, smem_bytes, stream, args...);
-}
-
 // Calls f.template operator()<D>() for the D of the list that equals head_dim.
 template <int... kHeadDims, typename F>
 void dispatch_head_dim(int head_dim, F&& f) {

@@ -48,13 +48,8 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
   const int most = packs_q ? (schedule.row_tiles + p.batch) * p.heads : schedule.tiles;
   const int grid = std::min(most, sms / C.cluster) * C.cluster;
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
-  if constexpr (C.cluster == 1) {
-    launch<flash<kIndex, Element, kIsPlain>>(grid, S::kThreads, kSmem_bytes, stream, p, maps,
-                                             schedule);
-  } else {
-    launch_clusters<flash<kIndex, Element, kIsPlain>>(C.cluster, grid, S::kThreads, kSmem_bytes,
-                                                      stream, p, maps, schedule);
-  }
+  launch_with<flash<kIndex, Element, kIsPlain>>({.cluster = C.cluster}, grid, S::kThreads,
+                                                kSmem_bytes, stream, p, maps, schedule);
 }
 
 }  // namespace flash
