@@ -31,6 +31,13 @@ struct Scales {
     return data[layout == ScaleLayout::linear ? row * row_stride + block
                                               : swizzled_offset(row, block, block_tiles)];
   }
+
+  // Of the scales so many rows further on; of swizzled ones, whole tiles.
+  constexpr std::int64_t offset_of_rows(int rows) const {
+    return layout == ScaleLayout::linear
+               ? rows * row_stride
+               : std::int64_t{rows / kScaleTileRows} * block_tiles * kScaleTile_bytes;
+  }
 };
 
 }  // namespace tilewright

@@ -15,14 +15,17 @@ inline constexpr int kBlockThreads = 256;
 // matrix, by as many rows as it has threads for. A thread keeps its column over many rows, so that
 // its addresses go up in equal steps; grid.x counts tiles along columns, grid.y along rows.
 struct BlockTiles {
-  // For `rows` x `columns` blocks; at most `max_grid` thread blocks of `threads`.
-  BlockTiles(int rows, int columns, int max_grid, int threads = kBlockThreads)
+  // For `rows` x `columns` blocks; at most `max_grid` thread blocks of `threads`, unless it takes
+  // more that the step from a thread's row to its next is a multiple of `row_unit`, a power of two
+  // of which `rows` is a multiple, too.
+  BlockTiles(int rows, int columns, int max_grid, int threads = kBlockThreads, int row_unit = 1)
       : log2_lanes(std::bit_width(static_cast<unsigned>(std::min(columns, 32) - 1))) {
     const int lanes = 1 << log2_lanes;
     const int tile_rows = threads / lanes;
     grid.x = static_cast<unsigned>(std::min((columns + lanes - 1) / lanes, max_grid));
-    grid.y = static_cast<unsigned>(
-        std::clamp(max_grid / static_cast<int>(grid.x), 1, (rows + tile_rows - 1) / tile_rows));
+    const int unit = std::max(row_unit / tile_rows, 1);
+    grid.y = static_cast<unsigned>(std::clamp(max_grid / static_cast<int>(grid.x) / unit * unit,
+                                              unit, (rows + tile_rows - 1) / tile_rows));
   }
 
   int thread_blocks() const { return static_cast<int>(grid.x * grid.y); }

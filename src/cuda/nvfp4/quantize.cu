@@ -242,10 +242,12 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
   __syncthreads();
 
   const BlockPosition first(log2_lanes);
+  const std::int64_t scale_step = p.scales.offset_of_rows(first.row_step);
   for (int column = first.column; column < p.scale_blocks; column += first.column_step) {
-    // Rows are counted from the last one, which may be padding.
-    for (int done = first.row; done < p.scale_rows; done += kBatch<T> * first.row_step) {
-      const auto row = [&](int i) { return p.scale_rows - 1 - done - i * first.row_step; };
+    int last = p.scale_rows - 1 - first.row;  // of the batch's rows; may be padding
+    std::uint8_t* scale = &p.scales.at(std::max(last, 0), column);
+    for (; last >= 0; last -= kBatch<T> * first.row_step, scale -= kBatch<T> * scale_step) {
+      const auto row = [&](int i) { return last - i * first.row_step; };
       const auto is_block = [&](int i) {
         return row(i) >= 0 && row(i) < p.rows && column < p.blocks;
       };
@@ -259,7 +261,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
 #pragma unroll
       for (int i = 0; i < kBatch<T>; ++i) {
         if (row(i) >= 0) {
-          p.scales.at(row(i), column) =
+          scale[-i * scale_step] =
               is_block(i) ? quantize_block(p, batch[i], row(i), column, e, factors) : 0;
         }
       }
@@ -276,7 +278,8 @@ void launch_both(const QuantizeNvfp4Params& p, Stream stream) {
     partials = tiles.thread_blocks();
     launch<amax<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
   }
-  const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident);
+  const int row_unit = p.scales.layout == ScaleLayout::linear ? 1 : kScaleTileRows;
+  const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident, kBlockThreads, row_unit);
   launch_with<quantize<T>>({.may_start_early = p.global_scale == nullptr}, tiles.grid,
                            kBlockThreads, 0, stream, p, tiles.log2_lanes, partials);
 }
