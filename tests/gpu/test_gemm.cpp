@@ -109,6 +109,25 @@ TEST_P(GemmNvfp4Gpu, IsRight) {
   }
 }
 
+// What sanitizers are run on, which take their time: some of the cases, other ones for each kernel,
+// and a tile that blocks share.
+TEST_P(GemmNvfp4Gpu, SmallProblems) {
+  const std::vector<std::string> kernels = nvfp4_kernels();
+  std::vector<GemmCase> cases{{.m = 3, .n = 80, .k = 16384, .b_is_packed = true}};
+  EXPECT_TRUE(GetParam() == "nvfp4_simple" || shared_tiles(cases[0]) > 0);
+  const std::vector<GemmCase> all = gemm_cases();
+  const auto first = std::ranges::find(kernels, GetParam()) - kernels.begin();
+  for (auto i = static_cast<std::size_t>(first); i < all.size(); i += kernels.size()) {
+    cases.push_back(all[i]);
+    cases.back().b_is_packed = i % 2 == 0;
+  }
+  for (const GemmCase& c : cases) {
+    if (takes(c)) {
+      expect_right(c);
+    }
+  }
+}
+
 TEST_P(GemmNvfp4Gpu, TakesEveryM) {
   for (std::int64_t m = 1; m <= 300; ++m) {
     for (const DType a : {DType::bf16, DType::fp16, DType::e2m1x2}) {
