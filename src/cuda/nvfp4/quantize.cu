@@ -10,6 +10,8 @@
 // Tiles     block_tiles.cuh: a warp reads neighbouring blocks, whole sectors of 32 bytes (of FP32
 //           64) each; it writes 256 bytes of codes and 32 scales. A batch is a thread's blocks in
 //           two rows, of FP32 in one.
+//           From batch to batch its scales lie equal steps apart: for swizzled ones, as its rows
+//           are a multiple of 128 apart.
 // Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
 //           was read last, and lies in the L2 cache still. Its thread blocks come in the place of
 //           those of `amax` that have finished, and wait for the others (programmatic launch).
