@@ -109,8 +109,8 @@ TEST_P(GemmNvfp4Gpu, IsRight) {
   }
 }
 
-// What sanitizers are run on, which take their time: some of the cases, other ones for each kernel,
-// and a tile that blocks share.
+// For a first look with a sanitizer, which takes its time: some of the cases, other ones for each
+// kernel, and a tile that blocks share.
 TEST_P(GemmNvfp4Gpu, SmallProblems) {
   const std::vector<std::string> kernels = nvfp4_kernels();
   std::vector<GemmCase> cases{{.m = 3, .n = 80, .k = 16384, .b_is_packed = true}};
