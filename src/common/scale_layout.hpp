@@ -19,6 +19,11 @@ constexpr std::int64_t swizzled_offset(int row, int block, int block_tiles) {
   return tile * kScaleTile_bytes + row % 32 * 16 + row / 32 % 4 * 4 + block % kScaleTileBlocks;
 }
 
+// The `i`th row in the order in which swizzled scales lie, of those of one block.
+constexpr int row_in_scale_order(int i) {
+  return i / kScaleTileRows * kScaleTileRows + i % 4 * 32 + i / 4 % 32;
+}
+
 // The scales of a checked call, either layout. Byte is const in what only reads.
 template <typename Byte>
 struct Scales {

@@ -58,5 +58,14 @@ TEST(BlockFormats, SwizzledScalesAreCutlasss) {
   }
 }
 
+TEST(BlockFormats, RowsInScaleOrderGoThroughATilesScales) {
+  constexpr int kBlockTiles = 3;
+  for (int i = 0; i < 4 * kScaleTileRows; ++i) {
+    const int expected =
+        i / kScaleTileRows * kBlockTiles * kScaleTile_bytes + i % kScaleTileRows * kScaleTileBlocks;
+    ASSERT_EQ(swizzled_offset(row_in_scale_order(i), 0, kBlockTiles), expected) << i;
+  }
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -11,19 +11,24 @@ namespace tilewright::cuda {
 
 inline constexpr int kBlockThreads = 256;
 
-// A thread block takes a tile of neighbouring columns, a warp's width or the whole of a narrower
-// matrix, by as many rows as it has threads for. A thread keeps its column over many rows, so that
-// its addresses go up in equal steps; grid.x counts tiles along columns, grid.y along rows.
+struct TileForm {
+  int threads = kBlockThreads;
+  int lanes = 32;    // a power of two; fewer where a matrix is narrower
+  int row_unit = 1;  // a power of two
+};
+
+// A thread block takes a tile: `lanes` neighbouring columns by as many rows as it has threads for.
+// A thread keeps its column over many rows, so that its addresses go up in equal steps; grid.x
+// counts tiles along columns, grid.y along rows.
 struct BlockTiles {
-  // For `rows` x `columns` blocks; at most `max_grid` thread blocks of `threads`, unless it takes
-  // more that the step from a thread's row to its next is a multiple of `row_unit`, a power of two
-  // of which `rows` is a multiple, too.
-  BlockTiles(int rows, int columns, int max_grid, int threads = kBlockThreads, int row_unit = 1)
-      : log2_lanes(std::bit_width(static_cast<unsigned>(std::min(columns, 32) - 1))) {
+  // For `rows` x `columns` blocks; at most `max_grid` thread blocks, unless it takes more that the
+  // step from a thread's row to its next is a multiple of `row_unit`, of which `rows` is one, too.
+  BlockTiles(int rows, int columns, int max_grid, TileForm form = {})
+      : log2_lanes(std::bit_width(static_cast<unsigned>(std::min(columns, form.lanes) - 1))) {
     const int lanes = 1 << log2_lanes;
-    const int tile_rows = threads / lanes;
+    const int tile_rows = form.threads / lanes;
     grid.x = static_cast<unsigned>(std::min((columns + lanes - 1) / lanes, max_grid));
-    const int unit = std::max(row_unit / tile_rows, 1);
+    const int unit = std::max(form.row_unit / tile_rows, 1);
     grid.y = static_cast<unsigned>(std::clamp(max_grid / static_cast<int>(grid.x) / unit * unit,
                                               unit, (rows + tile_rows - 1) / tile_rows));
   }

@@ -89,7 +89,7 @@ template <typename T>
 void launch_dequantize(const DequantizeNvfp4Params& p, Stream stream) {
   constexpr int kMaxGrid = 1 << 13;
   const int block = p.is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock;
-  const BlockTiles tiles(p.rows, p.blocks * (block / kValues), kMaxGrid, kThreads);
+  const BlockTiles tiles(p.rows, p.blocks * (block / kValues), kMaxGrid, {.threads = kThreads});
   constexpr LaunchOptions beside{.may_start_early = true};
   if (p.is_mxfp4) {
     launch_with<dequantize<T, true>>(beside, tiles.grid, kThreads, 0, stream, p, tiles.log2_lanes);

@@ -7,11 +7,11 @@
 //               load a batch of blocks | each: |x| max -> scale -> m -> codes, store
 //
 // Source    tilewright/nvfp4.hpp has the arithmetic; E2M1's rounding is that of common/e2m1.hpp.
-// Tiles     block_tiles.cuh: a warp reads neighbouring blocks, whole sectors of 32 bytes (of FP32
-//           64) each; it writes 256 bytes of codes and 32 scales. A batch is a thread's blocks in
-//           two rows, of FP32 in one.
-//           From batch to batch its scales lie equal steps apart: for swizzled ones, as its rows
-//           are a multiple of 128 apart.
+// Tiles     block_tiles.cuh: a warp reads 32 neighbouring blocks, whole sectors of 32 bytes (of
+//           FP32 64) each; it writes 256 bytes of codes and 32 scales. For swizzled scales it takes
+//           8 blocks of each of 4 rows, 32 apart: those whose scales lie beside each other.
+//           A batch is a thread's blocks in two rows, of FP32 in one. From batch to batch its
+//           scales lie equal steps apart: swizzled ones, as its rows are a multiple of 128 apart.
 // Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
 //           was read last, and lies in the L2 cache still. Its thread blocks come in the place of
 //           those of `amax` that have finished, and wait for the others (programmatic launch).
@@ -245,8 +245,10 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
 
   const BlockPosition first(log2_lanes);
   const std::int64_t scale_step = p.scales.offset_of_rows(first.row_step);
+  const int first_row =
+      p.scales.layout == ScaleLayout::linear ? first.row : row_in_scale_order(first.row);
   for (int column = first.column; column < p.scale_blocks; column += first.column_step) {
-    int last = p.scale_rows - 1 - first.row;  // of the batch's rows; may be padding
+    int last = p.scale_rows - 1 - first_row;  // of the batch's rows; may be padding
     std::uint8_t* scale = &p.scales.at(std::max(last, 0), column);
     for (; last >= 0; last -= kBatch<T> * first.row_step, scale -= kBatch<T> * scale_step) {
       const auto row = [&](int i) { return last - i * first.row_step; };
@@ -280,8 +282,10 @@ void launch_both(const QuantizeNvfp4Params& p, Stream stream) {
     partials = tiles.thread_blocks();
     launch<amax<T>>(tiles.grid, kBlockThreads, 0, stream, p, tiles.log2_lanes);
   }
-  const int row_unit = p.scales.layout == ScaleLayout::linear ? 1 : kScaleTileRows;
-  const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident, kBlockThreads, row_unit);
+  const TileForm form = p.scales.layout == ScaleLayout::linear
+                            ? TileForm{}
+                            : TileForm{.lanes = 8, .row_unit = kScaleTileRows};
+  const BlockTiles tiles(p.scale_rows, p.scale_blocks, resident, form);
   launch_with<quantize<T>>({.may_start_early = p.global_scale == nullptr}, tiles.grid,
                            kBlockThreads, 0, stream, p, tiles.log2_lanes, partials);
 }
