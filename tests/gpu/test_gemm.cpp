@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ HostTensor dequantized_a(const GemmCase& c, const GemmHostSet& host) {
     dequantize_nvfp4({.codes = matrix_of(host.a.view(), batch),
                       .scales = matrix_of(host.sfa.view(), batch),
                       .out = contiguous(out, DType::bf16, std::array{c.m, c.k})},
-                     {.scale_layout = c.layout});
+                     {.scale_layout = sfa_layout(c)});
   }
   return values;
 }
@@ -63,17 +64,27 @@ class GemmNvfp4Gpu : public GemmNvfp4Test {
     EXPECT_TRUE(device.c.guards_untouched());
   }
 
-  // The first `rows` rows alone.
+  // The rows [first, first + rows) alone, where they will lie in c. From other rows than the first
+  // on, scales are linear.
   HostTensor run(const GemmCase& c, const GemmHostSet& host, GemmSet<DeviceTensor>& device,
-                 std::int64_t rows) const {
+                 std::int64_t rows, std::int64_t first = 0) const {
     GemmNvfp4Tensors tensors = device.views(c);
-    tensors.a.shape[tensors.a.rank - 2] = rows;
-    tensors.c.shape[tensors.c.rank - 2] = rows;
-    if (tensors.sfa && c.layout == ScaleLayout::linear) {
-      tensors.sfa->shape[tensors.sfa->rank - 2] = rows;
+    const auto cut = [&](auto& matrix) {
+      const int dim = matrix.rank - 2;
+      matrix.shape[dim] = rows;
+      matrix.data =
+          const_cast<std::byte*>(static_cast<const std::byte*>(matrix.data)) +
+          first * matrix.stride[dim] * static_cast<std::int64_t>(size_bytes(matrix.dtype));
+    };
+    cut(tensors.a);
+    cut(tensors.c);
+    if (tensors.sfa && sfa_layout(c) == ScaleLayout::linear) {
+      cut(*tensors.sfa);
     }
-    if (tensors.global_scale_a && c.global_scales == GlobalScales::each_row) {
-      tensors.global_scale_a->shape[tensors.global_scale_a->rank - 1] = rows;
+    if (tensors.global_scale_a && global_scales_a(c) == GlobalScales::each_row) {
+      ConstTensorView& scales = *tensors.global_scale_a;
+      scales.shape[scales.rank - 1] = rows;
+      scales.data = static_cast<const float*>(scales.data) + first * scales.stride[scales.rank - 1];
     }
     return run(tensors, c, host, device);
   }
@@ -159,14 +170,19 @@ TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
                                      {40, 4096},
                                      {128, 4096},
                                      {200, 4096}}) {
-    for (const DType c_dtype : {DType::bf16, DType::fp32}) {
-      const GemmCase c{.m = m,
-                       .n = 336,
-                       .k = k,
-                       .a_dtype = a_dtype,
-                       .c_dtype = c_dtype,
-                       .b_is_packed = GetParam() != "nvfp4_simple",
-                       .seed = static_cast<std::uint64_t>(m)};
+    const GemmCase plain{.m = m,
+                         .n = 336,
+                         .k = k,
+                         .a_dtype = a_dtype,
+                         .b_is_packed = GetParam() != "nvfp4_simple",
+                         .seed = static_cast<std::uint64_t>(m)};
+    GemmCase sums = plain;
+    sums.c_dtype = DType::fp32;
+    GemmCase finished = plain;
+    finished.l = 2;
+    finished.global_scales = GlobalScales::each_row;
+    finished.bias = finished.residual = finished.is_mixed = true;
+    for (const GemmCase& c : {plain, sums, finished}) {
       if (takes(c)) {
         expect_right(c);
         EXPECT_TRUE(GetParam() == "nvfp4_simple" || k == 4096 || shared_tiles(c) > 0);
@@ -260,8 +276,10 @@ TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
   }
 }
 
+// Bit for bit, wherever in a tile they are, and whatever is in the others.
 TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
   const GemmCase one_scale{.m = 300, .n = 336, .k = 2048};
+  const GemmCase sums{.m = 300, .n = 336, .k = 2048, .c_dtype = DType::fp32};
   const GemmCase many_scales{.m = 150,
                              .n = 336,
                              .k = 256,
@@ -270,11 +288,11 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
                              .global_scales = GlobalScales::each_row,
                              .bias = true};
   const GemmCase large{.m = 2304, .n = 2048, .k = 64};  // enough tiles for the largest shapes
-  for (GemmCase c : {one_scale, many_scales, large}) {
+  for (GemmCase c : {one_scale, sums, many_scales, large}) {
     c.b_is_packed = GetParam() != "nvfp4_simple";
     c.batch_invariant = true;
     if (!takes(c)) {
-      ASSERT_EQ(c.a_dtype, DType::e2m1x2);
+      ASSERT_TRUE(c.a_dtype == DType::e2m1x2 || c.c_dtype == DType::fp32);
       continue;
     }
     GemmHostSet host = make_tensors(c);
@@ -284,13 +302,24 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
     GemmSet<DeviceTensor> device = to_device(host);
     const HostTensor all = run(c, host, device, c.m);
     test::expect_right(c, host, all);
-    const auto row_bytes = static_cast<std::size_t>(c.n) * size_bytes(c.c_dtype);
+    const auto row_bytes = static_cast<std::int64_t>(all.bytes()) / c.m;
+    const auto is_as_in_all = [&](const HostTensor& some, std::int64_t first, std::int64_t rows) {
+      return std::equal(some.data() + first * row_bytes, some.data() + (first + rows) * row_bytes,
+                        all.data() + first * row_bytes);
+    };
     for (const std::int64_t rows : {1, 2, 9, 17, 40, 100, static_cast<int>(c.m) - 1}) {
-      const HostTensor few = run(c, host, device, rows);
-      EXPECT_TRUE(std::equal(few.data(), few.data() + static_cast<std::size_t>(rows) * row_bytes,
-                             all.data()))
-          << c << ": " << rows << " rows";
+      for (const std::int64_t first : {std::int64_t{0}, std::min<std::int64_t>(c.m - rows, 37)}) {
+        EXPECT_TRUE(is_as_in_all(run(c, host, device, rows, first), first, rows))
+            << c << ": " << rows << " rows from " << first;
+      }
     }
+    constexpr std::int64_t kKept = 43;
+    HostTensor& a = c.a_dtype == DType::e2m1x2 ? host.sfa : host.a;
+    const auto a_row_bytes = static_cast<std::int64_t>(a.bytes()) / c.m;
+    std::memset(a.data(), 0x7f, kKept * a_row_bytes);  // NaN, or in BF16 the greatest there is
+    std::memset(a.data() + (kKept + 1) * a_row_bytes, 0xff, (c.m - kKept - 1) * a_row_bytes);
+    GemmSet<DeviceTensor> spoilt = to_device(host);
+    EXPECT_TRUE(is_as_in_all(run(c, host, spoilt, c.m), kKept, 1)) << c;
   }
 }
 

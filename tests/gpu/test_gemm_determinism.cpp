@@ -45,12 +45,19 @@ class DeviceProduct {
 class GemmDeterminismGpu : public GemmNvfp4Test {
  protected:
   // Of tiles whose parts are on their way between blocks; one behind a launch that makes its
-  // activations.
+  // activations. In FP32, which would show any other order of sums, where the kernel takes it.
   std::vector<GemmCase> cases() const {
-    const bool is_packed = GetParam() != "nvfp4_simple";
-    return {{.m = 7, .n = 336, .k = 16384, .b_is_packed = is_packed},
-            {.m = 40, .n = 336, .k = 4096, .a_dtype = DType::e2m1x2, .b_is_packed = is_packed},
-            {.m = 200, .n = 336, .k = 4096, .b_is_packed = is_packed}};
+    std::vector<GemmCase> cases{{.m = 7, .n = 336, .k = 16384},
+                                {.m = 40, .n = 336, .k = 4096, .a_dtype = DType::e2m1x2},
+                                {.m = 200, .n = 336, .k = 4096}};
+    for (GemmCase& c : cases) {
+      c.b_is_packed = GetParam() != "nvfp4_simple";
+      c.c_dtype = DType::fp32;
+      if (!takes(c)) {
+        c.c_dtype = DType::bf16;
+      }
+    }
+    return cases;
   }
 };
 

@@ -102,7 +102,8 @@ TEST_F(Nvfp4Gpu, LargeProblemsEqualTheCpu) {
   for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
     for (const auto& [rows, columns] :
          {std::pair{4099, 2064}, std::pair{40, 300000}, std::pair{200000, 16}}) {
-      for (const Nvfp4Inputs inputs : {Nvfp4Inputs::normal, Nvfp4Inputs::poison}) {
+      for (const Nvfp4Inputs inputs :
+           {Nvfp4Inputs::normal, Nvfp4Inputs::poison, Nvfp4Inputs::graded}) {
         const Nvfp4Problem problem{.rows = rows,
                                    .columns = columns,
                                    .dtype = dtype,
@@ -118,6 +119,13 @@ TEST_F(Nvfp4Gpu, LargeProblemsEqualTheCpu) {
   }
 }
 
+// Number `i` of all patterns, so that 16 in a row are of four powers of two.
+std::uint16_t pattern_of(DType dtype, std::int64_t i) {
+  const std::int64_t step = dtype == DType::fp16 ? 256 : 32;
+  const std::int64_t block = i / 16;
+  return static_cast<std::uint16_t>(i % 16 * step + block % step + block / step * (16 * step));
+}
+
 // 2^32 floats would take long on the CPU: every bit pattern of the upper half, with any lower one.
 TEST_F(Nvfp4Gpu, EveryBitPatternEqualsTheCpu) {
   for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
@@ -129,13 +137,12 @@ TEST_F(Nvfp4Gpu, EveryBitPatternEqualsTheCpu) {
         Nvfp4HostSet host = make_tensors(problem);
         std::mt19937 random(std::random_device{}());
         for (std::int64_t i = 0; i < problem.rows * problem.columns; ++i) {
-          const auto pattern = static_cast<std::uint32_t>(i + i / 65536);
+          const std::uint16_t pattern = pattern_of(dtype, i + i / 65536);
           if (dtype == DType::fp32) {
             reinterpret_cast<std::uint32_t*>(host.x.data())[i] =
-                pattern << 16 | (random() & 0xffffu);
+                std::uint32_t{pattern} << 16 | (random() & 0xffffu);
           } else {
-            reinterpret_cast<std::uint16_t*>(host.x.data())[i] =
-                static_cast<std::uint16_t>(pattern);
+            reinterpret_cast<std::uint16_t*>(host.x.data())[i] = pattern;
           }
         }
         const Nvfp4HostSet expected = quantized_on_the_cpu(problem, host);

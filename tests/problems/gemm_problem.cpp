@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "problems/problem.hpp"
@@ -16,6 +19,17 @@ namespace {
 using reference::HostTensor;
 
 bool is_w4a4(const GemmCase& c) { return c.a_dtype == DType::e2m1x2; }
+
+GlobalScale kind_a(const GemmCase& c) {
+  return c.is_mixed == (c.kind == GlobalScale::encode) ? GlobalScale::decode : GlobalScale::encode;
+}
+
+// The order of a, of b and c, and of the residual differ in mixed cases.
+GemmOrder order_a(const GemmCase& c) { return c.is_mixed ? GemmOrder::padded_rows : c.order; }
+
+GemmOrder order_of_residual(const GemmCase& c) {
+  return c.is_mixed ? GemmOrder::batch_inside : c.order;
+}
 
 // An ([L,] rows, columns) tensor, filled with kUnwritten. Its rows are aligned to 16 bytes.
 HostTensor matrix(const GemmCase& c, DType dtype, std::int64_t rows, std::int64_t columns,
@@ -59,19 +73,16 @@ class Generator {
  public:
   Generator(const GemmCase& c) : case_(c), engine_(c.seed) {}
 
-  HostTensor codes(std::int64_t rows) {
-    HostTensor tensor = matrix(case_, DType::e2m1x2, rows, case_.k / 2, case_.order);
-    fill(tensor.view(), [&] {
-      const int byte = below(256);
-      return is_exact() ? byte & 0xBB : byte;  // magnitudes up to 1.5
-    });
+  HostTensor codes(std::int64_t rows, GemmOrder order) {
+    HostTensor tensor = matrix(case_, DType::e2m1x2, rows, case_.k / 2, order);
+    fill(tensor.view(), [&] { return below(256); });
     return tensor;
   }
 
-  HostTensor scales(std::int64_t rows) {
+  HostTensor scales(std::int64_t rows, ScaleLayout layout, GemmOrder order) {
     const std::int64_t blocks = case_.k / 16;
-    if (case_.layout == ScaleLayout::linear) {
-      HostTensor tensor = matrix(case_, DType::e4m3, rows, blocks, case_.order);
+    if (layout == ScaleLayout::linear) {
+      HostTensor tensor = matrix(case_, DType::e4m3, rows, blocks, order);
       fill(tensor.view(), [&] { return scale(); });
       return tensor;
     }
@@ -83,30 +94,43 @@ class Generator {
     return tensor;
   }
 
-  HostTensor global_scales(std::int64_t rows) {
-    HostTensor tensor = case_.global_scales != GlobalScales::each_row ? HostTensor(DType::fp32, {1})
-                        : case_.l ? HostTensor(DType::fp32, {*case_.l, rows})
-                                  : HostTensor(DType::fp32, {rows});
-    const std::int64_t count = tensor.bytes() / sizeof(float);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const double factor = is_exact() ? 0.5 : global_scale();
-      reference::store(tensor.view(), i, case_.kind == GlobalScale::encode ? 1 / factor : factor);
+  // Exact ones are powers of two.
+  HostTensor global_scales(std::int64_t rows, GlobalScales scales, GlobalScale kind) {
+    std::vector<std::int64_t> shape{scales == GlobalScales::each_row ? rows : 1};
+    if (scales == GlobalScales::each_row && case_.l) {
+      shape.insert(shape.begin(), *case_.l);
     }
-    return tensor;
+    return vectors(DType::fp32, shape, [&] {
+      const double factor = is_exact() ? std::ldexp(0.5, -below(2)) : global_scale();
+      return kind == GlobalScale::encode ? 1 / factor : factor;
+    });
   }
 
-  HostTensor values(DType dtype, std::int64_t rows, std::int64_t columns) {
-    HostTensor tensor = matrix(case_, dtype, rows, columns, case_.order);
+  HostTensor values(DType dtype, std::int64_t rows, std::int64_t columns, GemmOrder order) {
+    HostTensor tensor = matrix(case_, dtype, rows, columns, order);
     fill(tensor.view(), [&] { return value(); });
     return tensor;
   }
 
-  HostTensor vector(DType dtype, std::int64_t size) {
-    HostTensor tensor(dtype, {size});
-    for (std::int64_t i = 0; i < size; ++i) {
-      reference::store(tensor.view(), i, value());
+  HostTensor activations() {
+    if (is_w4a4(case_)) {
+      return codes(case_.m, order_a(case_));
+    }
+    HostTensor tensor = values(case_.a_dtype, case_.m, case_.k, order_a(case_));
+    if (case_.inputs == GemmInputs::nans) {
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      const std::array specials{kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()};
+      for_each_element(tensor.view(), [&](std::int64_t row, std::int64_t, std::int64_t offset) {
+        if (row % 4 == 1 && below(64) == 0) {
+          reference::store(tensor.view(), offset, specials[below(3)]);
+        }
+      });
     }
     return tensor;
+  }
+
+  HostTensor vector(DType dtype, std::int64_t size) {
+    return vectors(dtype, {size}, [&] { return value(); });
   }
 
  private:
@@ -137,7 +161,25 @@ class Generator {
     if (case_.inputs == GemmInputs::nans && below(64) == 0) {
       return 0x7f;
     }
-    return is_exact() ? 0x38 + 8 * below(2) : below(kSixteen + 1);  // exact: 1 or 2
+    constexpr std::array kExact = {0x00, 0x38, 0x40, 0x44};  // 0 to 3
+    const int sign = below(32) == 0 ? 0x80 : 0;
+    return is_exact() ? kExact[below(4)] : sign | below(kSixteen + 1);
+  }
+
+  // Dense, or with gaps of NaN.
+  HostTensor vectors(DType dtype, const std::vector<std::int64_t>& shape,
+                     const std::function<double()>& next) {
+    const std::int64_t step = case_.is_mixed ? 3 : 1;
+    std::vector<std::int64_t> stride{step};
+    if (shape.size() == 2) {
+      stride.insert(stride.begin(), shape[1] * step);
+    }
+    HostTensor tensor(dtype, shape, stride);
+    std::memset(tensor.data(), static_cast<int>(kUnwritten), tensor.bytes());
+    for (std::int64_t i = 0; i < shape.front() * (shape.size() == 2 ? shape[1] : 1); ++i) {
+      reference::store(tensor.view(), i * step, next());
+    }
+    return tensor;
   }
 
   static void fill(const TensorView& tensor, const std::function<double()>& next) {
@@ -217,21 +259,27 @@ void expect_within_bounds(const GemmCase& c, const reference::GemmResult& expect
   });
 }
 
-// Of exact cases: the integer sum, times powers of two, plus integers.
+// Of exact cases. The oracle's float64 is exact, too; of NVFP4 activations integers have to say so.
 void expect_equal(const GemmCase& c, const GemmNvfp4Tensors& t, const GemmNvfp4Options& options,
                   const ConstTensorView& result) {
-  const std::vector<std::int64_t> sums = reference::exact_sums(t, options);
-  const double factor = c.global_scales == GlobalScales::none ? 1.0 : 0.25;
+  const std::vector<double> expected = reference::gemm_nvfp4(t, options).c;
+  if (is_w4a4(c)) {
+    GemmNvfp4Tensors sums_alone = t;
+    sums_alone.global_scale_a.reset();
+    sums_alone.global_scale_b.reset();
+    sums_alone.bias.reset();
+    sums_alone.residual.reset();
+    const std::vector<std::int64_t> sums = reference::exact_sums(t, options);
+    const std::vector<double> values = reference::gemm_nvfp4(sums_alone, options).c;
+    EXPECT_TRUE(std::ranges::equal(
+        sums, values, {}, [](std::int64_t sum) { return static_cast<double>(sum) * 0x1p-20; }));
+  }
   HostTensor rounded(c.c_dtype, {1});
   std::size_t i = 0;
   for_each_element(result, [&](std::int64_t row, std::int64_t column, std::int64_t offset) {
-    double value = static_cast<double>(sums[i]) * 0x1p-20 * factor;
-    value += t.bias ? reference::load(*t.bias, column) : 0.0;
-    value += t.residual ? reference::load(*t.residual, offset) : 0.0;
-    reference::store(rounded.view(), 0, value);
+    reference::store(rounded.view(), 0, expected[i++]);
     EXPECT_EQ(reference::load(result, offset), reference::load(rounded.view(), 0))
         << "at " << row << ", " << column;
-    ++i;
   });
 }
 
@@ -248,14 +296,26 @@ std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
              << (c.kind == GlobalScale::encode ? " encode" : " decode") << (c.bias ? " bias" : "")
              << (c.residual ? " residual" : "") << (c.in_place ? " in place" : "")
              << (c.b_is_packed ? " packed" : "") << (c.batch_invariant ? " invariant" : "")
-             << " order " << static_cast<int>(c.order) << " inputs " << static_cast<int>(c.inputs)
-             << " seed " << c.seed;
+             << (c.is_mixed ? " mixed" : "") << " order " << static_cast<int>(c.order) << " inputs "
+             << static_cast<int>(c.inputs) << " seed " << c.seed;
+}
+
+ScaleLayout sfa_layout(const GemmCase& c) {
+  return c.is_mixed == (c.layout == ScaleLayout::linear) ? ScaleLayout::swizzled
+                                                         : ScaleLayout::linear;
+}
+
+GlobalScales global_scales_a(const GemmCase& c) {
+  const bool is_other = c.is_mixed && c.global_scales != GlobalScales::none;
+  return !is_other                                   ? c.global_scales
+         : c.global_scales == GlobalScales::each_row ? GlobalScales::one
+                                                     : GlobalScales::each_row;
 }
 
 GemmNvfp4Options options_of(const GemmCase& c, std::string_view kernel) {
-  return {.sfa_layout = c.layout,
+  return {.sfa_layout = sfa_layout(c),
           .sfb_layout = c.layout,
-          .global_scale_a_kind = c.kind,
+          .global_scale_a_kind = kind_a(c),
           .global_scale_b_kind = c.kind,
           .batch_invariant = c.batch_invariant,
           .kernel = kernel};
@@ -275,15 +335,15 @@ GemmProblem constraints_of(const GemmCase& c) {
 GemmHostSet make_tensors(const GemmCase& c) {
   Generator generator(c);
   GemmHostSet set{
-      .a = is_w4a4(c) ? generator.codes(c.m) : generator.values(c.a_dtype, c.m, c.k),
-      .b = generator.codes(c.n),
+      .a = generator.activations(),
+      .b = generator.codes(c.n, c.order),
       .packed_b = HostTensor(DType::u8, {1}),
-      .sfa = generator.scales(c.m),
-      .sfb = generator.scales(c.n),
-      .global_scale_a = generator.global_scales(c.m),
-      .global_scale_b = generator.global_scales(c.n),
+      .sfa = generator.scales(c.m, sfa_layout(c), order_a(c)),
+      .sfb = generator.scales(c.n, c.layout, c.order),
+      .global_scale_a = generator.global_scales(c.m, global_scales_a(c), kind_a(c)),
+      .global_scale_b = generator.global_scales(c.n, c.global_scales, c.kind),
       .bias = generator.vector(c.c_dtype, c.n),
-      .residual = generator.values(c.c_dtype, c.m, c.n),
+      .residual = generator.values(c.c_dtype, c.m, c.n, order_of_residual(c)),
       .c = matrix(c, c.c_dtype, c.m, c.n, c.order),
   };
   if (c.inputs == GemmInputs::pairs) {
@@ -306,127 +366,6 @@ void expect_right(const GemmCase& c, GemmHostSet inputs, const HostTensor& resul
     expect_within_bounds(c, reference::gemm_nvfp4(tensors, options_of(c)), result.view());
   }
   EXPECT_TRUE(reference::gaps_hold(result, kUnwritten));
-}
-
-std::vector<GemmCase> gemm_cases() {
-  std::vector<GemmCase> cases;
-  std::uint64_t seed = 0;
-  const auto add = [&](GemmCase c) {
-    c.seed = ++seed;
-    cases.push_back(c);
-  };
-  for (const DType a : {DType::bf16, DType::fp16, DType::e2m1x2}) {
-    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
-      add({.m = 5, .n = 48, .k = 192, .a_dtype = a, .c_dtype = out});
-      if (a != DType::e2m1x2) {
-        add({.m = 64,
-             .n = 2048,
-             .a_dtype = a,
-             .c_dtype = out,
-             .global_scales = GlobalScales::none,
-             .inputs = GemmInputs::pairs});
-      }
-      add({.m = 130, .n = 64, .k = 64, .l = 2, .a_dtype = a, .c_dtype = out, .bias = true});
-      add({.m = 33, .n = 144, .k = 320, .a_dtype = a, .c_dtype = out, .residual = true});
-    }
-    for (const GemmOrder order : {GemmOrder::padded_rows, GemmOrder::batch_inside}) {
-      for (const std::int64_t l : {1, 3}) {
-        add({.m = 7,
-             .n = 32,
-             .k = 128,
-             .l = l,
-             .a_dtype = a,
-             .bias = true,
-             .residual = true,
-             .order = order});
-        for (const std::int64_t m : {9, 70, 140}) {
-          add({.m = m, .n = 80, .k = 64, .l = l, .a_dtype = a, .bias = true, .order = order});
-        }
-      }
-    }
-    for (const GlobalScales scales :
-         {GlobalScales::none, GlobalScales::one, GlobalScales::each_row}) {
-      for (const GlobalScale kind : {GlobalScale::encode, GlobalScale::decode}) {
-        add({.m = 20, .n = 32, .k = 64, .a_dtype = a, .global_scales = scales, .kind = kind});
-        add({.m = 20,
-             .n = 32,
-             .k = 64,
-             .l = 2,
-             .a_dtype = a,
-             .c_dtype = DType::fp32,
-             .global_scales = scales,
-             .kind = kind});
-      }
-    }
-    for (const std::int64_t m : {6, 40, 130}) {
-      add({.m = m,
-           .n = 80,
-           .k = 64,
-           .a_dtype = a,
-           .global_scales = GlobalScales::small,
-           .kind = a == DType::e2m1x2 && m != 40 ? GlobalScale::encode : GlobalScale::decode});
-    }
-    if (a == DType::bf16) {  // which reaches far enough to match large scales
-      for (const std::int64_t m : {6, 40, 130}) {
-        add({.m = m,
-             .n = 80,
-             .k = 64,
-             .global_scales = GlobalScales::large,
-             .kind = GlobalScale::decode});
-      }
-    }
-    for (const std::int64_t l : {1, 3}) {
-      add({.m = 140, .n = 272, .k = 320, .l = l, .a_dtype = a, .layout = ScaleLayout::swizzled});
-    }
-    add({.m = 17, .n = 64, .k = 1024, .a_dtype = a, .residual = true, .in_place = true});
-    for (const std::int64_t k : {16, 32, 48}) {  // the least that there is
-      add({.m = 5, .n = 16, .k = k, .a_dtype = a});
-    }
-    for (const std::int64_t m : {1, 40, 130}) {  // K is no multiple of 64
-      add({.m = m, .n = 48, .k = 80, .l = 2, .a_dtype = a});
-      add({.m = m, .n = 80, .k = 1040, .a_dtype = a, .bias = true});
-    }
-    add({.m = 40, .n = 80, .k = 256, .a_dtype = a, .inputs = GemmInputs::nans});
-    add({.m = 40,
-         .n = 80,
-         .k = 256,
-         .l = 2,
-         .a_dtype = a,
-         .layout = ScaleLayout::swizzled,
-         .inputs = GemmInputs::nans});
-  }
-  for (const std::int64_t m : {1, 12, 27}) {
-    for (const DType out : {DType::bf16, DType::fp16}) {
-      GemmCase c{.m = m,
-                 .n = 80,
-                 .k = 592,
-                 .l = 2,
-                 .a_dtype = DType::e2m1x2,
-                 .c_dtype = out,
-                 .layout = ScaleLayout::swizzled,
-                 .inputs = GemmInputs::nans};
-      add(c);
-      c.l = 3;
-      c.layout = ScaleLayout::linear;
-      c.order = GemmOrder::batch_inside;
-      add(c);
-    }
-  }
-  add({.m = 16384, .n = 48, .k = 128});
-  for (const std::int64_t k : {64, 1024, 4096}) {
-    for (const DType out : {DType::bf16, DType::fp16, DType::fp32}) {
-      add({.m = 65,
-           .n = 48,
-           .k = k,
-           .l = 2,
-           .a_dtype = DType::e2m1x2,
-           .c_dtype = out,
-           .bias = true,
-           .residual = true,
-           .inputs = GemmInputs::exact});
-    }
-  }
-  return cases;
 }
 
 }  // namespace tilewright::test

@@ -14,9 +14,9 @@
 namespace tilewright::test {
 
 enum class GemmInputs {
-  random,  // all codes, all scales up to 16: zeros and subnormals too
+  random,  // all codes, all scales up to 16, some negative: zeros and subnormals too
   exact,   // so small that every partial sum is exact in FP32, in any order
-  nans,    // random, and one scale in 64 is NaN
+  nans,    // random, and one scale in 64 is NaN; so is one activation in 256, or infinite
   pairs,   // a is the identity, over and over, and b's rows have every code under every scale
 };
 
@@ -35,7 +35,7 @@ struct GemmCase {
   std::optional<std::int64_t> l = std::nullopt;  // absent: matrices without a batch
   DType a_dtype = DType::bf16;
   DType c_dtype = DType::bf16;
-  ScaleLayout layout = ScaleLayout::linear;  // of both operands' scales
+  ScaleLayout layout = ScaleLayout::linear;  // of the operands' scales
   GlobalScales global_scales = GlobalScales::one;
   GlobalScale kind = GlobalScale::encode;
   bool bias = false;
@@ -44,11 +44,17 @@ struct GemmCase {
   bool b_is_packed = false;
   bool batch_invariant = false;
   GemmOrder order = GemmOrder::dense;
+  bool is_mixed =
+      false;  // what can differ between a and b, residual and c, does; vectors have gaps
   GemmInputs inputs = GemmInputs::random;
   std::uint64_t seed = 1;
 };
 
 std::ostream& operator<<(std::ostream& out, const GemmCase& c);
+
+// Of a, where the case's own are those of b.
+ScaleLayout sfa_layout(const GemmCase& c);
+GlobalScales global_scales_a(const GemmCase& c);
 
 GemmNvfp4Options options_of(const GemmCase& c, std::string_view kernel = "auto");
 

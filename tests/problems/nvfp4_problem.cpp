@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "common/block_scale.hpp"
 #include "problems/problem.hpp"
 #include "reference/nvfp4.hpp"
 
@@ -33,6 +35,10 @@ class BlockMaker {
       for (float& value : block) {
         value = normal(random_);
       }
+      return block;
+    }
+    if (inputs_ == Nvfp4Inputs::graded) {
+      fill_graded(block);
       return block;
     }
     fill_hard(block);
@@ -79,6 +85,23 @@ class BlockMaker {
     if (kind == 0) {
       block[pick(kBlock)] = std::ldexp(6.0f, exponent);  // the scale is then a power of two
     }
+  }
+
+  // The largest is 6 scales; some of the others are codes' values, the ties between them, and their
+  // neighbours.
+  void fill_graded(std::array<float, kBlock>& block) {
+    constexpr std::uint32_t kGreatest = 0x7e;
+    const std::uint32_t code = pick(kGreatest + 1);
+    const float scale = e4m3_to_float(code);
+    const float next = e4m3_to_float(std::min(code + 1, kGreatest));
+    const float largest = 6.0f * (pick(2) != 0 ? scale : (scale + next) / 2);
+    for (float& value : block) {
+      value = pick(2) != 0 ? 0.25f * static_cast<float>(pick(25)) * scale
+                           : static_cast<float>(pick(1u << 24)) * 0x1p-24f * largest;
+      value = pick(4) == 0 ? std::nextafter(value, 0.0f) : value;
+      value = with_sign(std::min(value, largest));
+    }
+    block[pick(kBlock)] = with_sign(largest);
   }
 
   Nvfp4Inputs inputs_;
@@ -181,10 +204,15 @@ std::vector<Nvfp4Problem> nvfp4_problems() {
         add(problem);
         problem.kind = GlobalScale::decode;
         add(problem);
-        problem.inputs = Nvfp4Inputs::hard;
+        problem.inputs = Nvfp4Inputs::graded;
+        add(problem);
         problem.global_scale = 1.0f;
         add(problem);
+        problem.inputs = Nvfp4Inputs::hard;
+        add(problem);
         problem.kind = GlobalScale::encode;
+        add(problem);
+        problem.inputs = Nvfp4Inputs::graded;
         add(problem);
       }
       add({.rows = 5,

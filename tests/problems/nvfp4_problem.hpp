@@ -16,6 +16,7 @@ enum class Nvfp4Inputs {
   normal,
   hard,    // blocks of ties, of subnormals, of zeros of both signs, of any finite bits, of extremes
   poison,  // hard, and in some blocks infinities and NaN
+  graded,  // blocks of all scales, and half-way between two, where e is 1; computed it is, in many
   zeros,
 };
 

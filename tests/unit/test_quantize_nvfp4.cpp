@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "common/block_scale.hpp"
 #include "problems/nvfp4_problem.hpp"
@@ -30,10 +31,14 @@ TEST(QuantizeNvfp4, EqualsTheFloat64Model) {
 }
 
 TEST(QuantizeNvfp4, EqualsTheFloat64ModelOnTenMillionValues) {
-  for (const auto& [dtype, inputs] :
-       {std::pair{DType::fp32, Nvfp4Inputs::hard}, std::pair{DType::bf16, Nvfp4Inputs::poison}}) {
-    Nvfp4Problem problem{.rows = 500, .columns = 10000, .dtype = dtype, .inputs = inputs};
-    problem.seed = 7;
+  for (const auto& [dtype, inputs, kind] :
+       {std::tuple{DType::fp32, Nvfp4Inputs::hard, GlobalScale::encode},
+        {DType::bf16, Nvfp4Inputs::poison, GlobalScale::encode},
+        {DType::fp32, Nvfp4Inputs::graded, GlobalScale::decode},
+        {DType::bf16, Nvfp4Inputs::graded, GlobalScale::encode},
+        {DType::fp16, Nvfp4Inputs::normal, GlobalScale::encode}}) {
+    Nvfp4Problem problem{
+        .rows = 500, .columns = 10000, .dtype = dtype, .kind = kind, .inputs = inputs, .seed = 7};
     expect_right(problem, quantized(problem));
     problem.global_scale = 1.0f;
     expect_right(problem, quantized(problem));
