@@ -37,9 +37,10 @@ namespace tilewright {
 // elements: tensors (M, K, L) with the batch outermost in memory are these with their dimensions
 // permuted, and a weight that all of the batch shares has the batch stride 0. All sizes are at
 // least 1. All tensors live on one device, and on a GPU rows of a, b, c and residual are aligned to
-// 16 bytes: contiguous codes of a take a K that is a multiple of 32. c may not share a byte with an
-// input, but for a residual that is c: the same address, the same strides. Where it does, the call
-// is refused. It may lie in an input's gaps: c and a may be columns of one buffer.
+// 16 bytes, their strides not negative: contiguous codes, of a or b, take a K that is a multiple of
+// 32. c may not share a byte with an input, but for a residual that is c: the same address, the
+// same strides. Where it does, the call is refused. It may lie in an input's gaps: c and a may be
+// columns of one buffer.
 //
 // Of that the kernels take, c being any of its dtypes:
 //

@@ -75,11 +75,11 @@ struct QuantizeNvfp4Options {
 // its block can hold, +-6 of scale 448. A NaN makes its block's scale NaN, and nothing else; where
 // g is not positive and finite all scales are NaN. Codes are then +-6.
 //
-// CPU and GPU give the same bytes. With a computed g the call reads x twice and needs a workspace.
-// On CUDA tensors the work is queued on `stream` and the call returns at once; it neither allocates
-// nor synchronises and can be captured in a CUDA graph. x must be aligned to 16 bytes and codes to
-// 8 there, their rows included. Throws tilewright::Error, with nothing written, when an argument is
-// wrong or the device is not supported.
+// CPU and GPU give the same bytes. With a computed g the call reads x twice, and on a GPU needs a
+// workspace. On CUDA tensors the work is queued on `stream` and the call returns at once; it
+// neither allocates nor synchronises and can be captured in a CUDA graph. x must be aligned to 16
+// bytes and codes to 8 there, their rows included. Throws tilewright::Error, with nothing written,
+// when an argument is wrong or the device is not supported.
 void quantize_nvfp4(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options = {},
                     Workspace workspace = {}, Stream stream = nullptr);
 

@@ -1,8 +1,8 @@
 // From the accumulators of C^T to C: scaled, with bias and residual, in C's dtype.
 //
-// A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for all tokens of the
-// tile. Through SMEM, 32 tokens at most at a time, they come to lie so that four lanes have a
-// token's 16, four each.
+// A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for the tokens of the
+// tile that its consumer finishes. Through SMEM, 32 tokens at most at a time, they come to lie so
+// that four lanes have a token's 16, four each.
 #pragma once
 
 #include <cuda_bf16.h>

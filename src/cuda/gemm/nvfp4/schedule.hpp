@@ -2,8 +2,8 @@
 //
 // Workers (blocks, or clusters of them) first share the shared tiles: their chunks, one tile after
 // the other, are dealt out, so that a worker's range may begin and end inside a tile (stream-K),
-// and that all are done at about the same time. The other tiles, a multiple of the workers' number,
-// are then computed whole.
+// and that all are done at about the same time. The other tiles, where some are shared a multiple
+// of the workers' number, are then computed whole.
 //
 // Of a tile cut into parts the worker with the last chunks is the owner: it adds the others' sums
 // to its own. Each works its range off backwards, so that its own part for another owner comes
