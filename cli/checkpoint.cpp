@@ -32,9 +32,9 @@ std::span<const std::int64_t> shape_of(const ConstTensorView& view) {
 void check(const std::string& tensor, const HostTensor& value, DType dtype, int rank) {
   const ConstTensorView view = value.view();
   if (view.dtype != dtype || view.rank != rank) {
-    throw UsageError("--tensor",
-                     fmt::format("tensor '{}' is {} of rank {}, must be {} of rank {}", tensor,
-                                 name(view.dtype), view.rank, name(dtype), rank));
+    throw UsageError("--tensor", fmt::format("tensor '{}' is {} of rank {}, must be {} of rank {}",
+                                             tensor, safetensors_name(view.dtype), view.rank,
+                                             safetensors_name(dtype), rank));
   }
   if (value.bytes() == 0) {
     throw UsageError("--tensor", fmt::format("tensor '{}' has shape ({}), must have no size of 0",
@@ -52,9 +52,9 @@ HostTensor as_global_scale(const std::string& tensor, const HostTensor& value, s
   if (view.dtype != DType::fp32 || (!is_single && !is_of_rows)) {
     throw UsageError(
         "--tensor",
-        fmt::format("tensor '{0}' is {1} of shape ({2}), must be fp32 of shape (), (1), ({3}) or "
+        fmt::format("tensor '{0}' is {1} of shape ({2}), must be F32 of shape (), (1), ({3}) or "
                     "({3}, 1)",
-                    tensor, name(view.dtype), fmt::join(shape_of(view), ", "), rows));
+                    tensor, safetensors_name(view.dtype), fmt::join(shape_of(view), ", "), rows));
   }
   for (std::int64_t row = 0; row < count; ++row) {
     const double scale = reference::load(view, row);
@@ -86,6 +86,11 @@ Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
   check(scales, scale_matrix, DType::e4m3, 2);
   const auto& code_shape = code_matrix.view().shape;
   const auto& scale_shape = scale_matrix.view().shape;
+  if (code_shape[1] * 2 % kBlock != 0) {
+    throw UsageError(
+        "--tensor", fmt::format("tensor '{}' is ({}, {}), must have rows of a multiple of {} bytes",
+                                codes, code_shape[0], code_shape[1], kBlock / 2));
+  }
   if (scale_shape[0] != code_shape[0] || scale_shape[1] * kBlock != code_shape[1] * 2) {
     throw UsageError(
         "--tensor",

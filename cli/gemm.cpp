@@ -220,12 +220,12 @@ int run(GemmArguments a) {
 
 void add_case_options(CLI::App& app, GemmArguments& a) {
   const auto add_size = [&](const char* option, std::int64_t& value, const char* what) {
-    app.add_option(option, value, what)->type_name("N")->capture_default_str();
+    return app.add_option(option, value, what)->type_name("N")->capture_default_str();
   };
   add_size("--m", a.m, "Rows of the activations");
-  add_size("--n", a.n, "Rows of the weight, columns of the result");
-  add_size("--k", a.k, "Columns of both, a multiple of 16");
-  add_size("--l", a.l, "Products in the batch");
+  CLI::Option* const n = add_size("--n", a.n, "Rows of the weight, columns of the result");
+  CLI::Option* const k = add_size("--k", a.k, "Columns of both, a multiple of 16");
+  CLI::Option* const l = add_size("--l", a.l, "Products in the batch");
   app.add_option("--a-dtype", a.a_dtype, "Of the activations: bf16, fp16 or nvfp4")
       ->capture_default_str();
   app.add_option("--dtype", a.run.dtype, "Of the result: bf16, fp16 or fp32")
@@ -240,12 +240,15 @@ void add_case_options(CLI::App& app, GemmArguments& a) {
   app.add_option("--scale-layout", a.scale_layout, "Of scales: linear or swizzled")
       ->envname("SCALE_LAYOUT")
       ->capture_default_str();
-  app.add_option("--weights", a.weights,
-                 "A safetensors file to take the weight from, and with it n and k; l is 1")
-      ->type_name("FILE");
+  CLI::Option* const weights =
+      app.add_option("--weights", a.weights,
+                     "A safetensors file to take the weight from, and with it n and k; l is 1")
+          ->type_name("FILE")
+          ->excludes(n, k, l);
   app.add_option("--tensor", a.tensor,
                  "The layer's name there: NAME.weight, NAME.weight_scale and NAME.weight_scale_2 "
                  "of ModelOpt, or compressed-tensors' names")
+      ->needs(weights)
       ->type_name("NAME");
 }
 

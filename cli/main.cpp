@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <new>
 #include <string>
 
 #include "cli/commands.hpp"
@@ -62,6 +63,9 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return cli::exit_code_of(error);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: memory: the problem needs more than this machine has\n");
+    return cli::kUnsupported;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return cli::kMismatch;

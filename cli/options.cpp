@@ -81,6 +81,7 @@ void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions
 
 void add_measurement_options(CLI::App& app, RunOptions& o) {
   app.add_option("--seed", o.seed, "Of the normally distributed inputs")
+      ->check(CLI::NonNegativeNumber)
       ->envname("SEED")
       ->capture_default_str();
   app.add_flag("--check", o.check, "Check the result against the float64 reference")

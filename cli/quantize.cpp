@@ -215,11 +215,8 @@ Command add_quantize_command(CLI::App& app) {
   CLI::App* const command =
       app.add_subcommand("quantize", "Quantise a random matrix to NVFP4, check and time it");
   const auto arguments = std::make_shared<QuantizeArguments>();
-  command->add_option("--rows", arguments->rows, "Rows (default: 8192)")
-      ->envname("ROWS")
-      ->type_name("N");
+  command->add_option("--rows", arguments->rows, "Rows (default: 8192)")->type_name("N");
   command->add_option("--columns", arguments->columns, "Columns, a multiple of 16 (default: 8192)")
-      ->envname("COLUMNS")
       ->type_name("N");
   command
       ->add_option("--device", arguments->run.device,

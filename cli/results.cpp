@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 
 #include "cli/commands.hpp"
 #include "tilewright/version.hpp"
@@ -108,6 +109,19 @@ Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome&
   return result_line(result_case, impl_of(kernel), outcome, machine);
 }
 
+namespace {
+
+bool can_write(const std::string& path) {
+  const bool is_new = !std::filesystem::exists(path);
+  const bool is_open = std::ofstream(path, std::ios::app).is_open();
+  if (is_open && is_new) {
+    std::filesystem::remove(path);
+  }
+  return is_open;
+}
+
+}  // namespace
+
 ResultsFile::ResultsFile(const std::string& path, bool resume)
     : path_(path),
       new_run_(fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(std::time(nullptr)), kCommit)) {
@@ -117,11 +131,7 @@ ResultsFile::ResultsFile(const std::string& path, bool resume)
   if (resume) {
     kept_ = read_lines(path);
   }
-  file_.open(path);
-  for (const Json& line : kept_) {
-    file_ << line.dump() << '\n';
-  }
-  if (!file_.flush()) {
+  if (!can_write(path)) {
     throw UsageError("--json", fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
   }
 }
@@ -142,9 +152,19 @@ std::string ResultsFile::run_of(const Json& line) const {
   return same == kept_.end() ? new_run_ : same->value("run", new_run_);
 }
 
+void ResultsFile::replace() {
+  file_.open(path_);
+  for (const Json& line : kept_) {
+    file_ << line.dump() << '\n';
+  }
+}
+
 void ResultsFile::append(const Json& line) {
   if (path_.empty()) {
     return;
+  }
+  if (!file_.is_open()) {
+    replace();
   }
   Json whole = {{"run", run_of(line)}};
   whole.update(line);

@@ -51,8 +51,9 @@ Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome&
 
 class ResultsFile {
  public:
-  // Opens a file and replaces what is there; with `resume`, keeps its complete lines. An empty path
-  // writes nothing. Throws UsageError where the file cannot be written.
+  // The first line replaces what is in the file; with `resume`, it follows the complete lines
+  // there. Until then the file stays as it is. An empty path writes nothing. Throws UsageError
+  // where the file cannot be written.
   ResultsFile(const std::string& path, bool resume);
 
   // Whether a kept line holds the same kernel of the same commit on the same case and machine.
@@ -64,6 +65,7 @@ class ResultsFile {
 
  private:
   std::string run_of(const Json& line) const;
+  void replace();
 
   std::string path_;
   std::ofstream file_;

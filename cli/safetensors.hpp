@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
@@ -14,8 +15,11 @@ namespace tilewright::cli {
 // A file is 8 bytes, the little-endian length of what follows; a JSON object, which has dtype,
 // shape and data_offsets [begin, end) of each tensor; and the tensors' bytes, without gaps or
 // overlaps. Whatever does not fit together is refused with a UsageError that names the file, and
-// the tensor where it is one's: the header when the file is opened, dtype and size of a tensor when
-// it is read.
+// the tensor where it is one's: the header when the file is opened, a dtype that is not read here
+// when the tensor is.
+// The dtypes below by the names that files have for them.
+std::string_view safetensors_name(DType dtype);
+
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);

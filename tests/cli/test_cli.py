@@ -232,6 +232,19 @@ def test_quantize_passes_on_the_cpu(cli, dtype, options):
     assert share.endswith(" % of the copy's bandwidth")
 
 
+def test_the_terminals_size_is_not_the_matrixs(cli, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    assert cli(*SMALL_MATRIX, "--json", path, COLUMNS="80", LINES="25").returncode == PASS
+    assert cli("quantize", "--rows", "4", "--json", path, COLUMNS="80").returncode == PASS
+    assert {line["case"]["k"] for line in read_lines(path)} == {8192}
+
+
+def test_a_matrix_that_fits_nowhere_is_unsupported(cli):
+    result = cli("quantize", "--rows", "1000000000", "--columns", "1000000000")
+    assert result.returncode == UNSUPPORTED
+    assert result.stderr.startswith("error: memory: ")
+
+
 def test_results_lines_of_quantize(cli, tmp_path):
     path = tmp_path / "lines.jsonl"
     assert cli(*SMALL_MATRIX, "--check", "--json", path).returncode == PASS
@@ -388,6 +401,25 @@ def test_bad_usage_leaves_the_results_file_alone(cli, tmp_path):
     path = tmp_path / "out.jsonl"
     path.write_text("{}\n")
     assert cli("attention", "--kernel", "k9", "--json", path).returncode == USAGE
+    assert path.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["attention", "--device", "cuda"],
+        ["sweep", "--device", "cuda"],
+        ["quantize", "--device", "cuda"],
+        ["gemm", "--device", "cuda"],
+        ["gemm", "--n", "48", "--kernel", "gemm_naive"],
+    ],
+)
+def test_a_refused_run_leaves_the_results_file_alone(cli, tmp_path, arguments):
+    path = tmp_path / "out.jsonl"
+    assert cli(*arguments, "--json", path).returncode in (USAGE, UNSUPPORTED)
+    assert not path.exists()
+    path.write_text("{}\n")
+    assert cli(*arguments, "--json", path).returncode in (USAGE, UNSUPPORTED)
     assert path.read_text() == "{}\n"
 
 

@@ -77,6 +77,15 @@ def test_checkpoints_are_read_in_their_own_convention(gemm, tmp_path, tensors):
     assert (case["n"], case["k"]) == (N, K)
 
 
+def test_a_global_scale_multiplies_or_divides_as_its_name_says(gemm):
+    for tensors, too_large, small in ((modelopt(), 1e9, 1e-4), (compressed_tensors(), 1e-9, 1e4)):
+        for scale, code in ((too_large, MISMATCH), (small, PASS)):
+            content = safetensors(with_global_scale(tensors, [scale], [1]))
+            result = gemm(content, "--check", "--dtype", "fp16")
+            assert result.returncode == code, result.stdout + result.stderr
+            assert ("FAILED" in result.stdout) == (code == MISMATCH)
+
+
 @pytest.mark.parametrize("tensors", [modelopt(), compressed_tensors()])
 @pytest.mark.parametrize("shape", [[], [1], [N], [N, 1]])
 @pytest.mark.parametrize("layout", ["linear", "swizzled"])
@@ -99,8 +108,8 @@ def test_global_scales_of_another_shape_are_refused(gemm, shape):
         assert result.returncode == USAGE
         *_, name = tensors
         described = ", ".join(map(str, shape))
-        assert f"tensor '{name}' is fp32 of shape ({described}), must be" in result.stderr
-        assert "fp32 of shape (), (1), (48) or (48, 1)" in result.stderr
+        assert f"tensor '{name}' is F32 of shape ({described}), must be" in result.stderr
+        assert "F32 of shape (), (1), (48) or (48, 1)" in result.stderr
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf])
@@ -150,7 +159,10 @@ def test_a_file_cut_off_anywhere_is_refused(gemm):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "I64"}, "has dtype I64, must be U8"),
+        ({"dtype": "I64"}, "is not the size of I64"),
+        ({"dtype": "I8"}, "has dtype I8, must be U8"),
+        ({"dtype": "F4"}, "has dtype F4, must be U8"),
+        ({"dtype": "U8"}, "is U8 of rank 2, must be F8_E4M3 of rank 2"),
         ({"dtype": "F16"}, "not the size of F16"),
         ({"shape": [N, K // 16 + 1]}, "is not the size of F8_E4M3"),
         ({"shape": [-1, -384]}, "has shape [-1,-384], must be an array of whole numbers, none"),
@@ -163,7 +175,7 @@ def test_a_file_cut_off_anywhere_is_refused(gemm):
         ({"shape": [0, 1 << 63]}, "is not the size of"),
         ({"shape": "all"}, 'has shape "all", must be an array'),
         ({"dtype": 8}, "has dtype 8, must be a string"),
-        ({"shape": [N * K // 16]}, "is e4m3 of rank 1, must be e4m3 of rank 2"),
+        ({"shape": [N * K // 16]}, "is F8_E4M3 of rank 1, must be F8_E4M3 of rank 2"),
         ({"shape": [K // 16, N]}, "must have a scale for every 8 bytes"),
         ({"data_offsets": [10]}, "has data_offsets [10], must be [begin, end]"),
         ({"data_offsets": [3072, 3456, 3456]}, "has data_offsets [3072, 3456, 3456], must be"),
@@ -223,6 +235,25 @@ def test_keys_that_are_there_twice_are_refused(gemm, old, new, message):
     assert message in result.stderr
 
 
+def test_tensors_of_other_layers_are_checked_too(gemm):
+    for dtype, shape in (("F32", [3]), ("I64", [3]), ("BOOL", [7]), ("F32", [])):
+        result = gemm(safetensors({"other": (dtype, shape, bytes(8)), **modelopt()}))
+        assert result.returncode == USAGE
+        assert f"tensor 'other' lies at bytes 0 to 8, which is not the size of {dtype}" in (
+            result.stderr
+        )
+    for metadata in (3, "pt", ["pt"], {"format": 1}):
+        header = json.dumps({"__metadata__": metadata})
+        assert "tensor '__metadata__' is " in gemm(file_of(header, b"")).stderr
+
+
+def test_a_weight_whose_columns_are_no_blocks_is_refused(gemm):
+    weight, *_ = modelopt()
+    result = gemm(safetensors(modelopt() | {weight: ("U8", [N, 68], bytes(N * 68))}))
+    assert result.returncode == USAGE
+    assert f"tensor '{weight}' is (48, 68), must have rows of a multiple of 8 bytes" in result.stderr
+
+
 def test_a_tensor_without_elements_is_read_past_and_is_no_weight(gemm):
     others = {"a": ("I64", [0], b""), **modelopt(), "z": ("F32", [2, 0], b"")}
     result = gemm(safetensors(others))
@@ -241,3 +272,8 @@ def test_other_wrong_files(gemm, cli, tmp_path):
     assert "tensor 'model.layers.1.q.weight' is not in the file" in missing.stderr
     assert "cannot be read" in cli("gemm", "--weights", tmp_path / "none", "--tensor", "x").stderr
     assert "--tensor: is absent" in cli("gemm", "--weights", tmp_path / "none").stderr
+    assert "--tensor requires --weights" in cli("gemm", "--tensor", "x").stderr
+    for size in ("--n", "--k", "--l"):
+        result = gemm(safetensors(modelopt()), size, "16")
+        assert result.returncode == USAGE
+        assert "--weights" in result.stderr and "excludes" in result.stderr
