@@ -251,7 +251,9 @@ def test_a_weight_whose_columns_are_no_blocks_is_refused(gemm):
     weight, *_ = modelopt()
     result = gemm(safetensors(modelopt() | {weight: ("U8", [N, 68], bytes(N * 68))}))
     assert result.returncode == USAGE
-    assert f"tensor '{weight}' is (48, 68), must have rows of a multiple of 8 bytes" in result.stderr
+    assert (
+        f"tensor '{weight}' is (48, 68), must have rows of a multiple of 8 bytes" in result.stderr
+    )
 
 
 def test_a_tensor_without_elements_is_read_past_and_is_no_weight(gemm):
