@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 from tilewright import _native
-from tilewright._errors import invalid, wrong_type
+from tilewright._errors import checked_flag, invalid, wrong_type
 from tilewright._frameworks import (
     framework_of,
     needs_torch_operator,
@@ -98,17 +98,17 @@ def attention(
     left, right = _window(window_size)
     options = {
         "softmax_scale": None if softmax_scale is None else _number("softmax_scale", softmax_scale),
-        "causal": _flag("causal", causal),
+        "causal": checked_flag("causal", causal),
         "window_size_left": left,
         "window_size_right": right,
         "softcap": _number("softcap", softcap),
-        "batch_invariant": _flag("batch_invariant", batch_invariant),
-        "check_lengths": _flag("check_lengths", check_lengths),
+        "batch_invariant": checked_flag("batch_invariant", batch_invariant),
+        "check_lengths": checked_flag("check_lengths", check_lengths),
         "kernel_name": _kernel_name(kernel),
     }
     returns = {
-        "normalize": _flag("normalize", normalize),
-        "return_lse": _flag("return_lse", return_lse),
+        "normalize": checked_flag("normalize", normalize),
+        "return_lse": checked_flag("return_lse", return_lse),
     }
     _check_max_seqlen("max_seqlen_q", max_seqlen_q)
     _check_max_seqlen("max_seqlen_k", max_seqlen_k)
@@ -182,12 +182,6 @@ def _window(window_size: Any) -> tuple[int, int]:
             "window_size", f"is {window_size!r}, each must be at least 0, or -1: no limit"
         )
     return left, right
-
-
-def _flag(argument: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise wrong_type(argument, f"is {value!r}, must be True or False")
-    return value
 
 
 def _number(argument: str, value: Any) -> float:

@@ -121,8 +121,6 @@ class Jax:
 
     def __init__(self, like: Any, stream: int | None):
         self.jax = sys.modules["jax"]
-        if isinstance(like, self.jax.core.Tracer):
-            raise wrong_type("q", "is traced by JAX, must be an array: call this outside of jit")
         if stream is not None:
             raise invalid("stream", f"is {stream}, must be None: JAX orders its own work")
         self.like = like
@@ -152,6 +150,10 @@ def framework_of(argument: str, array: Any) -> type:
     for base in type(array).__mro__:
         adapter = FRAMEWORKS.get(base.__module__.partition(".")[0])
         if adapter and hasattr(array, "shape") and hasattr(array, "dtype"):
+            if adapter is Jax and isinstance(array, sys.modules["jax"].core.Tracer):
+                raise wrong_type(
+                    argument, "is traced by JAX, must be an array: call this outside of jit"
+                )
             return adapter
     raise wrong_type(
         argument,

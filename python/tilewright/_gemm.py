@@ -3,7 +3,7 @@
 from typing import Any
 
 from tilewright import _native
-from tilewright._errors import invalid, wrong_type
+from tilewright._errors import checked_flag, invalid, wrong_type
 from tilewright._frameworks import dtype_name, framework_of, new_workspace, stream_handle, to_native
 from tilewright._nvfp4 import is_second, size_of, weight_shape
 
@@ -64,6 +64,8 @@ def gemm_nvfp4(
         "sfb_swizzled": is_second("sfb_layout", sfb_layout, _LAYOUTS),
         "decode_a": is_second("global_scale_a_kind", global_scale_a_kind, _KINDS),
         "decode_b": is_second("global_scale_b_kind", global_scale_b_kind, _KINDS),
+        "b_is_constant": checked_flag("b_is_constant", b_is_constant),
+        "batch_invariant": checked_flag("batch_invariant", batch_invariant),
     }
     kernel_name = _kernel_name(kernel)
     framework = framework_of("a", a)(a, stream_handle(stream))
@@ -97,8 +99,6 @@ def gemm_nvfp4(
     call = _native.GemmNvfp4Call(
         tensors,
         **options,
-        b_is_constant=bool(b_is_constant),
-        batch_invariant=bool(batch_invariant),
         kernel_name=kernel_name,
     )
     call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)

@@ -9,7 +9,7 @@ from torch import Tensor
 from tilewright import _native
 from tilewright._errors import invalid
 from tilewright._gemm import gemm_nvfp4
-from tilewright._nvfp4 import prepack_nvfp4_weight, unpack_nvfp4_weight
+from tilewright._nvfp4 import prepack_nvfp4_weight, size_of, unpack_nvfp4_weight
 
 _BLOCK = 16
 
@@ -57,10 +57,10 @@ class NVFP4Linear(torch.nn.Module):
         batch_invariant: bool = False,
     ):
         super().__init__()
-        if in_features < 1 or in_features % _BLOCK != 0:
+        in_features = size_of("in_features", in_features)
+        out_features = size_of("out_features", out_features)
+        if in_features % _BLOCK != 0:
             raise invalid("in_features", f"is {in_features}, must be a multiple of {_BLOCK}")
-        if out_features < 1:
-            raise invalid("out_features", f"is {out_features}, must be at least 1")
         self.in_features = in_features
         self.out_features = out_features
         self.batch_invariant = batch_invariant
@@ -98,8 +98,11 @@ class NVFP4Linear(torch.nn.Module):
         layer.load_state_dict(dict(tensors))
         return layer
 
+    @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features), of x's dtype."""
+        """(..., in_features) to (..., out_features), of x's dtype. Compiled models go round it."""
+        if x.ndim == 0 or x.shape[-1] != self.in_features:
+            raise invalid("x", f"has shape {tuple(x.shape)}, must be (..., {self.in_features})")
         shape = (*x.shape[:-1], self.out_features)
         if x.numel() == 0:
             return x.new_empty(shape)
@@ -171,6 +174,13 @@ class NVFP4Linear(torch.nn.Module):
 
     def _problems(self, weight: dict[str, Tensor]) -> list[str]:
         """What is wrong with codes, scales and a global scale, one sentence each."""
+        others = [
+            f"{key}: is {value!r}, must be a tensor"
+            for key, value in weight.items()
+            if not isinstance(value, Tensor)
+        ]
+        if others:
+            return others
         rows, columns = self.out_features, self.in_features
         right = (
             (torch.uint8, {(rows, columns // 2)}),

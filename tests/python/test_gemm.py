@@ -104,6 +104,8 @@ def test_torch(weight):
         ({"sfb_layout": "zigzag"}, InvalidArgumentError, "sfb_layout", "'linear' or 'swizzled'"),
         ({"dtype": "int8"}, InvalidArgumentError, "dtype", "is 'int8'"),
         ({"kernel": 3}, ArgumentTypeError, "kernel", "is 3"),
+        ({"batch_invariant": "no"}, ArgumentTypeError, "batch_invariant", "is 'no'"),
+        ({"b_is_constant": 1}, ArgumentTypeError, "b_is_constant", "is 1"),
         ({"kernel": "k4"}, InvalidArgumentError, "kernel", "is 'k4', must be one of auto, cpu"),
         ({"sfa": make(M, 2)}, InvalidArgumentError, "sfa", "must be uint8"),
     ],
@@ -111,10 +113,13 @@ def test_torch(weight):
 def test_wrong_arguments(weight, wrong, exception, argument, message):
     b, sfb, global_scale = weight
     right = {"a": make(M, 2, "float16"), "b": b, "sfb": sfb, "global_scale_b": global_scale}
+    out = None if "dtype" in wrong else numpy.full((M, N), 7, "float16")
+    before = None if out is None else out.copy()
     with pytest.raises(exception) as raised:
-        tilewright.gemm_nvfp4(**(right | wrong))
+        tilewright.gemm_nvfp4(**(right | wrong), out=out)
     assert raised.value.argument == argument
     assert message in str(raised.value)
+    assert out is None or (out == before).all()
 
 
 def test_out_may_lie_between_the_rows_of_an_input_but_not_in_them(weight):

@@ -180,6 +180,7 @@ def test_a_layer_without_memory_takes_the_tensors_device(device):
             lambda t: t.update(weight_scale=t["weight_scale"][:, :8]),
             r"weight_scale: is .* of shape \(80, 8\), must be .* of shape \(80, 9\)",
         ),
+        (lambda t: t.update(weight_scale_2=0.5), "weight_scale_2: is 0.5, must be a tensor"),
         (
             lambda t: t.update(weight_scale_2=torch.ones(2)),
             r"weight_scale_2: is .* \(2,\), must be .* \(\) or \(1,\) or \(80,\) or \(80, 1\)",
@@ -224,11 +225,30 @@ def test_global_scales_that_are_not_positive_and_finite_are_refused(device, kind
             "weight: has rank 1, must have rank 2",
         ),
         (lambda: NVFP4Linear(16, 8)(torch.zeros(2, 16)), "a: has dtype fp32, must be bf16, fp16"),
+        (
+            lambda: NVFP4Linear(16, 8)(torch.zeros(3, 48)),
+            r"x: has shape \(3, 48\), must be",
+        ),
+        (lambda: NVFP4Linear(16, 8)(torch.zeros(0, 7)), r"x: has shape \(0, 7\), must be"),
+        (lambda: NVFP4Linear(16, 8)(torch.zeros(())), r"x: has shape \(\), must be"),
     ],
 )
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(tilewright.InvalidArgumentError, match=message):
         call()
+
+
+def test_a_compiled_model_calls_it_as_it_is():
+    layer = NVFP4Linear.from_tensors(checkpoint("decode")[0])
+    x = torch.randn(3, IN).bfloat16()
+    compiled = torch.compile(lambda x: layer(2 * x) + 1, backend="eager")
+    assert torch.equal(compiled(x), layer(2 * x) + 1)
+
+
+def test_sizes_are_integers():
+    for sizes, name in (((16.0, 8), "in_features"), ((16, "8"), "out_features")):
+        with pytest.raises(tilewright.ArgumentTypeError, match=f"{name}: is .*must be an integer"):
+            NVFP4Linear(*sizes)
 
 
 def test_a_weight_is_waited_for_once_where_it_lies_and_not_in_a_graph(monkeypatch):
