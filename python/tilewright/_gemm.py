@@ -9,6 +9,7 @@ from tilewright._nvfp4 import is_second, size_of, weight_shape
 
 _LAYOUTS = ("linear", "swizzled")
 _KINDS = ("encode", "decode")
+_TILE_ROWS = 64  # of a packed weight's tiles
 _CODES = ("uint8", "float4_e2m1fn_x2")
 
 
@@ -70,7 +71,7 @@ def gemm_nvfp4(
     kernel_name = _kernel_name(kernel)
     framework = framework_of("a", a)(a, stream_handle(stream))
     if out is None:
-        rows_of_b = _rows_of_packed(n) if sfb is None else _rows_of_codes(b, n)
+        rows_of_b = _rows_of_packed(b, n) if sfb is None else _rows_of_codes(b, n)
         out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), _result_dtype(dtype))
     else:
         _check_out(framework)
@@ -140,10 +141,16 @@ def _check_out(framework: Any) -> None:
         raise invalid("out", "is given, must be None: JAX arrays are immutable")
 
 
-def _rows_of_packed(n: Any) -> int:
+def _rows_of_packed(b: Any, n: Any) -> int:
     if n is None:
         raise invalid("n", "is None, must be given where b is packed: without sfb and out")
-    return size_of("n", n)
+    rows = size_of("n", n)
+    framework_of("b", b)
+    tiles, needed = weight_shape("b", b)[-2], -(-rows // _TILE_ROWS)
+    if tiles < needed:  # no result is made of a size that nothing stands behind
+        message = f"rows is {tiles}, must equal the tiles of {_TILE_ROWS} of N {rows}, {needed}"
+        raise invalid("b", message)
+    return rows
 
 
 def _rows_of_codes(b: Any, n: Any) -> int:

@@ -81,6 +81,9 @@ def test_a_product_is_that_of_the_codes(weight, a_dtype):
     b, sfb, global_scale = weight
     packed = tilewright.prepack_nvfp4_weight(b, sfb)
     expected = tilewright.gemm_nvfp4(a, b, sfb, global_scale)
+    for n in (1 << 31, 1 << 40):
+        with pytest.raises(InvalidArgumentError, match=f"b: rows is .*, must equal .* of N {n}"):
+            tilewright.gemm_nvfp4(a, packed, global_scale_b=global_scale, n=n)
     out = tilewright.gemm_nvfp4(a, packed, global_scale_b=global_scale, n=N)
     assert out.dtype == expected.dtype and numpy.array_equal(out, expected)
     given = numpy.empty_like(expected)
