@@ -4,14 +4,19 @@ import operator
 from typing import Any
 
 from tilewright import _native
-from tilewright._errors import checked_flag, invalid, wrong_type
+from tilewright._arguments import flag, kernel_name
+from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import (
+    ANY_FLOAT,
     framework_of,
     needs_torch_operator,
     new_workspace,
     stream_handle,
     to_native,
 )
+
+# The dtypes of inputs that are neither q, k nor v.
+_TAKES = {"sinks": "fp32", "cu_seqlens_q": "int32", "cu_seqlens_k": "int32", "seqused_k": "int32"}
 
 
 def attention(
@@ -98,17 +103,17 @@ def attention(
     left, right = _window(window_size)
     options = {
         "softmax_scale": None if softmax_scale is None else _number("softmax_scale", softmax_scale),
-        "causal": checked_flag("causal", causal),
+        "causal": flag("causal", causal),
         "window_size_left": left,
         "window_size_right": right,
         "softcap": _number("softcap", softcap),
-        "batch_invariant": checked_flag("batch_invariant", batch_invariant),
-        "check_lengths": checked_flag("check_lengths", check_lengths),
-        "kernel_name": _kernel_name(kernel),
+        "batch_invariant": flag("batch_invariant", batch_invariant),
+        "check_lengths": flag("check_lengths", check_lengths),
+        "kernel_name": kernel_name(kernel),
     }
     returns = {
-        "normalize": checked_flag("normalize", normalize),
-        "return_lse": checked_flag("return_lse", return_lse),
+        "normalize": flag("normalize", normalize),
+        "return_lse": flag("return_lse", return_lse),
     }
     _check_max_seqlen("max_seqlen_q", max_seqlen_q)
     _check_max_seqlen("max_seqlen_k", max_seqlen_k)
@@ -138,7 +143,10 @@ def run(
         raise invalid("out", "is given, must be None: JAX arrays are immutable")
     inputs = {"q": q, "k": k, "v": v}
     inputs |= {name: array for name, array in optional.items() if array is not None}
-    tensors = {name: to_native(framework, name, array) for name, array in inputs.items()}
+    tensors = {
+        name: to_native(framework, name, array, takes=_TAKES.get(name, ANY_FLOAT))
+        for name, array in inputs.items()
+    }
 
     if out is None:
         out = framework.empty(out_shape(q, v), "float32" if "row_max" in statistics else None)
@@ -189,12 +197,6 @@ def _number(argument: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise wrong_type(argument, f"is {value!r}, must be a number") from None
-
-
-def _kernel_name(kernel: Any) -> str:
-    if kernel is not None and not isinstance(kernel, str):
-        raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
-    return kernel or "auto"
 
 
 def _check_max_seqlen(argument: str, value: Any) -> None:

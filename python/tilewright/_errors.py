@@ -1,7 +1,5 @@
 """The library's exceptions. Each names the argument at fault and is a built-in one as well."""
 
-from typing import Any
-
 
 class Error(Exception):
     """Base of all. Raised before anything is launched or written (CudaError aside).
@@ -63,9 +61,3 @@ def invalid(argument: str, message: str) -> InvalidArgumentError:
 
 def wrong_type(argument: str, message: str) -> ArgumentTypeError:
     return ArgumentTypeError("invalid_argument", argument, message)
-
-
-def checked_flag(argument: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise wrong_type(argument, f"is {value!r}, must be True or False")
-    return value

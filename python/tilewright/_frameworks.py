@@ -151,9 +151,8 @@ def framework_of(argument: str, array: Any) -> type:
         adapter = FRAMEWORKS.get(base.__module__.partition(".")[0])
         if adapter and hasattr(array, "shape") and hasattr(array, "dtype"):
             if adapter is Jax and isinstance(array, sys.modules["jax"].core.Tracer):
-                raise wrong_type(
-                    argument, "is traced by JAX, must be an array: call this outside of jit"
-                )
+                message = "is traced by JAX, must be an array: call this outside of jit"
+                raise wrong_type(argument, message)
             return adapter
     raise wrong_type(
         argument,
@@ -168,6 +167,9 @@ def check_framework(adapter: type, argument: str, array: Any, like: str = "q") -
         message = f"is an array of {theirs.module}, must be one of {adapter.module} like {like}"
         raise wrong_type(argument, message)
 
+
+# The dtypes of numbers, in words: those of most arguments.
+ANY_FLOAT = "fp32, fp16 or bf16"
 
 # Formats of one byte that the compiled module takes as bytes, and the dtypes that hold them.
 BYTE_FORMATS = {
@@ -191,8 +193,12 @@ def to_native(
     is_output: bool = False,
     like: str = "q",
     byte_format: str | None = None,
+    takes: str = ANY_FLOAT,
 ) -> _native.Tensor:
-    """A caller's array as the compiled module takes it. Neither copies nor waits."""
+    """A caller's array as the compiled module takes it. Neither copies nor waits.
+
+    `takes` says what dtypes the argument may have, where it has no `byte_format`.
+    """
     check_framework(type(framework), argument, array, like)
     held = byte_format  # by the array's unsigned integers, where they are no numbers
     if byte_format is not None:
@@ -204,7 +210,7 @@ def to_native(
         source = framework.export(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise invalid(argument, f"cannot be exported through DLPack: {error}") from error
-    return _native.Tensor(argument, source, held, is_output)
+    return _native.Tensor(argument, source, held, takes, is_output)
 
 
 def _as_bytes(framework: Any, argument: str, array: Any, expected: str) -> Any:

@@ -3,13 +3,13 @@
 from typing import Any
 
 from tilewright import _native
-from tilewright._errors import checked_flag, invalid, wrong_type
+from tilewright._arguments import check_same, flag, is_second, kernel_name, size_of
+from tilewright._errors import invalid
 from tilewright._frameworks import dtype_name, framework_of, new_workspace, stream_handle, to_native
-from tilewright._nvfp4 import is_second, size_of, weight_shape
+from tilewright._nvfp4 import weight_shape
 
 _LAYOUTS = ("linear", "swizzled")
 _KINDS = ("encode", "decode")
-_TILE_ROWS = 64  # of a packed weight's tiles
 _CODES = ("uint8", "float4_e2m1fn_x2")
 
 
@@ -65,14 +65,15 @@ def gemm_nvfp4(
         "sfb_swizzled": is_second("sfb_layout", sfb_layout, _LAYOUTS),
         "decode_a": is_second("global_scale_a_kind", global_scale_a_kind, _KINDS),
         "decode_b": is_second("global_scale_b_kind", global_scale_b_kind, _KINDS),
-        "b_is_constant": checked_flag("b_is_constant", b_is_constant),
-        "batch_invariant": checked_flag("batch_invariant", batch_invariant),
+        "b_is_constant": flag("b_is_constant", b_is_constant),
+        "batch_invariant": flag("batch_invariant", batch_invariant),
+        "kernel_name": kernel_name(kernel),
     }
-    kernel_name = _kernel_name(kernel)
+    result_dtype = _result_dtype(dtype)
     framework = framework_of("a", a)(a, stream_handle(stream))
     if out is None:
         rows_of_b = _rows_of_packed(b, n) if sfb is None else _rows_of_codes(b, n)
-        out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), _result_dtype(dtype))
+        out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), result_dtype)
     else:
         _check_out(framework)
         if n is not None:
@@ -80,28 +81,25 @@ def gemm_nvfp4(
 
     a_format = "e2m1x2" if dtype_name(a.dtype) in _CODES else None
     b_format = "u8" if sfb is None else "e2m1x2"
+    a_takes = "bf16 or fp16, or uint8 of NVFP4's codes"
     tensors = {
-        "a": to_native(framework, "a", a, like="a", byte_format=a_format),
+        "a": to_native(framework, "a", a, like="a", byte_format=a_format, takes=a_takes),
         "b": to_native(framework, "b", b, like="a", byte_format=b_format),
         "c": to_native(framework, "out", out, is_output=True, like="a"),
     }
-    for argument, array, byte_format in (
-        ("sfa", sfa, "e4m3"),
-        ("sfb", sfb, "e4m3"),
-        ("global_scale_a", global_scale_a, None),
-        ("global_scale_b", global_scale_b, None),
-        ("bias", bias, None),
-        ("residual", residual, None),
+    for argument, array, byte_format, takes in (
+        ("sfa", sfa, "e4m3", ""),
+        ("sfb", sfb, "e4m3", ""),
+        ("global_scale_a", global_scale_a, None, "fp32"),
+        ("global_scale_b", global_scale_b, None, "fp32"),
+        ("bias", bias, None, "the dtype of out"),
+        ("residual", residual, None, "the dtype of out"),
     ):
         if array is not None:
             tensors[argument] = to_native(
-                framework, argument, array, like="a", byte_format=byte_format
+                framework, argument, array, like="a", byte_format=byte_format, takes=takes
             )
-    call = _native.GemmNvfp4Call(
-        tensors,
-        **options,
-        kernel_name=kernel_name,
-    )
+    call = _native.GemmNvfp4Call(tensors, **options)
     call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
     return framework.deliver(out)
 
@@ -115,25 +113,19 @@ def gemm_bf16(
     and k of 64. kernel is a name of kernels() with operation "gemm_bf16". out, stream, and what is
     raised, are gemm_nvfp4()'s.
     """
-    kernel_name = _kernel_name(kernel)
     framework = framework_of("a", a)(a, stream_handle(stream))
     if out is None:
+        framework_of("b", b)
         out = framework.empty((weight_shape("a", a)[-2], weight_shape("b", b)[-2]))
     else:
         _check_out(framework)
     tensors = {
-        "a": to_native(framework, "a", a, like="a"),
-        "b": to_native(framework, "b", b, like="a"),
-        "c": to_native(framework, "out", out, is_output=True, like="a"),
+        "a": to_native(framework, "a", a, like="a", takes="bf16"),
+        "b": to_native(framework, "b", b, like="a", takes="bf16"),
+        "c": to_native(framework, "out", out, is_output=True, like="a", takes="bf16"),
     }
-    _native.gemm_bf16(tensors, kernel_name=kernel_name, stream=framework.stream)
+    _native.gemm_bf16(tensors, kernel_name=kernel_name(kernel), stream=framework.stream)
     return framework.deliver(out)
-
-
-def _kernel_name(kernel: Any) -> str:
-    if not (kernel is None or isinstance(kernel, str)):
-        raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
-    return kernel or "auto"
 
 
 def _check_out(framework: Any) -> None:
@@ -144,12 +136,10 @@ def _check_out(framework: Any) -> None:
 def _rows_of_packed(b: Any, n: Any) -> int:
     if n is None:
         raise invalid("n", "is None, must be given where b is packed: without sfb and out")
-    rows = size_of("n", n)
     framework_of("b", b)
-    tiles, needed = weight_shape("b", b)[-2], -(-rows // _TILE_ROWS)
-    if tiles < needed:  # no result is made of a size that nothing stands behind
-        message = f"rows is {tiles}, must equal the tiles of {_TILE_ROWS} of N {rows}, {needed}"
-        raise invalid("b", message)
+    rows = size_of("n", n)
+    row_tiles, _ = _native.packed_nvfp4_weight_shape(rows, columns=1)
+    check_same("b", "rows", weight_shape("b", b)[-2], f"the tiles of 64 of N {rows},", row_tiles)
     return rows
 
 

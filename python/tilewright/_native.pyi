@@ -7,7 +7,9 @@ commit: str
 nvfp4_weight_layout: int
 
 class Tensor:
-    def __init__(self, argument: str, source: Any, held: str | None, is_output: bool) -> None: ...
+    def __init__(
+        self, argument: str, source: Any, held: str | None, takes: str, is_output: bool
+    ) -> None: ...
 
 class AttentionCall:
     def __init__(

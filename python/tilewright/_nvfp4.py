@@ -1,10 +1,10 @@
 """NVFP4: quantising, dequantising (MXFP4 too), the layouts of block scales, packed weights."""
 
-import operator
 from typing import Any
 
 from tilewright import _native
-from tilewright._errors import invalid, wrong_type
+from tilewright._arguments import check_same, is_second, size_of
+from tilewright._errors import invalid
 from tilewright._frameworks import (
     BYTE_FORMATS,
     dtype_name,
@@ -65,7 +65,9 @@ def quantize_nvfp4(
         )
         results.append(computed)
     else:
-        tensors["global_scale"] = to_native(framework, "global_scale", global_scale, like="x")
+        tensors["global_scale"] = to_native(
+            framework, "global_scale", global_scale, like="x", takes="fp32"
+        )
     call = _native.QuantizeNvfp4Call(tensors, swizzled=swizzled, decode=decode)
     call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
     delivered = [framework.deliver(result) for result in results]
@@ -110,7 +112,9 @@ def dequantize_nvfp4(
         "out": to_native(framework, "out", out, is_output=True),
     }
     if global_scale is not None:
-        tensors["global_scale"] = to_native(framework, "global_scale", global_scale, like="codes")
+        tensors["global_scale"] = to_native(
+            framework, "global_scale", global_scale, like="codes", takes="fp32"
+        )
     _native.dequantize_nvfp4(tensors, swizzled=swizzled, decode=decode, stream=framework.stream)
     return framework.deliver(out)
 
@@ -131,7 +135,12 @@ def swizzle_scales(linear: Any, *, stream: Any = None) -> Any:
 def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = None) -> Any:
     """The linear scales (rows, blocks) of those that swizzle_scales() gives."""
     framework = framework_of("swizzled", swizzled)(swizzled, stream_handle(stream))
-    linear = framework.empty((size_of("rows", rows), size_of("blocks", blocks)))
+    shape = size_of("rows", rows), size_of("blocks", blocks)
+    padded_rows, padded_blocks = _matrix_shape("swizzled", swizzled)
+    right_rows, right_blocks = _swizzled_shape(*shape)
+    check_same("swizzled", "rows", padded_rows, "rows up to a multiple of 128,", right_rows)
+    check_same("swizzled", "columns", padded_blocks, "blocks up to one of 4,", right_blocks)
+    linear = framework.empty(shape)
     _native.unswizzle_scales(
         _scale_bytes(framework, "swizzled", swizzled),
         _scale_bytes(framework, "linear", linear, is_output=True),
@@ -176,10 +185,14 @@ def unpack_nvfp4_weight(
     """
     swizzled = _is_swizzled(scale_layout)
     framework = framework_of("packed", packed)(packed, stream_handle(stream))
-    *batch, _, _ = weight_shape("packed", packed)
+    *batch, row_tiles, row_bytes = weight_shape("packed", packed)
     rows, columns = size_of("n", n), size_of("k", k)
     if columns % _BLOCK != 0:
         raise invalid("k", f"is {columns}, must be a multiple of {_BLOCK}")
+    right_tiles, right_bytes = _native.packed_nvfp4_weight_shape(rows, columns)
+    check_same("packed", "rows", row_tiles, f"the tiles of 64 of N {rows},", right_tiles)
+    bytes_of = f"the bytes of tiles that K {columns} takes,"
+    check_same("packed", "columns", row_bytes, bytes_of, right_bytes)
     codes = framework.empty((*batch, rows, columns // 2), "uint8")
     shape = (rows, columns // _BLOCK)
     scales = _empty_scales(framework, (*batch, *(_swizzled_shape(*shape) if swizzled else shape)))
@@ -200,13 +213,6 @@ def _options(scale_layout: Any, global_scale_kind: Any) -> tuple[bool, bool]:
 
 def _is_swizzled(scale_layout: Any) -> bool:
     return is_second("scale_layout", scale_layout, ("linear", "swizzled"))
-
-
-def is_second(argument: str, value: Any, allowed: tuple[str, str]) -> bool:
-    """Whether an option of two values has the second."""
-    if value not in allowed:
-        raise invalid(argument, f"is {value!r}, must be {allowed[0]!r} or {allowed[1]!r}")
-    return value == allowed[1]
 
 
 def _matrix_shape(argument: str, array: Any) -> tuple[int, int]:
@@ -230,16 +236,6 @@ def _swizzled_shape(rows: int, blocks: int) -> tuple[int, int]:
 
 def _empty_scales(framework: Any, shape: tuple[int, ...]) -> Any:
     return framework.empty(shape, BYTE_FORMATS["e4m3"] if framework.module == "torch" else "uint8")
-
-
-def size_of(argument: str, value: Any) -> int:
-    try:
-        size = operator.index(value)
-    except TypeError:
-        raise wrong_type(argument, f"is {value!r}, must be an integer") from None
-    if size < 1:
-        raise invalid(argument, f"is {size}, must be at least 1")
-    return size
 
 
 def _scale_bytes(framework: Any, argument: str, scales: Any, is_output: bool = False) -> Any:

@@ -240,8 +240,10 @@ NB_MODULE(_native, m) {
   nb::register_exception_translator(translate_error);
 
   nb::class_<Tensor>(m, "Tensor")
-      .def(nb::init<const std::string&, nb::handle, std::optional<std::string>, bool>(),
-           nb::arg("argument"), nb::arg("source"), nb::arg("held").none(), nb::arg("is_output"));
+      .def(nb::init<const std::string&, nb::handle, std::optional<std::string>, const std::string&,
+                    bool>(),
+           nb::arg("argument"), nb::arg("source"), nb::arg("held").none(), nb::arg("takes"),
+           nb::arg("is_output"));
 
   nb::class_<AttentionCall>(m, "AttentionCall")
       .def(nb::init<const nb::dict&, std::optional<double>, bool, std::int64_t, std::int64_t,

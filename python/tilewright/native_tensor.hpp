@@ -58,7 +58,9 @@ inline DType held_dtype(const std::string& argument, nb::dlpack::dtype dtype,
   fail(argument, "has dtype " + dtype_text(dtype) + ", cannot hold " + held);
 }
 
-inline DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype) {
+// `takes` says what the argument may have: "int32", or dtypes of numbers.
+inline DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype,
+                      const std::string& takes) {
   if (dtype == nb::dtype<float>()) {
     return DType::fp32;
   }
@@ -70,12 +72,10 @@ inline DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype) {
       return DType::bf16;
     }
   }
-  const bool is_lengths = argument.starts_with("cu_seqlens") || argument == "seqused_k";
-  if (is_lengths && dtype == nb::dtype<std::int32_t>()) {
+  if (takes == name(DType::int32) && dtype == nb::dtype<std::int32_t>()) {
     return DType::int32;
   }
-  fail(argument, "has dtype " + dtype_text(dtype) + ", must be " +
-                     (is_lengths ? "int32" : "fp32, fp16 or bf16"));
+  fail(argument, "has dtype " + dtype_text(dtype) + ", must be " + takes);
 }
 
 inline Device to_device(const std::string& argument, int type, int index) {
@@ -93,9 +93,10 @@ inline Device to_device(const std::string& argument, int type, int index) {
 class Tensor {
  public:
   // `source` is a DLPack capsule or a NumPy array. `held`: the dtype that its unsigned integers
-  // hold, where they are no numbers. Only an output must be writable.
+  // hold, where they are no numbers; `takes`: else the dtypes that the argument may have, in words.
+  // Only an output must be writable.
   Tensor(const std::string& argument, nb::handle source, const std::optional<std::string>& held,
-         bool is_output) {
+         const std::string& takes, bool is_output) {
     nb::ndarray<> writable;
     if (is_output && nb::try_cast(source, writable, /*convert=*/false)) {
       array_ = nb::ndarray<nb::ro>(writable);
@@ -109,8 +110,8 @@ class Tensor {
                          std::to_string(kMaxRank));
     }
     view_.data = const_cast<void*>(array_.data());
-    view_.dtype =
-        held ? held_dtype(argument, array_.dtype(), *held) : to_dtype(argument, array_.dtype());
+    view_.dtype = held ? held_dtype(argument, array_.dtype(), *held)
+                       : to_dtype(argument, array_.dtype(), takes);
     view_.device = to_device(argument, array_.device_type(), array_.device_id());
     view_.rank = static_cast<int>(array_.ndim());
     std::copy_n(array_.shape_ptr(), array_.ndim(), view_.shape.begin());

@@ -144,7 +144,7 @@ void check_inputs_are_apart(const GemmNvfp4Tensors& t) {
   check_is_apart(t.c, "global_scale_b", t.global_scale_b);
   check_is_apart(t.c, "bias", t.bias);
   if (t.residual && !is_same(t.c, *t.residual)) {
-    check_is_apart(t.c, "residual", t.residual, ", but for a residual that is c");
+    check_is_apart(t.c, "residual", t.residual, ", but for a residual that is the result");
   }
 }
 
@@ -156,11 +156,11 @@ void check_c(const GemmNvfp4Tensors& t) {
   check_no_overlap("c", t.c);
   if (t.residual) {
     check_result("residual", *t.residual, t);
-    check_dtype("residual", *t.residual, t.c.dtype, ", the dtype of c");
+    check_dtype("residual", *t.residual, t.c.dtype, ", the dtype of the result");
   }
   if (t.bias) {
     check_tensor("bias", *t.bias, kVector);
-    check_dtype("bias", *t.bias, t.c.dtype, ", the dtype of c");
+    check_dtype("bias", *t.bias, t.c.dtype, ", the dtype of the result");
     check_device("bias", *t.bias, t.a.device, "a");
     check_same("bias", "size", t.bias->shape[0], "b's rows,", n_of(t));
     check_is_aligned("bias", t.bias->data, static_cast<int>(size_bytes(t.bias->dtype)));

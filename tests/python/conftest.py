@@ -1,5 +1,9 @@
+import contextlib
+
 import numpy
 import pytest
+
+from tilewright import _frameworks
 
 
 @pytest.fixture
@@ -14,3 +18,23 @@ def make_qkv():
         ]
 
     return make
+
+
+@pytest.fixture
+def nothing_is_written(monkeypatch):
+    """A context in which no array that a call on NumPy's arrays makes may change."""
+    made = []
+
+    def empty(self, shape, dtype=None):
+        array = numpy.full(shape, 0xA5, "uint8").astype(dtype or self.like.dtype)
+        made.append((array, array.copy()))
+        return array
+
+    @contextlib.contextmanager
+    def check(*arrays):
+        monkeypatch.setattr(_frameworks.NumPy, "empty", empty)
+        made.extend((array, array.copy()) for array in arrays)
+        yield
+        assert all((array == before).all() for array, before in made)
+
+    return check

@@ -185,6 +185,14 @@ WRONG_CALLS = {
         lambda t: {"sinks": numpy.zeros(t["q"].shape[2], numpy.float16)},
         *(InvalidArgumentError, "sinks", "has dtype fp16, must be fp32"),
     ),
+    "sinks of FP64": (
+        lambda t: {"sinks": numpy.zeros(t["q"].shape[2])},
+        *(InvalidArgumentError, "sinks", "has dtype float64, must be fp32"),
+    ),
+    "lengths of 64 bits": (
+        lambda t: {"seqused_k": numpy.zeros(2, "int64")},
+        *(InvalidArgumentError, "seqused_k", "has dtype int64, must be int32"),
+    ),
     "a stream of text": (lambda t: {"stream": "x"}, ArgumentTypeError, "stream", "is 'x'"),
 }
 

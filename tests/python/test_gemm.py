@@ -108,18 +108,66 @@ def test_torch(weight):
         ({"b_is_constant": 1}, ArgumentTypeError, "b_is_constant", "is 1"),
         ({"kernel": "k4"}, InvalidArgumentError, "kernel", "is 'k4', must be one of auto, cpu"),
         ({"sfa": make(M, 2)}, InvalidArgumentError, "sfa", "must be uint8"),
+        (
+            {"a": make(M, 2, "float64")},
+            *(InvalidArgumentError, "a", "has dtype float64, must be bf16 or fp16, or uint8"),
+        ),
+        (
+            {"global_scale_b": numpy.ones(1)},
+            *(InvalidArgumentError, "global_scale_b", "has dtype float64, must be fp32"),
+        ),
+        (
+            {"bias": numpy.ones(N)},
+            *(InvalidArgumentError, "bias", "has dtype float64, must be the dtype of out"),
+        ),
+        (
+            {"bias": numpy.ones(N, "float16")},
+            *(InvalidArgumentError, "bias", "must be fp32, the dtype of the result"),
+        ),
+        (
+            {"residual": numpy.ones((M, N), "float16")},
+            *(InvalidArgumentError, "residual", "must be fp32, the dtype of the result"),
+        ),
+        ({"out": numpy.ones((M, N))}, InvalidArgumentError, "out", "must be fp32, fp16 or bf16"),
     ],
 )
-def test_wrong_arguments(weight, wrong, exception, argument, message):
+def test_wrong_arguments(weight, nothing_is_written, wrong, exception, argument, message):
     b, sfb, global_scale = weight
+    out = numpy.full((M, N), 7, "float32")
     right = {"a": make(M, 2, "float16"), "b": b, "sfb": sfb, "global_scale_b": global_scale}
-    out = None if "dtype" in wrong else numpy.full((M, N), 7, "float16")
-    before = None if out is None else out.copy()
-    with pytest.raises(exception) as raised:
-        tilewright.gemm_nvfp4(**(right | wrong), out=out)
+    for given in ({"out": out}, {"dtype": "float32"}):
+        with nothing_is_written(out), pytest.raises(exception) as raised:
+            tilewright.gemm_nvfp4(**(right | given | wrong))
+        assert raised.value.argument == argument
+        assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "exception", "argument", "message"),
+    [
+        ({"a": make(M, 2)}, InvalidArgumentError, "a", "has dtype fp32, must be bf16"),
+        ({"b": make(N, 2, "int32")}, InvalidArgumentError, "b", "has dtype int32, must be bf16"),
+        ({"b": [1.0]}, ArgumentTypeError, "b", "is a builtins.list"),
+        ({"kernel": 3}, ArgumentTypeError, "kernel", "is 3"),
+        ({}, InvalidArgumentError, "a", "is on cpu, kernel gemm_naive takes tensors on cuda"),
+    ],
+)
+def test_wrong_arguments_of_bf16_steps(nothing_is_written, wrong, exception, argument, message):
+    right = {"a": make(M, 2, "bfloat16"), "b": make(N, 1, "bfloat16"), "kernel": "gemm_naive"}
+    with nothing_is_written(), pytest.raises(exception) as raised:
+        tilewright.gemm_bf16(**(right | wrong))
     assert raised.value.argument == argument
     assert message in str(raised.value)
-    assert out is None or (out == before).all()
+
+
+def test_what_jax_traces_is_refused_by_name(weight):
+    jax = pytest.importorskip("jax")
+    a = jax.numpy.asarray(make(M, 2, "float16"))
+    weight = [jax.numpy.asarray(array) for array in weight]
+    with pytest.raises(ArgumentTypeError, match="^a: is traced by JAX"):
+        jax.jit(tilewright.gemm_nvfp4)(a, *weight)
+    with pytest.raises(ArgumentTypeError, match="^x: is traced by JAX"):
+        jax.jit(tilewright.quantize_nvfp4)(a)
 
 
 def test_out_may_lie_between_the_rows_of_an_input_but_not_in_them(weight):

@@ -176,6 +176,10 @@ QUANTIZE = {
         {"global_scale": numpy.ones(1, "bfloat16")},
         *(InvalidArgumentError, "global_scale", "must be fp32"),
     ),
+    "an FP64 scale": (
+        {"global_scale": numpy.ones(1)},
+        *(InvalidArgumentError, "global_scale", "has dtype float64, must be fp32"),
+    ),
     "a layout": (
         {"scale_layout": "8x4"},
         *(InvalidArgumentError, "scale_layout", "'linear' or 'swizzled'"),
@@ -188,9 +192,9 @@ QUANTIZE = {
 
 
 @pytest.mark.parametrize("name", QUANTIZE)
-def test_wrong_quantize(name):
+def test_wrong_quantize(nothing_is_written, name):
     change, exception, argument, message = QUANTIZE[name]
-    with pytest.raises(exception) as raised:
+    with nothing_is_written(), pytest.raises(exception) as raised:
         tilewright.quantize_nvfp4(**({"x": make_x()} | change))
     assert raised.value.argument == argument
     assert message in str(raised.value)
@@ -203,6 +207,10 @@ DEQUANTIZE = {
         {"scales": numpy.zeros((70, 15), "uint8")},
         *("scales", "columns is 15"),
     ),
+    "an FP64 scale": (
+        {"global_scale": numpy.ones(1)},
+        *("global_scale", "has dtype float64, must be fp32"),
+    ),
     "MXFP4 with a global scale": (
         {"block_format": "mxfp4", "scales": numpy.zeros((70, 8), "uint8")},
         *("global_scale", "MXFP4 has none"),
@@ -213,12 +221,12 @@ DEQUANTIZE = {
 
 
 @pytest.mark.parametrize("name", DEQUANTIZE)
-def test_wrong_dequantize(name):
+def test_wrong_dequantize(nothing_is_written, name):
     change, argument, message = DEQUANTIZE[name]
     arguments = dict(
         zip(("codes", "scales", "global_scale"), tilewright.quantize_nvfp4(make_x()), strict=True)
     )
-    with pytest.raises(InvalidArgumentError) as raised:
+    with nothing_is_written(), pytest.raises(InvalidArgumentError) as raised:
         tilewright.dequantize_nvfp4(**(arguments | change))
     assert raised.value.argument == argument
     assert message in str(raised.value)
@@ -236,3 +244,7 @@ def test_wrong_scales():
         tilewright.unswizzle_scales(scales, 5.0, 4)
     with pytest.raises(InvalidArgumentError, match="blocks: is 0"):
         tilewright.unswizzle_scales(scales, 5, 0)
+    with pytest.raises(InvalidArgumentError, match="rows: is 1099511627776, must be"):
+        tilewright.unswizzle_scales(scales, 1 << 40, 4)
+    with pytest.raises(InvalidArgumentError, match="swizzled: columns is 4, must equal blocks"):
+        tilewright.unswizzle_scales(numpy.zeros((1 << 20, 4), "uint8"), 1 << 20, 1 << 29)

@@ -1,0 +1,46 @@
+"""Checks of arguments that are no arrays, and of sizes that must be right before memory is taken.
+
+Whatever else is wrong with a call, the compiled module says.
+"""
+
+import operator
+from typing import Any
+
+from tilewright._errors import invalid, wrong_type
+
+_SIZE_LIMIT = 1 << 30
+
+
+def flag(argument: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_type(argument, f"is {value!r}, must be True or False")
+    return value
+
+
+def kernel_name(kernel: Any) -> str:
+    if kernel is not None and not isinstance(kernel, str):
+        raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")
+    return kernel or "auto"
+
+
+def is_second(argument: str, value: Any, allowed: tuple[str, str]) -> bool:
+    """Whether an option of two values has the second."""
+    if value not in allowed:
+        raise invalid(argument, f"is {value!r}, must be {allowed[0]!r} or {allowed[1]!r}")
+    return value == allowed[1]
+
+
+def size_of(argument: str, value: Any) -> int:
+    """A size of a tensor."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise wrong_type(argument, f"is {value!r}, must be an integer") from None
+    if not 1 <= size < _SIZE_LIMIT:
+        raise invalid(argument, f"is {size}, must be at least 1 and less than 2^30")
+    return size
+
+
+def check_same(argument: str, what: str, size: int, of: str, expected: int) -> None:
+    if size != expected:
+        raise invalid(argument, f"{what} is {size}, must equal {of} {expected}")
