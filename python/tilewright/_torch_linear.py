@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from tilewright import _native
-from tilewright._errors import invalid
+from tilewright._arguments import flag, size_of
+from tilewright._errors import invalid, wrong_type
 from tilewright._gemm import gemm_nvfp4
-from tilewright._nvfp4 import prepack_nvfp4_weight, size_of, unpack_nvfp4_weight
+from tilewright._nvfp4 import prepack_nvfp4_weight, unpack_nvfp4_weight
 
 _BLOCK = 16
 
@@ -63,7 +64,7 @@ class NVFP4Linear(torch.nn.Module):
             raise invalid("in_features", f"is {in_features}, must be a multiple of {_BLOCK}")
         self.in_features = in_features
         self.out_features = out_features
-        self.batch_invariant = batch_invariant
+        self.batch_invariant = flag("batch_invariant", batch_invariant)
         self.global_scale_kind = "decode"
         self.global_scale_shape = ()  # in a checkpoint
         self._settled_at = None  # the packed weight's address, once it has been waited for there
@@ -85,6 +86,9 @@ class NVFP4Linear(torch.nn.Module):
         if codes_name not in tensors:
             raise invalid("tensors", f"has no '{codes_name}', must have a weight's codes")
         codes, bias = tensors[codes_name], tensors.get("bias")
+        for name, value in ((codes_name, codes), ("bias", bias)):
+            if not isinstance(value, Tensor | None):
+                raise wrong_type(name, f"is {value!r}, must be a tensor")
         if codes.ndim != 2:
             raise invalid(codes_name, f"has rank {codes.ndim}, must have rank 2 (rows, columns)")
         layer = cls(

@@ -245,10 +245,28 @@ def test_a_compiled_model_calls_it_as_it_is():
     assert torch.equal(compiled(x), layer(2 * x) + 1)
 
 
-def test_sizes_are_integers():
-    for sizes, name in (((16.0, 8), "in_features"), ((16, "8"), "out_features")):
-        with pytest.raises(tilewright.ArgumentTypeError, match=f"{name}: is .*must be an integer"):
-            NVFP4Linear(*sizes)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: NVFP4Linear(16.0, 8), "in_features: is 16.0, must be an integer"),
+        (lambda: NVFP4Linear(16, "8"), "out_features: is '8', must be an integer"),
+        (
+            lambda: NVFP4Linear.from_tensors({"weight": [1]}),
+            r"weight: is \[1\], must be a tensor",
+        ),
+        (
+            lambda: NVFP4Linear.from_tensors({"weight": torch.zeros(8, 8), "bias": 0.5}),
+            "bias: is 0.5, must be a tensor",
+        ),
+        (
+            lambda: NVFP4Linear(16, 8, batch_invariant="no"),
+            "batch_invariant: is 'no', must be True or False",
+        ),
+    ],
+)
+def test_arguments_of_wrong_types_are_named(call, message):
+    with pytest.raises(tilewright.ArgumentTypeError, match=message):
+        call()
 
 
 def test_a_weight_is_waited_for_once_where_it_lies_and_not_in_a_graph(monkeypatch):
