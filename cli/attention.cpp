@@ -1,7 +1,6 @@
 // tilewright attention: kernels on one problem, checked and timed.
 #include <fmt/core.h>
 
-#include <cmath>
 #include <memory>
 
 #include "cli/commands.hpp"
@@ -28,22 +27,12 @@ struct AttentionArguments {
   std::optional<float> scale;
 };
 
-std::optional<std::int64_t> window_side(const std::string& option, std::int64_t value) {
-  if (value < kNoWindow) {
-    throw UsageError(option, fmt::format("is {}, must be at least 0, or -1: no limit", value));
-  }
+std::optional<std::int64_t> window_side(std::int64_t value) {
   return value == kNoWindow ? std::nullopt : std::optional(value);
 }
 
-void check_at_least_0(const std::string& option, float value) {
-  if (!(value >= 0 && std::isfinite(value))) {
-    throw UsageError(option, fmt::format("is {}, must be finite and at least 0", value));
-  }
-}
-
 AttentionCase checked_case(const AttentionArguments& a, const CLI::App& command) {
-  const Window window{.left = window_side("--window-left", a.window_left),
-                      .right = window_side("--window-right", a.window_right)};
+  const Window window{.left = window_side(a.window_left), .right = window_side(a.window_right)};
   const AttentionProblem problem{
       .dtype = parse_dtype(a.run.dtype),
       .batch = a.batch,
@@ -58,19 +47,10 @@ AttentionCase checked_case(const AttentionArguments& a, const CLI::App& command)
       .softcap = a.softcap > 0,
       .sinks = a.sinks,
   };
-  check_size("--batch", problem.batch);
-  check_size("--seqlen", problem.q_len);
-  check_size("--kv-seqlen", problem.kv_len);
-  check_size("--heads", problem.heads);
-  check_size("--kv-heads", problem.kv_heads);
-  check_size("--headdim", problem.head_dim);
-  check_size("--v-headdim", problem.value_dim);
   if (problem.heads % problem.kv_heads != 0) {
     throw UsageError("--kv-heads", fmt::format("is {}, must divide --heads, which is {}",
                                                problem.kv_heads, problem.heads));
   }
-  check_at_least_0("--scale", a.scale.value_or(0));
-  check_at_least_0("--softcap", a.softcap);
   return {.problem = problem,
           .scale = a.scale,
           .window = window,
@@ -79,7 +59,6 @@ AttentionCase checked_case(const AttentionArguments& a, const CLI::App& command)
 }
 
 int run(const AttentionArguments& arguments, const CLI::App& command) {
-  check_timing(arguments.run.timing);
   const AttentionCase c = checked_case(arguments, command);
   const auto kernels = choose_kernels("--kernel", arguments.run.kernels,
                                       parse_device(arguments.run.device), {c.problem});
@@ -90,7 +69,19 @@ int run(const AttentionArguments& arguments, const CLI::App& command) {
 
 void add_size(CLI::App& command, const std::string& option, const std::string& environment,
               std::int64_t& value, const std::string& help) {
-  command.add_option(option, value, help)->envname(environment)->type_name("N");
+  command.add_option(option, value, help)
+      ->check(tensor_size())
+      ->envname(environment)
+      ->type_name("N");
+}
+
+void add_window_side(CLI::App& command, const std::string& option, const std::string& environment,
+                     std::int64_t& value, const std::string& help) {
+  command.add_option(option, value, help)
+      ->check(number<std::int64_t>("a whole number from 0 to 2^63 - 1, or -1: no limit",
+                                   [](std::int64_t side) { return side >= kNoWindow; }))
+      ->envname(environment)
+      ->type_name("N");
 }
 
 }  // namespace
@@ -115,11 +106,12 @@ Command add_attention_command(CLI::App& app) {
       ->add_flag("--causal,!--no-causal", arguments->causal,
                  "Query i sees keys up to i + kv-seqlen - seqlen (default: all)")
       ->envname("CAUSAL");
-  add_size(*command, "--window-left", "WINDOW_LEFT", arguments->window_left,
-           "Keys that a query sees to its left (default: -1, all)");
-  add_size(*command, "--window-right", "WINDOW_RIGHT", arguments->window_right,
-           "Keys that a query sees to its right (default: -1, all)");
+  add_window_side(*command, "--window-left", "WINDOW_LEFT", arguments->window_left,
+                  "Keys that a query sees to its left (default: -1, all)");
+  add_window_side(*command, "--window-right", "WINDOW_RIGHT", arguments->window_right,
+                  "Keys that a query sees to its right (default: -1, all)");
   command->add_option("--softcap", arguments->softcap, "Bends scores s to C tanh(s / C); 0: not")
+      ->check(non_negative_float())
       ->envname("SOFTCAP")
       ->type_name("C")
       ->capture_default_str();
@@ -128,6 +120,7 @@ Command add_attention_command(CLI::App& app) {
                  "A random sink logit for each head (default: none)")
       ->envname("SINKS");
   command->add_option("--scale", arguments->scale, "Of Q K^T (default: 1 / sqrt(headdim))")
+      ->check(non_negative_float())
       ->envname("SCALE")
       ->type_name("FLOAT");
   return {command, [arguments, command] { return run(*arguments, *command); }};

@@ -45,14 +45,9 @@ DType parse_a_dtype(const std::string& text) {
 }
 
 GemmCase case_of(const GemmArguments& a) {
-  check_size("--m", a.m);
-  check_size("--n", a.n);
-  check_size("--k", a.k);
-  check_size("--l", a.l);
   if (a.k % 16 != 0) {
     throw UsageError("--k", fmt::format("is {}, must be a multiple of 16", a.k));
   }
-  check_timing(a.run.timing);
   return {.problem = {.a_dtype = parse_a_dtype(a.a_dtype),
                       .c_dtype = parse_dtype(a.run.dtype),
                       .m = a.m,
@@ -220,7 +215,10 @@ int run(GemmArguments a) {
 
 void add_case_options(CLI::App& app, GemmArguments& a) {
   const auto add_size = [&](const char* option, std::int64_t& value, const char* what) {
-    return app.add_option(option, value, what)->type_name("N")->capture_default_str();
+    return app.add_option(option, value, what)
+        ->check(tensor_size())
+        ->type_name("N")
+        ->capture_default_str();
   };
   add_size("--m", a.m, "Rows of the activations");
   CLI::Option* const n = add_size("--n", a.n, "Rows of the weight, columns of the result");

@@ -31,6 +31,9 @@ int run(int argc, char** argv) {
   CLI::App app{"Tilewright: GPU kernels of LLM inference, listed, checked and timed"};
   app.set_version_flag("--version", fmt::format("tilewright {} ({})", kVersion, kCommit));
   app.require_subcommand(1);
+  app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
+    return "error: " + CLI::FailureMessage::simple(parsed, error);
+  });
   app.footer(
       "Exit status: 0 pass, 1 wrong result, 2 bad usage, 3 not supported by this machine or "
       "build.");

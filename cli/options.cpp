@@ -13,12 +13,10 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr std::int64_t kSizeLimit = std::int64_t{1} << 30;
-
-void check_number(const std::string& option, double value, double least) {
-  if (!(value >= least && std::isfinite(value))) {
-    throw UsageError(option, fmt::format("is {}, must be finite and at least {}", value, least));
-  }
+// Of a duration in seconds.
+CLI::Validator seconds() {
+  return number<double>("a number, finite and at least 0",
+                        [](double value) { return value >= 0 && std::isfinite(value); });
 }
 
 // All that can run one of the problems, in the table's order. Where there is none, the error's
@@ -62,6 +60,17 @@ const KernelInfo* named_kernel(const std::string& option, const std::string& ker
 
 }  // namespace
 
+CLI::Validator tensor_size() {
+  return number<std::int64_t>("a whole number from 1 to 2^30 - 1", [](std::int64_t value) {
+    return value >= 1 && value < std::int64_t{1} << 30;
+  });
+}
+
+CLI::Validator non_negative_float() {
+  return number<float>("a number of FP32, finite and at least 0",
+                       [](float value) { return value >= 0 && std::isfinite(value); });
+}
+
 void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions& o) {
   app.add_option(kernel_option, o.kernels,
                  "Names, comma-separated; all: every one that can run; auto: the fastest of these")
@@ -81,20 +90,24 @@ void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions
 
 void add_measurement_options(CLI::App& app, RunOptions& o) {
   app.add_option("--seed", o.seed, "Of the normally distributed inputs")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number<std::uint64_t>("a whole number from 0 to 2^64 - 1"))
       ->envname("SEED")
       ->capture_default_str();
   app.add_flag("--check", o.check, "Check the result against the float64 reference")
       ->envname("CHECK");
   app.add_option("--samples", o.timing.samples, "Timed launches")
+      ->check(
+          number<int>("a whole number from 1 to 2^31 - 1", [](int value) { return value >= 1; }))
       ->envname("SAMPLES")
       ->capture_default_str();
   app.add_option("--max-seconds", o.timing.max_seconds,
                  "Take fewer samples of a slow kernel, though not fewer than 20 (5 on the CPU, and "
                  "of launches over 1 s)")
+      ->check(seconds())
       ->envname("MAX_SECONDS")
       ->capture_default_str();
   app.add_option("--gap", o.timing.gap_seconds, "Idle seconds before each measurement")
+      ->check(seconds())
       ->envname("GAP")
       ->capture_default_str();
   app.add_flag("--flush-l2,!--no-flush-l2", o.timing.flush_l2,
@@ -102,18 +115,6 @@ void add_measurement_options(CLI::App& app, RunOptions& o) {
       ->envname("FLUSH_L2");
   app.add_option("--json", o.json_path, "Write results lines to this file, replacing it")
       ->type_name("FILE");
-}
-
-void check_timing(const TimingOptions& options) {
-  check_number("--samples", options.samples, 1);
-  check_number("--gap", options.gap_seconds, 0);
-  check_number("--max-seconds", options.max_seconds, 0);
-}
-
-void check_size(const std::string& option, std::int64_t value) {
-  if (value < 1 || value >= kSizeLimit) {
-    throw UsageError(option, fmt::format("is {}, must be at least 1 and less than 2^30", value));
-  }
 }
 
 DType parse_dtype(const std::string& text) {

@@ -1,7 +1,10 @@
 // The options that commands share, and what their values mean.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <limits>
 #include <optional>
 #include <string>
@@ -12,6 +15,27 @@
 #include "tilewright/nvfp4.hpp"
 
 namespace tilewright::cli {
+
+// For an option's check(): refuses text that is no number of type T, and one for which `holds` is
+// false, with "is TEXT, must be WHAT".
+template <typename T>
+CLI::Validator number(
+    const std::string& what, bool (*holds)(T) = [](T) { return true; }) {
+  return {[what, holds](const std::string& text) -> std::string {
+            T value{};
+            const char* const end = text.data() + text.size();
+            const auto [rest, error] = std::from_chars(text.data(), end, value);
+            const bool is_right = error == std::errc{} && rest == end && holds(value);
+            return is_right ? "" : fmt::format("is {}, must be {}", text, what);
+          },
+          /*validator_desc=*/""};
+}
+
+// Between 1 and 2^30 - 1, as every size of a tensor.
+CLI::Validator tensor_size();
+
+// Of FP32, finite and at least 0.
+CLI::Validator non_negative_float();
 
 struct RunOptions {
   std::vector<std::string> kernels;
@@ -33,11 +57,6 @@ void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions
 void add_measurement_options(CLI::App& app, RunOptions& options);
 
 // The functions below throw UsageError, which names the option.
-
-void check_timing(const TimingOptions& options);
-
-// Between 1 and 2^30 - 1, as every size of a tensor.
-void check_size(const std::string& option, std::int64_t value);
 
 DType parse_dtype(const std::string& text);
 

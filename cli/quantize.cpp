@@ -170,13 +170,10 @@ void print_timing(std::string_view what, const Timing& timing, double bytes) {
 }
 
 void check_arguments(const QuantizeArguments& a) {
-  check_size("--rows", a.rows);
-  check_size("--columns", a.columns);
   if (a.columns % kBlock != 0) {
     throw UsageError("--columns",
                      fmt::format("is {}, must be a multiple of {}", a.columns, kBlock));
   }
-  check_timing(a.run.timing);
 }
 
 int run(const QuantizeArguments& a) {
@@ -215,8 +212,11 @@ Command add_quantize_command(CLI::App& app) {
   CLI::App* const command =
       app.add_subcommand("quantize", "Quantise a random matrix to NVFP4, check and time it");
   const auto arguments = std::make_shared<QuantizeArguments>();
-  command->add_option("--rows", arguments->rows, "Rows (default: 8192)")->type_name("N");
+  command->add_option("--rows", arguments->rows, "Rows (default: 8192)")
+      ->check(tensor_size())
+      ->type_name("N");
   command->add_option("--columns", arguments->columns, "Columns, a multiple of 16 (default: 8192)")
+      ->check(tensor_size())
       ->type_name("N");
   command
       ->add_option("--device", arguments->run.device,
@@ -231,6 +231,7 @@ Command add_quantize_command(CLI::App& app) {
   command
       ->add_option("--global-scale", arguments->global_scale,
                    "The global scale (default: computed, in the same call)")
+      ->check(number<float>("a number of FP32"))
       ->envname("GLOBAL_SCALE")
       ->type_name("FLOAT");
   command

@@ -30,7 +30,6 @@ std::vector<bool> parse_causal(const std::string& text) {
 void check_divides(const std::string& option, const std::vector<std::int64_t>& values,
                    const std::string& total_option, std::int64_t total) {
   for (const std::int64_t value : values) {
-    check_size(option, value);
     if (total % value != 0) {
       throw UsageError(
           option, fmt::format("has {}, must divide {}, which is {}", value, total_option, total));
@@ -39,15 +38,12 @@ void check_divides(const std::string& option, const std::vector<std::int64_t>& v
 }
 
 int run(const SweepArguments& arguments, const std::string& program) {
-  check_timing(arguments.run.timing);
   if (arguments.run.resume && arguments.run.json_path.empty()) {
     throw UsageError("--resume", "needs --json FILE, the file to resume");
   }
   Sweep sweep = arguments.sweep;
   sweep.dtype = parse_dtype(arguments.run.dtype);
   sweep.causal = parse_causal(arguments.causal);
-  check_size("--tokens", sweep.tokens);
-  check_size("--hidden", sweep.hidden);
   check_divides("--seqlens", sweep.seqlens, "--tokens", sweep.tokens);
   check_divides("--headdims", sweep.head_dims, "--hidden", sweep.hidden);
 
@@ -64,6 +60,7 @@ int run(const SweepArguments& arguments, const std::string& program) {
 void add_sizes(CLI::App& command, const std::string& option, std::vector<std::int64_t>& values,
                const std::string& help) {
   command.add_option(option, values, help)
+      ->check(tensor_size())
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("N,...")
@@ -84,12 +81,15 @@ Command add_sweep_command(CLI::App& app) {
   command->add_option("--causal", arguments->causal, "both, 0 (off) or 1 (on)")
       ->capture_default_str();
   command->add_option("--tokens", arguments->sweep.tokens, "Batch x sequence length")
+      ->check(tensor_size())
       ->capture_default_str();
   command->add_option("--hidden", arguments->sweep.hidden, "Heads x head dim")
+      ->check(tensor_size())
       ->capture_default_str();
   command
       ->add_option("--check-limit", arguments->run.check_limit_gflop,
                    "With --check, leave cases of more GFLOP than this unchecked")
+      ->check(number<double>("a number"))
       ->capture_default_str();
   command->add_flag("--resume", arguments->run.resume,
                     "Keep the file's lines, and skip what this commit measured on this machine");

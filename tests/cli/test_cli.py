@@ -261,16 +261,50 @@ def test_results_lines_of_quantize(cli, tmp_path):
     ("option", "value", "message"),
     [
         ("--columns", "40", "must be a multiple of 16"),
-        ("--rows", "0", "must be at least 1"),
+        ("--rows", "0", "is 0, must be a whole number from 1 to 2^30 - 1"),
+        ("--columns", "1073741824", "is 1073741824, must be a whole number from 1 to 2^30 - 1"),
         ("--dtype", "e4m3", "must be bf16, fp16 or fp32"),
         ("--scale-layout", "8x4", "must be linear or swizzled"),
         ("--global-scale-kind", "both", "must be encode or decode"),
+        ("--global-scale", "abc", "is abc, must be a number of FP32"),
+        ("--global-scale", "1e99", "is 1e99, must be a number of FP32"),
     ],
 )
 def test_bad_usage_of_quantize(cli, option, value, message):
     result = cli("quantize", option, value)
     assert result.returncode == USAGE
     assert result.stderr.startswith(f"error: {option}: ") and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "values", "must_be"),
+    [
+        ("attention", "--heads", ["0", "-1", "1.5", "x", "3x", "1e3"], "a whole number from 1 to"),
+        ("attention", "--window-left", ["-2", "0.5"], "a whole number from 0 to 2^63 - 1, or -1"),
+        ("attention", "--softcap", ["-1", "inf", "nan", "x"], "a number of FP32, finite and"),
+        ("attention", "--scale", ["-1", "inf"], "a number of FP32, finite and at least 0"),
+        ("gemm", "--m", ["1.5", "9" * 20, "0x10"], "a whole number from 1 to 2^30 - 1"),
+        ("gemm", "--seed", ["-1", "9" * 20, "1.5"], "a whole number from 0 to 2^64 - 1"),
+        ("quantize", "--samples", ["0", "9" * 10], "a whole number from 1 to 2^31 - 1"),
+        ("quantize", "--gap", ["-1", "nan", "inf"], "a number, finite and at least 0"),
+        ("sweep", "--max-seconds", ["-1", "x"], "a number, finite and at least 0"),
+        ("sweep", "--tokens", ["0", "1.5"], "a whole number from 1 to 2^30 - 1"),
+        ("sweep", "--check-limit", ["x"], "a number"),
+    ],
+)
+def test_numbers_that_are_none_or_out_of_range(cli, command, option, values, must_be):
+    for value in values:
+        result = cli(command, f"{option}={value}")
+        assert result.returncode == USAGE
+        assert result.stderr.startswith(f"error: {option}: is {value}, must be {must_be}")
+
+
+def test_a_wrong_number_in_a_list_or_of_the_environment(cli):
+    in_list = cli("sweep", "--seqlens", "16,1.5")
+    of_environment = cli("attention", SEQLEN="many")
+    for result, message in ((in_list, "--seqlens: is 1.5"), (of_environment, "--seqlen: is many")):
+        assert result.returncode == USAGE
+        assert result.stderr.startswith(f"error: {message}, must be a whole number from 1 to")
 
 
 # ---- sweep

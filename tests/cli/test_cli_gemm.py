@@ -61,7 +61,7 @@ def test_batch_invariant_results_say_so(cli, tmp_path):
     ("wrong", "message"),
     [
         (["--k", "40"], "--k: is 40, must be a multiple of 16"),
-        (["--m", "0"], "--m: is 0, must be at least 1"),
+        (["--m", "0"], "--m: is 0, must be a whole number from 1 to 2^30 - 1"),
         (["--a-dtype", "e4m3"], "--a-dtype: is 'e4m3', must be bf16, fp16 or nvfp4"),
         (["--dtype", "nvfp4"], "--dtype: is 'nvfp4'"),
         (["--scale-layout", "8x4"], "--scale-layout: is '8x4', must be linear or swizzled"),
