@@ -45,13 +45,7 @@ HostTensor random_tensor(DType dtype, const std::array<std::int64_t, Rank>& shap
 
 // Inputs, their copy on the machine and the result: refused here where the host cannot hold them.
 const AttentionProblem& check_memory(const AttentionProblem& p) {
-  const double needed = 2 * compulsory_bytes(p);
-  const std::size_t all = device_info({}).memory_bytes;
-  if (needed > static_cast<double>(all)) {
-    throw Error(ErrorCode::unsupported, "memory",
-                fmt::format("the case needs {:.0f} bytes of host memory, {} has {}", needed,
-                            device_info({}).name, all));
-  }
+  check_host_memory(2 * compulsory_bytes(p));
   return p;
 }
 

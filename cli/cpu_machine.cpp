@@ -69,4 +69,13 @@ class CpuMachine final : public Machine {
 
 std::unique_ptr<Machine> open_cpu_machine() { return std::make_unique<CpuMachine>(); }
 
+void check_host_memory(double needed_bytes) {
+  const DeviceInfo& host = device_info({});
+  if (needed_bytes > static_cast<double>(host.memory_bytes)) {
+    throw Error(ErrorCode::unsupported, "memory",
+                fmt::format("the case needs {:.0f} bytes of host memory, {} has {}", needed_bytes,
+                            host.name, host.memory_bytes));
+  }
+}
+
 }  // namespace tilewright::cli

@@ -48,6 +48,17 @@ HostTensor swizzled(HostTensor& linear) {
   return result;
 }
 
+// Activations, residual and result, and the machine's copies of the first and the last: refused
+// where the host cannot hold them.
+const GemmCase& check_memory(const GemmCase& c) {
+  const GemmProblem& p = c.problem;
+  const auto c_bytes = static_cast<double>(size_bytes(p.c_dtype));
+  const double row_bytes = 2.0 * static_cast<double>(p.k) * size_bytes(DType::bf16) +
+                           3.0 * static_cast<double>(p.n) * c_bytes;
+  check_host_memory(static_cast<double>(p.l) * static_cast<double>(p.m) * row_bytes);
+  return c;
+}
+
 bool takes(const KernelInfo& kernel, WeightForm form) {
   return std::ranges::find(kernel.weight_forms, form) != kernel.weight_forms.end();
 }
@@ -62,6 +73,8 @@ bool takes_packed_weight(const KernelInfo& kernel, const GemmCase& c) {
 bool is_bf16_step(const KernelInfo& kernel) { return kernel.operation == "gemm_bf16"; }
 
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed) {
+  check_host_memory(static_cast<double>(l) * static_cast<double>(rows) * static_cast<double>(k) *
+                    size_bytes(DType::fp32));
   Nvfp4Operand operand{.codes = HostTensor(DType::e2m1x2, {l, rows, k / 2}),
                        .scales = HostTensor(DType::e4m3, {l, rows, k / kBlock}),
                        .global_scale = HostTensor(DType::fp32, {1})};
@@ -80,7 +93,7 @@ double flops(const GemmCase& c) {
 }
 
 GemmTensors::GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machine)
-    : case_(c),
+    : case_(check_memory(c)),
       is_w4a4_(c.problem.a_dtype == DType::e2m1x2),
       a_(random_operand(c.problem.l, is_w4a4_ ? c.problem.m : 1, c.problem.k, c.seed + 1)),
       b_(std::move(weight)),

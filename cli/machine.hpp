@@ -68,6 +68,9 @@ inline std::unique_ptr<Machine> open_machine(Device device) {
   return device.kind == DeviceKind::cpu ? open_cpu_machine() : open_cuda_machine(device.index);
 }
 
+// Throws Error(unsupported, "memory") where the host has fewer bytes than a case needs.
+void check_host_memory(double needed_bytes);
+
 // Whether this build has CUDA.
 bool has_cuda();
 

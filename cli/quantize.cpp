@@ -174,6 +174,9 @@ void check_arguments(const QuantizeArguments& a) {
     throw UsageError("--columns",
                      fmt::format("is {}, must be a multiple of {}", a.columns, kBlock));
   }
+  const auto element_bytes = static_cast<double>(size_bytes(parse_dtype(a.run.dtype)));
+  const double elements = static_cast<double>(a.rows) * static_cast<double>(a.columns);
+  check_host_memory(2 * elements * element_bytes);  // the matrix and its copy on the machine
 }
 
 int run(const QuantizeArguments& a) {

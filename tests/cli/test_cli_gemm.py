@@ -93,3 +93,18 @@ def test_what_the_bf16_steps_do_not_take(cli, asked, message):
     result = cli(*SMALL, "--kernel", "all", *asked)
     assert result.returncode == PASS
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "needed_bytes"),
+    [
+        (["--m", "1000000000", "--n", "16384", "--k", "16"], 10**9 * (3 * 16384 * 2 + 2 * 16 * 2)),
+        (["--n", "1000000000", "--k", "16384"], 10**9 * 16384 * 4),
+        (["--l", "1000000000", "--n", "1000000000"], 10**18 * 4096 * 4),
+    ],
+)
+def test_what_fits_nowhere_is_unsupported(cli, sizes, needed_bytes):
+    result = cli("gemm", *sizes)
+    assert result.returncode == UNSUPPORTED
+    needed = f"needs {needed_bytes} bytes of host memory"
+    assert result.stderr.startswith(f"error: memory: the case {needed}")
