@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools"))
+# Last, as tools has a profile, which the standard library has, too.
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
 
 import resources
 import sass
