@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <system_error>
 
 #include "cli/commands.hpp"
 #include "tilewright/version.hpp"
@@ -112,10 +113,11 @@ Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome&
 namespace {
 
 bool can_write(const std::string& path) {
-  const bool is_new = !std::filesystem::exists(path);
+  std::error_code error;
+  const bool is_new = !std::filesystem::exists(path, error);
   const bool is_open = std::ofstream(path, std::ios::app).is_open();
   if (is_open && is_new) {
-    std::filesystem::remove(path);
+    std::filesystem::remove(path, error);
   }
   return is_open;
 }
@@ -152,19 +154,15 @@ std::string ResultsFile::run_of(const Json& line) const {
   return same == kept_.end() ? new_run_ : same->value("run", new_run_);
 }
 
-void ResultsFile::replace() {
-  file_.open(path_);
-  for (const Json& line : kept_) {
-    file_ << line.dump() << '\n';
-  }
-}
-
 void ResultsFile::append(const Json& line) {
   if (path_.empty()) {
     return;
   }
   if (!file_.is_open()) {
-    replace();
+    file_.open(path_);
+    for (const Json& kept : kept_) {
+      file_ << kept.dump() << '\n';
+    }
   }
   Json whole = {{"run", run_of(line)}};
   whole.update(line);

@@ -65,7 +65,6 @@ class ResultsFile {
 
  private:
   std::string run_of(const Json& line) const;
-  void replace();
 
   std::string path_;
   std::ofstream file_;

@@ -58,7 +58,8 @@ std::optional<std::uint64_t> element_bytes(const std::string& dtype) {
   return found == kBytes.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The bytes of a dense tensor; nothing where they, or a size beside one of 0, are too many.
+// The bytes of a dense tensor, `bytes` an element; nothing where they, or a size beside one of 0,
+// are too many.
 std::optional<std::uint64_t> bytes_of(const std::vector<std::uint64_t>& shape,
                                       std::uint64_t bytes) {
   constexpr std::uint64_t kLimit = std::uint64_t{1} << 48;

@@ -87,18 +87,16 @@ def gemm_nvfp4(
         "b": to_native(framework, "b", b, like="a", byte_format=b_format),
         "c": to_native(framework, "out", out, is_output=True, like="a"),
     }
-    for argument, array, byte_format, takes in (
-        ("sfa", sfa, "e4m3", ""),
-        ("sfb", sfb, "e4m3", ""),
-        ("global_scale_a", global_scale_a, None, "fp32"),
-        ("global_scale_b", global_scale_b, None, "fp32"),
-        ("bias", bias, None, "the dtype of out"),
-        ("residual", residual, None, "the dtype of out"),
+    for argument, array, form in (
+        ("sfa", sfa, {"byte_format": "e4m3"}),
+        ("sfb", sfb, {"byte_format": "e4m3"}),
+        ("global_scale_a", global_scale_a, {"takes": "fp32"}),
+        ("global_scale_b", global_scale_b, {"takes": "fp32"}),
+        ("bias", bias, {"takes": "the dtype of out"}),
+        ("residual", residual, {"takes": "the dtype of out"}),
     ):
         if array is not None:
-            tensors[argument] = to_native(
-                framework, argument, array, like="a", byte_format=byte_format, takes=takes
-            )
+            tensors[argument] = to_native(framework, argument, array, like="a", **form)
     call = _native.GemmNvfp4Call(tensors, **options)
     call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
     return framework.deliver(out)

@@ -25,10 +25,6 @@ struct BadCall {
 constexpr GemmCase kCase{
     .m = 20, .n = 64, .k = 16384, .l = 2, .a_dtype = DType::e2m1x2, .bias = true, .residual = true};
 
-void misplace(auto& view, int bytes) {
-  view.data = static_cast<std::byte*>(const_cast<void*>(view.data)) + bytes;
-}
-
 std::vector<BadCall> bad_calls() {
   return {
       {"a", "8 bytes past a 16-byte", [](auto& t, auto&) { misplace(t.a, 8); }},

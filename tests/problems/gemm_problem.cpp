@@ -24,8 +24,12 @@ GlobalScale kind_a(const GemmCase& c) {
   return c.is_mixed == (c.kind == GlobalScale::encode) ? GlobalScale::decode : GlobalScale::encode;
 }
 
-// The order of a, of b and c, and of the residual differ in mixed cases.
-GemmOrder order_a(const GemmCase& c) { return c.is_mixed ? GemmOrder::padded_rows : c.order; }
+GemmOrder order_a(const GemmCase& c) {
+  if (!c.is_mixed) {
+    return c.order;
+  }
+  return c.order == GemmOrder::dense ? GemmOrder::padded_rows : GemmOrder::dense;
+}
 
 GemmOrder order_of_residual(const GemmCase& c) {
   return c.is_mixed ? GemmOrder::batch_inside : c.order;
@@ -206,7 +210,6 @@ class Generator {
   std::mt19937_64 engine_;
 };
 
-// b and its scales, packed.
 // Sixteen rows of the weight for each scale; codes take turns along both sides.
 void fill_pairs(GemmHostSet& set) {
   constexpr int kScales = 128;
@@ -225,6 +228,7 @@ void fill_pairs(GemmHostSet& set) {
   });
 }
 
+// b and its scales, packed.
 HostTensor packed(const GemmCase& c, const HostTensor& codes, const HostTensor& scales) {
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(c.n, c.k);
   HostTensor tensor = matrix(c, DType::u8, row_tiles, row_bytes, GemmOrder::dense);

@@ -44,8 +44,8 @@ struct GemmCase {
   bool b_is_packed = false;
   bool batch_invariant = false;
   GemmOrder order = GemmOrder::dense;
-  bool is_mixed =
-      false;  // what can differ between a and b, residual and c, does; vectors have gaps
+  // What can differ between a and b, or residual and c, does, and vectors have gaps.
+  bool is_mixed = false;
   GemmInputs inputs = GemmInputs::random;
   std::uint64_t seed = 1;
 };
@@ -99,8 +99,8 @@ GemmHostSet make_tensors(const GemmCase& c);
 
 // What c must be within, from the oracle: of `inputs`, as make_tensors() gave them. A relative
 // Frobenius error of 1e-6 over that of rounding to c's dtype, and element by element the bound of
-// FP32 sums in any order. NaN where the oracle has it, gaps untouched. Exact inputs: equality with
-// the sum in integers.
+// FP32 sums in any order. NaN where the oracle has it, gaps untouched. Exact inputs: equality,
+// of NVFP4 activations with the sum in integers.
 void expect_right(const GemmCase& c, GemmHostSet inputs, const reference::HostTensor& result);
 
 // Shapes, dtypes, layouts, orders and epilogues, all small.

@@ -11,6 +11,7 @@ namespace tilewright::cuda {
 
 inline constexpr int kBlockThreads = 256;
 
+// How thread blocks cut a matrix into tiles.
 struct TileForm {
   int threads = kBlockThreads;
   int lanes = 32;    // a power of two; fewer where a matrix is narrower
