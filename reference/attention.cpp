@@ -11,6 +11,7 @@ namespace tilewright::reference {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 double round_to(Rounding rounding, double value) {
   switch (rounding) {
@@ -110,7 +111,7 @@ struct RowSums {
 RowSums attend(const double* q, const double* k, std::int64_t dim, const double* v,
                std::int64_t value_dim, Keys keys, const Scoring& scoring, double* o) {
   std::vector<double> s;
-  double max = scoring.sink;
+  double max = scoring.sink;  // NaN scores leave it as it is
   for (std::int64_t j = keys.first; j < keys.end; ++j) {
     double dot = 0;
     for (std::int64_t d = 0; d < dim; ++d) {
@@ -123,11 +124,15 @@ RowSums attend(const double* q, const double* k, std::int64_t dim, const double*
     s.push_back(score);
     max = std::max(max, score);
   }
+  if (std::isnan(scoring.sink) || std::ranges::any_of(s, [](double x) { return std::isnan(x); })) {
+    std::fill(o, o + value_dim, kNaN);
+    return {.max = kNaN, .sum = kNaN};
+  }
   std::fill(o, o + value_dim, 0.0);
-  if (s.empty() && scoring.sink == kMinusInfinity) {
+  if (max == kMinusInfinity) {
     return {.max = kMinusInfinity, .sum = 0};
   }
-  double sum = std::exp(scoring.sink - max);
+  double sum = scoring.sink == -kMinusInfinity ? 1.0 : std::exp(scoring.sink - max);
   for (std::int64_t j = keys.first; j < keys.end; ++j) {
     const double weight = std::exp(s[static_cast<std::size_t>(j - keys.first)] - max);
     sum += weight;
@@ -168,7 +173,6 @@ struct Call {
 };
 
 AttentionResult result_of(const Call& call) {
-  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   const auto rows = static_cast<std::size_t>(call.q.batch * call.q.heads * call.q.length);
   AttentionResult result;
   result.o.resize(rows * static_cast<std::size_t>(call.v.dim), kNaN);

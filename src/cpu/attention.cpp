@@ -18,8 +18,6 @@
 // Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
 // Limits    BF16 and FP16 gain no speed over FP32: they are converted when packed. The soft cap's
 //           tanh is taken one score at a time and costs more than all else.
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,6 +25,7 @@
 
 #include "cpu/cpu_attention.hpp"
 #include "cpu/element.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/vector.hpp"
 
 namespace tilewright::cpu {
@@ -94,6 +93,11 @@ struct Scratch {
   }
 };
 
+Scratch& thread_scratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
 std::int64_t offset_of(const OuterStrides& stride, int batch, int seq, int head) {
   return batch * stride.batch + seq * stride.seq + head * stride.head;
 }
@@ -138,6 +142,12 @@ TILEWRIGHT_INLINE void pack_transposed(const T* source, std::int64_t row_stride,
   }
 }
 
+// What exponentials are taken against, of a row whose maximum so far is m: without a score it is
+// not -infinity, against which they would be NaN.
+TILEWRIGHT_INLINE float reference_of(float m) {
+  return m == -std::numeric_limits<float>::infinity() ? 0.0f : m;
+}
+
 // One row's step of the online softmax: S becomes P in the columns [first, end), 0 in the others.
 TILEWRIGHT_INLINE void online_softmax_row(float* s, int first, int end, int columns, float& m,
                                           float& l, float* o, int padded_dim) {
@@ -158,16 +168,17 @@ TILEWRIGHT_INLINE void online_softmax_row(float* s, int first, int end, int colu
   for (int i = 0; i < kLanes; ++i) {
     m_new = std::max(m_new, row_max[i]);
   }
+  const float reference = reference_of(m_new);
   Floats sum{};
   for (int j = 0; j < columns; j += kLanes) {
     Floats x;
     load(s + j, x);
-    x -= m_new;
+    x -= reference;
     exp2_in_place(x);
     sum += x;
     store(s + j, x);
   }
-  const float correction = std::exp2(m - m_new);  // 0 where m was -infinity
+  const float correction = std::exp2(m - reference);  // 0 where m was -infinity
   if (correction != 1.0f) {
     l *= correction;
     for (int d = 0; d < padded_dim; ++d) {
@@ -180,32 +191,39 @@ TILEWRIGHT_INLINE void online_softmax_row(float* s, int first, int end, int colu
   m = m_new;
 }
 
-// Counts a row's sink, a logit in base 2, as one more key of value 0.
-TILEWRIGHT_INLINE void add_sink(float sink, float& m, float& l, float* o, int padded_dim) {
-  const float m_new = std::max(m, sink);
-  if (m_new == -std::numeric_limits<float>::infinity()) {
-    return;
-  }
-  const float correction = std::exp2(m - m_new);
-  l = l * correction + std::exp2(sink - m_new);
+// A row's statistics in natural units: the maximum of its scores and the sum of exp(score - m).
+struct RowStatistics {
+  float m;
+  float l;
+};
+
+// Counts a row's sink as one more key of value 0. An infinite one has all the weight, a NaN makes
+// all that it meets NaN.
+TILEWRIGHT_INLINE RowStatistics add_sink(float sink, const RowStatistics& row, float* o,
+                                         int padded_dim) {
+  const float m_new = row.m > sink ? row.m : sink;
+  const float reference = reference_of(m_new);
+  const float correction = std::exp(row.m - reference);
+  const float weight =
+      sink == std::numeric_limits<float>::infinity() ? 1.0f : std::exp(sink - reference);
   for (int d = 0; d < padded_dim; ++d) {
     o[d] *= correction;
   }
-  m = m_new;
+  return {.m = m_new, .l = row.l * correction + weight};
 }
 
 // Row i of the task: O, normalised or not, and what is asked for beside it.
 template <typename T>
-TILEWRIGHT_INLINE void write_row(const AttentionParams& p, const Task& task, int i, float m,
-                                 float l, const float* o) {
+TILEWRIGHT_INLINE void write_row(const AttentionParams& p, const Task& task, int i,
+                                 const RowStatistics& row, const float* o) {
+  const auto [m, l] = row;
   const auto offset = [&](const OuterStrides& stride) {
     return offset_of(stride, task.sequence.batch, task.sequence.first_query + task.row0 + i,
                      task.head);
   };
-  const auto natural_m = static_cast<float>(kLn2 * m);
   if (p.row_max != nullptr) {
     std::copy_n(o, p.value_dim, static_cast<float*>(p.o) + offset(p.o_stride));
-    p.row_max[offset(p.row_max_stride)] = natural_m;
+    p.row_max[offset(p.row_max_stride)] = std::isnan(l) ? l : m;
     p.row_sum[offset(p.row_sum_stride)] = l;
   } else {
     const float inverse_l = l == 0.0f ? 0.0f : 1.0f / l;
@@ -215,7 +233,7 @@ TILEWRIGHT_INLINE void write_row(const AttentionParams& p, const Task& task, int
     }
   }
   if (p.lse != nullptr) {
-    p.lse[offset(p.lse_stride)] = natural_m + std::log(l);
+    p.lse[offset(p.lse_stride)] = m + std::log(l);
   }
 }
 
@@ -287,11 +305,11 @@ TILEWRIGHT_INLINE void attend(const AttentionParams& p, const Task& task, Scratc
   }
   for (int i = 0; i < task.rows; ++i) {
     float* const o = scratch.o.data() + i * padded_value_dim;
+    RowStatistics row{.m = static_cast<float>(kLn2 * scratch.m[i]), .l = scratch.l[i]};
     if (p.sinks != nullptr) {
-      const auto sink = static_cast<float>(p.sinks[task.head * p.sinks_stride] * kLog2e);
-      add_sink(sink, scratch.m[i], scratch.l[i], o, padded_value_dim);
+      row = add_sink(p.sinks[task.head * p.sinks_stride], row, o, padded_value_dim);
     }
-    write_row<T>(p, task, i, scratch.m[i], scratch.l[i], o);
+    write_row<T>(p, task, i, row, o);
   }
 }
 
@@ -364,17 +382,16 @@ void attention(const AttentionParams& p, Stream) {
   constexpr std::size_t kTasksPerThread = 4;
   int br = kLargeBr;
   std::vector<Task> tasks = tasks_of(p, br);
-  if (tasks.size() < kTasksPerThread * static_cast<std::size_t>(omp_get_max_threads())) {
+  if (tasks.size() < kTasksPerThread * static_cast<std::size_t>(thread_count())) {
     br = kSmallBr;
     tasks = tasks_of(p, br);
   }
-
-#pragma omp parallel for schedule(dynamic)
-  for (const Task& task : tasks) {
-    thread_local Scratch scratch;
-    scratch.reserve(br, round_up(p.head_dim, kLanes), round_up(p.value_dim, kLanes));
-    attend_task(p, task, scratch);
-  }
+  const auto reserve = [&] {
+    thread_scratch().reserve(br, round_up(p.head_dim, kLanes), round_up(p.value_dim, kLanes));
+  };
+  parallel_for(static_cast<std::int64_t>(tasks.size()), 1, reserve, [&](std::int64_t i) {
+    attend_task(p, tasks[static_cast<std::size_t>(i)], thread_scratch());
+  });
 }
 
 }  // namespace tilewright::cpu

@@ -8,18 +8,20 @@
 //   C * global scales + bias + residual -> C's dtype
 //
 // Tiles     Br = 96 rows, Bc = 64, Bk = 256.
-// Scratch   212 KB a thread on its stack: the L2 cache holds it.
+// Scratch   212 KB a thread, kept between calls: the L2 cache holds it.
 // Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
 // Order     of additions: within a step of K, then step by step; not a matter of M, L or the tile.
 // Limits    a tile of B is dequantised anew for every 96 rows of A.
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <type_traits>
 
 #include "common/gemm_epilogue.hpp"
 #include "cpu/cpu_gemm.hpp"
 #include "cpu/cpu_nvfp4.hpp"
 #include "cpu/element.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/vector.hpp"
 
 namespace tilewright::cpu {
@@ -46,6 +48,11 @@ struct Scratch {
   alignas(64) float step[kBr * kBc];
   alignas(64) float sum[kBr * kBc];
 };
+
+std::unique_ptr<Scratch>& thread_scratch() {
+  thread_local std::unique_ptr<Scratch> scratch;
+  return scratch;
+}
 
 // A tile of a packed weight, unpacked.
 struct UnpackedTile {
@@ -256,21 +263,25 @@ void store_any(const GemmNvfp4Params& p, const Task& task, const float* sum) {
 
 void gemm_nvfp4(const GemmNvfp4Params& p) {
   static const MultiplyTile multiply_task = best_for_this_cpu();
-#pragma omp parallel for collapse(3) schedule(dynamic)
-  for (int batch = 0; batch < p.l; ++batch) {
-    for (int row0 = 0; row0 < p.m; row0 += kBr) {
-      for (int column0 = 0; column0 < p.n; column0 += kBc) {
-        const Task task{.batch = batch,
-                        .row0 = row0,
-                        .rows = std::min(kBr, p.m - row0),
-                        .column0 = column0,
-                        .columns = std::min(kBc, p.n - column0)};
-        Scratch scratch;
-        multiply_task(p, task, scratch);
-        store_any(p, task, scratch.sum);
-      }
+  const std::int64_t row_tiles = (p.m + kBr - 1) / kBr;
+  const std::int64_t column_tiles = (p.n + kBc - 1) / kBc;
+  const auto reserve = [] {
+    if (thread_scratch() == nullptr) {
+      thread_scratch() = std::make_unique<Scratch>();
     }
-  }
+  };
+  parallel_for(p.l * row_tiles * column_tiles, 1, reserve, [&](std::int64_t i) {
+    Scratch& scratch = *thread_scratch();
+    const auto row0 = static_cast<int>(i / column_tiles % row_tiles) * kBr;
+    const auto column0 = static_cast<int>(i % column_tiles) * kBc;
+    const Task task{.batch = static_cast<int>(i / column_tiles / row_tiles),
+                    .row0 = row0,
+                    .rows = std::min(kBr, p.m - row0),
+                    .column0 = column0,
+                    .columns = std::min(kBc, p.n - column0)};
+    multiply_task(p, task, scratch);
+    store_any(p, task, scratch.sum);
+  });
 }
 
 }  // namespace tilewright::cpu

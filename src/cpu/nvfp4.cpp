@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "common/nvfp4_recipe.hpp"
 #include "cpu/cpu_nvfp4.hpp"
 #include "cpu/element.hpp"
+#include "cpu/parallel.hpp"
 
 namespace tilewright::cpu {
 namespace {
@@ -40,15 +42,15 @@ std::uint32_t magnitude_bits(T value) {
 template <typename T>
 float finite_amax(const QuantizeNvfp4Params& p) {
   const auto* const x = static_cast<const T*>(p.x);
-  std::uint32_t largest = 0;
-#pragma omp parallel for reduction(max : largest)
-  for (int row = 0; row < p.rows; ++row) {
+  std::vector<std::uint32_t> largest(static_cast<std::size_t>(p.rows));  // of each row
+  parallel_for_rows(p.rows, [&](std::int64_t row) {
     for (std::int64_t k = 0; k < std::int64_t{p.blocks} * kBlock; ++k) {
       const std::uint32_t magnitude = magnitude_bits(x[row * p.x_stride + k]);
-      largest = std::max(largest, magnitude < kInfinity ? magnitude : 0);
+      std::uint32_t& most = largest[static_cast<std::size_t>(row)];
+      most = std::max(most, magnitude < kInfinity ? magnitude : 0);
     }
-  }
-  return std::bit_cast<float>(largest);
+  });
+  return std::bit_cast<float>(std::ranges::max(largest));
 }
 
 // Writes the codes of a block and returns its scale.
@@ -75,8 +77,8 @@ std::uint8_t quantize_block(const T* x, float e, std::uint8_t* codes) {
 template <typename T>
 void quantize_rows(const QuantizeNvfp4Params& p, float e) {
   const auto* const x = static_cast<const T*>(p.x);
-#pragma omp parallel for
-  for (int row = 0; row < p.scale_rows; ++row) {
+  parallel_for_rows(p.scale_rows, [&](std::int64_t i) {
+    const auto row = static_cast<int>(i);
     const int blocks = row < p.rows ? p.blocks : 0;
     for (int block = 0; block < blocks; ++block) {
       p.scales.at(row, block) =
@@ -86,31 +88,32 @@ void quantize_rows(const QuantizeNvfp4Params& p, float e) {
     for (int block = blocks; block < p.scale_blocks; ++block) {
       p.scales.at(row, block) = 0;
     }
-  }
+  });
 }
 
 template <typename T>
 void dequantize_rows(const DequantizeNvfp4Params& p) {
   const int block_size = p.is_mxfp4 ? nvfp4::kMxBlock : kBlock;
   const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
-#pragma omp parallel for
-  for (int row = 0; row < p.rows; ++row) {
+  parallel_for_rows(p.rows, [&](std::int64_t i) {
+    const auto row = static_cast<int>(i);
     for (int block = 0; block < p.blocks; ++block) {
       const float scale = nvfp4::decode_scale(p.scales.at(row, block), p.is_mxfp4, global_scale);
       const std::int64_t first = std::int64_t{block} * block_size;
       const std::uint8_t* const codes = p.codes + row * p.codes_stride + first / 2;
       T* const out = static_cast<T*>(p.out) + row * p.out_stride + first;
-      for (int i = 0; i < block_size; ++i) {
-        const std::uint32_t code = codes[i / 2] >> 4 * (i % 2);
-        from_float(nvfp4::decode(code, scale, global_scale, p.global_scale_kind), out[i]);
+      for (int j = 0; j < block_size; ++j) {
+        const std::uint32_t code = codes[j / 2] >> 4 * (j % 2);
+        from_float(nvfp4::decode(code, scale, global_scale, p.global_scale_kind), out[j]);
       }
     }
-  }
+  });
 }
 
 }  // namespace
 
 void quantize_nvfp4(const QuantizeNvfp4Params& p) {
+  const DefaultFloatingPoint environment;  // of the global scale's arithmetic, too
   with_element(p.dtype, [&]<typename T>(T*) {
     const float global_scale = p.global_scale != nullptr
                                    ? *p.global_scale
@@ -131,12 +134,12 @@ void convert_scales(const ConvertScalesParams& p) {
     const auto [rows, blocks] = swizzled_scale_shape(p.rows, p.blocks);
     std::memset(p.to.data, 0, static_cast<std::size_t>(rows * blocks));
   }
-#pragma omp parallel for
-  for (int row = 0; row < p.rows; ++row) {
+  parallel_for_rows(p.rows, [&](std::int64_t i) {
+    const auto row = static_cast<int>(i);
     for (int block = 0; block < p.blocks; ++block) {
       p.to.at(row, block) = p.from.at(row, block);
     }
-  }
+  });
 }
 
 }  // namespace tilewright::cpu

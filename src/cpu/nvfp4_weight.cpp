@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cpu/cpu_nvfp4.hpp"
+#include "cpu/parallel.hpp"
 
 namespace tilewright::cpu {
 namespace {
@@ -52,25 +53,23 @@ void unpack_weight_tile(const std::uint8_t* packed, const UnpackedWeight<std::ui
 
 void prepack_nvfp4_weight(const PrepackWeightParams& p) {
   const WeightTiles tiles(p.weight.batch, p.weight.rows, p.weight.blocks);
-#pragma omp parallel for
-  for (std::int64_t i = 0; i < tiles.count(); ++i) {
+  parallel_for_rows(tiles.count(), [&](std::int64_t i) {
     const WeightTileOrigin tile = tiles.origin(i);
     pack_tile(p.weight.skip(tile.weight), tile,
               p.packed + tile.weight * p.packed_batch_stride + tiles.offset(tile));
-  }
+  });
 }
 
 void unpack_nvfp4_weight(const UnpackWeightParams& p) {
   static constexpr std::array<std::uint8_t, WeightTile::k_bytes> kPadding{};
   const WeightTiles tiles(p.weight.batch, p.weight.scale_rows, p.weight.blocks);
-#pragma omp parallel for
-  for (std::int64_t i = 0; i < tiles.count(); ++i) {
+  parallel_for_rows(tiles.count(), [&](std::int64_t i) {
     const WeightTileOrigin tile = tiles.origin(i);
     const bool is_padding = tile.row >= p.weight.rows;
     const std::uint8_t* const packed =
         p.packed + tile.weight * p.packed_batch_stride + tiles.offset(tile);
     unpack_weight_tile(is_padding ? kPadding.data() : packed, p.weight.skip(tile.weight), tile);
-  }
+  });
 }
 
 }  // namespace tilewright::cpu

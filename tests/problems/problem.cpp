@@ -180,6 +180,31 @@ void poison_what_nobody_sees(HostTensors& tensors, const Problem& p) {
   }
 }
 
+void store_specials(HostTensors& tensors, const Problem& p) {
+  for (const Special& special : p.specials) {
+    if (special.in == Special::In::sinks) {
+      for (std::int64_t head = special.first; head < special.end; ++head) {
+        reference::store(tensors.sinks->view(), head, special.value);
+      }
+      continue;
+    }
+    const TensorView t = (special.in == Special::In::q ? tensors.q : tensors.k).view();
+    for_each_row(t, [&](std::int64_t offset, std::int64_t, std::int64_t n) {
+      for (std::int64_t d = 0; special.first <= n && n < special.end && d < p.head_dim; ++d) {
+        reference::store(t, offset + d, special.value);
+      }
+    });
+  }
+}
+
+void print_specials(std::ostream& out, const std::vector<Special>& specials) {
+  constexpr std::array kTensors = {"q", "k", "sinks"};
+  for (const Special& special : specials) {
+    out << ' ' << kTensors[static_cast<std::size_t>(special.in)] << '[' << special.first << ':'
+        << special.end << "] = " << special.value;
+  }
+}
+
 void print_lengths(std::ostream& out, const char* name, const std::vector<int>& lengths) {
   if (lengths.empty()) {
     return;
@@ -209,6 +234,7 @@ std::ostream& operator<<(std::ostream& out, const Problem& p) {
   if (p.scale) {
     out << " scale " << *p.scale;
   }
+  print_specials(out, p.specials);
   return out;
 }
 
@@ -266,6 +292,7 @@ HostTensors make_tensors(const Problem& p) {
   fill(tensors.k, p, 1, false);
   fill(tensors.v, p, 2, true);
   poison_what_nobody_sees(tensors, p);
+  store_specials(tensors, p);
   for (HostTensor* const output : tensors.outputs()) {
     std::memset(output->data(), std::to_integer<int>(kUnwritten), output->bytes());
   }

@@ -18,6 +18,15 @@ enum class MemoryOrder { dense, heads_first, padded_rows, broadcast_kv };
 
 enum class Inputs { normal, large, constant, rising, falling };
 
+// Rows [first, end) of q or k, of every sequence and head, or so many heads' sinks: all that value.
+struct Special {
+  enum class In { q, k, sinks };
+  In in;
+  std::int64_t first;
+  std::int64_t end;
+  float value;
+};
+
 struct Problem {
   std::int64_t batch = 1;
   std::int64_t q_len = 1;   // of each sequence; where packed, rows of q
@@ -38,6 +47,7 @@ struct Problem {
   bool batch_invariant = false;
   MemoryOrder order = MemoryOrder::dense;
   Inputs inputs = Inputs::normal;
+  std::vector<Special> specials{};  // of tensors that are not packed
   std::optional<float> scale = std::nullopt;
   std::uint64_t seed = 1;
 };

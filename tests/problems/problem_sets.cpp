@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -89,6 +91,22 @@ void pick_features(Problem& p, Random& pick) {
   p.sinks = pick.one_in(4);
   p.unnormalized = pick.one_in(4);
   p.batch_invariant = pick.one_in(3);
+}
+
+// Each of the problems in each head dim and 16-bit dtype.
+std::vector<Problem> with_head_dims_and_dtypes(const std::vector<Problem>& problems) {
+  std::vector<Problem> all;
+  for (const HeadDims dims : kHeadDims) {
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      for (Problem p : problems) {
+        p.head_dim = dims.qk;
+        p.value_dim = dims.v;
+        p.dtype = dtype;
+        all.push_back(p);
+      }
+    }
+  }
+  return all;
 }
 
 Problem random_feature_problem(Random& pick) {
@@ -244,6 +262,53 @@ std::vector<Problem> small_problems() {
   return problems;
 }
 
+std::vector<Problem> special_problems() {
+  using enum Special::In;
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kLargest = 3e38f;
+  const Problem plain{.q_len = 70, .kv_len = 200, .heads = 2};
+  Problem causal = plain;
+  causal.causal = true;
+  Problem in_parts = plain;  // more keys than a kernel takes in one go
+  in_parts.q_len = 3;
+  in_parts.kv_len = 2100;
+
+  std::vector<Problem> problems;
+  for (const Problem& shape : {plain, causal, in_parts}) {
+    for (const std::vector<Special>& specials : std::initializer_list<std::vector<Special>>{
+             {{q, 2, 3, kNaN}}, {{k, 150, 151, kNaN}}, {{q, 0, 1, kNaN}, {k, 60, 61, kNaN}}}) {
+      problems.push_back(shape);
+      problems.back().specials = specials;
+    }
+    for (const std::int64_t unseen :
+         {shape.kv_len / 2 + 28, shape.kv_len}) {  // scores of -infinity
+      problems.push_back(shape);
+      problems.back().inputs = Inputs::constant;
+      problems.back().specials = {{k, 0, unseen, -kInf}};
+    }
+    for (const float sink : {kNaN, kInf, -kInf, kLargest, -kLargest}) {
+      problems.push_back(shape);
+      problems.back().sinks = true;
+      problems.back().specials = {{sinks, 1, 2, sink}};
+    }
+  }
+  const std::size_t normalized = problems.size();
+  for (std::size_t i = 0; i < normalized; ++i) {
+    problems.push_back(problems[i]);
+    problems.back().unnormalized = true;
+  }
+  Problem empty = causal;  // rows that see no key, but a sink
+  empty.q_len = 200;
+  empty.kv_len = 70;
+  for (const float sink : {kNaN, kInf, -kInf, kLargest, -kLargest}) {
+    problems.push_back(empty);
+    problems.back().sinks = true;
+    problems.back().specials = {{sinks, 0, 1, sink}};
+  }
+  return with_head_dims_and_dtypes(problems);
+}
+
 std::vector<Problem> small_feature_problems() {
   Problem window{.q_len = 70, .kv_len = 200, .heads = 2, .window = {.left = 20, .right = 10}};
   window.softcap = 5.0f;
@@ -260,19 +325,7 @@ std::vector<Problem> small_feature_problems() {
   all.softcap = 20.0f;
   all.sinks = all.unnormalized = all.batch_invariant = true;
   Problem few_queries{.q_len = 3, .kv_len = 700, .heads = 4, .kv_heads = 1, .causal = true};
-
-  std::vector<Problem> problems;
-  for (const HeadDims dims : kHeadDims) {
-    for (const DType dtype : {DType::bf16, DType::fp16}) {
-      for (Problem p : {window, packed, unnormalized, all, few_queries}) {
-        p.head_dim = dims.qk;
-        p.value_dim = dims.v;
-        p.dtype = dtype;
-        problems.push_back(p);
-      }
-    }
-  }
-  return problems;
+  return with_head_dims_and_dtypes({window, packed, unnormalized, all, few_queries});
 }
 
 }  // namespace tilewright::test

@@ -25,4 +25,8 @@ std::vector<Problem> small_problems();
 // The like of it with features.
 std::vector<Problem> small_feature_problems();
 
+// NaN and infinities in q, k and sinks: in one go and in parts of the keys, with every mask, and
+// un-normalised. Those without sinks are for every kernel.
+std::vector<Problem> special_problems();
+
 }  // namespace tilewright::test

@@ -45,6 +45,13 @@ TEST(CpuFeatures, SmallProblems) {
   }
 }
 
+TEST(CpuFeatures, NaNsAndInfinities) {
+  const std::vector<Problem> problems = special_problems();
+  for (std::size_t i = 0; i < problems.size(); i += 5) {
+    check_problem(problems[i]);
+  }
+}
+
 TEST(CpuFeatures, ResultsDoNotDependOnTheBatch) {
   Problem p{.q_len = 150, .kv_len = 333, .heads = 2, .head_dim = 32, .causal = true};
   p.batch_invariant = true;

@@ -1,0 +1,66 @@
+// Loops over all cores, as every CPU kernel runs them.
+#pragma once
+
+#include <cfenv>
+#include <cstdint>
+#include <exception>
+
+namespace tilewright::cpu {
+
+// How many threads a loop may have: those of OpenMP, but 1 in a process that was forked, where
+// GNU's OpenMP runtime waits forever for threads that stayed behind in the parent.
+int thread_count();
+
+// The default floating-point environment while it lives: rounding to nearest, and subnormal numbers
+// that are neither flushed to zero nor read as zero. The caller's comes back with its end.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&callers_); }
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+  std::fenv_t callers_{};
+};
+
+// Calls f(i) for every i of [0, count); a thread takes `chunk` neighbours at a time. Before that
+// every thread calls prepare() once, which may throw std::bad_alloc: then f is never called, and
+// that exception leaves here. f must not throw.
+template <typename Prepare, typename F>
+void parallel_for(std::int64_t count, std::int64_t chunk, Prepare prepare, F f) {
+  std::exception_ptr error;
+#pragma omp parallel num_threads(thread_count())
+  {
+    const DefaultFloatingPoint environment;
+    try {
+      prepare();
+    } catch (...) {
+#pragma omp critical
+      error = std::current_exception();
+    }
+#pragma omp barrier
+    if (!error) {
+#pragma omp for schedule(dynamic, chunk)
+      for (std::int64_t i = 0; i < count; ++i) {
+        f(i);
+      }
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+// The same for rows or tiles that take little time each and need no preparation.
+template <typename F>
+void parallel_for_rows(std::int64_t count, F f) {
+  constexpr std::int64_t kRowsOfATurn = 16;
+  parallel_for(
+      count, kRowsOfATurn, [] {}, f);
+}
+
+}  // namespace tilewright::cpu
