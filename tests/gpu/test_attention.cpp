@@ -61,6 +61,8 @@ TEST_P(AttentionGpu, FeatureProblems) {
   EXPECT_GE(count, GetParam() == "flash" ? kAllButAFew : !kernel().features.empty());
 }
 
+TEST_P(AttentionGpu, NaNsAndInfinities) { EXPECT_GT(check_all(special_problems()), 0); }
+
 TEST_P(AttentionGpu, LseIsOptional) {
   for (const int head_dim : {64, 96, 128, 192, 256}) {
     const Problem problem{.q_len = 70, .kv_len = 90, .head_dim = head_dim};

@@ -141,7 +141,7 @@ struct RowGroup {
     if (q_row >= p.q_len) {
       return;
     }
-    const float inverse_l = l > 0.0f ? 1.0f / l : 0.0f;
+    const float inverse_l = l == 0.0f ? 0.0f : 1.0f / l;
     auto* const out = row_pointer<__nv_bfloat16>(p.o, p.o_stride, walk.batch, q_row, walk.head);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {

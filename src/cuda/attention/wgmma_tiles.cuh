@@ -214,7 +214,7 @@ __device__ void normalize(const AttentionParams& p, const TileWalk& walk, int ro
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const float l = row_sum<TiledMma>(state.l[i]);
-    inverse_l[i] = l > 0.0f ? 1.0f / l : 0.0f;
+    inverse_l[i] = l == 0.0f ? 0.0f : 1.0f / l;
     const int row = row0 + cute::get<0>(cO(i, 0));
     if (p.lse != nullptr && cute::get<1>(cO(i, 0)) == 0 && row < p.q_len) {
       *row_pointer<float>(p.lse, p.lse_stride, walk.batch, row, walk.head) =

@@ -26,9 +26,10 @@ __device__ __forceinline__ float scale_to_log2(float scale) {
   return fmaxf(scale, FLT_MIN) * kLog2e;
 }
 
-// LSE = m + ln(l) of a row whose maximum raw score is `max_score`; -infinity where it saw no key.
+// LSE = m + ln(l) of a row whose maximum raw score is `max_score`; -infinity where it saw no key,
+// and NaN where a score is.
 __device__ __forceinline__ float log_sum_exp(float max_score, float sum, float scale) {
-  return sum > 0.0f ? fmaf(max_score, scale, logf(sum)) : kMinusInf;
+  return sum == 0.0f ? kMinusInf : fmaf(max_score, scale, logf(sum));
 }
 
 // Eight neighbouring BF16 values, 16 bytes, as floats.

@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   }
 
   const bool is_normalized = p.row_max == nullptr;
-  const float factor = !is_normalized    ? result.rescale
-                       : result.l > 0.0f ? result.rescale / result.l
-                                         : 0.0f;
+  const float factor = !is_normalized     ? result.rescale
+                       : result.l == 0.0f ? 0.0f
+                                          : result.rescale / result.l;
   for (int column = 2 * lane; column < p.value_dim; column += 64) {
     float2 o{};
     for (int part = 0; part < splits; ++part) {

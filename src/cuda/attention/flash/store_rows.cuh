@@ -38,14 +38,15 @@ __device__ inline RowResult under_maximum(const RowResult& row, float m) {
   return {.m = m, .l = row.l * rescale, .rescale = row.rescale * rescale};
 }
 
-// A row's statistics with its sink: one more score, whose value is 0.
+// A row's statistics with its sink: one more score, whose value is 0. An infinite one has all the
+// weight, a NaN makes all that it meets NaN.
 __device__ inline RowResult with_sink(const RowResult& row, float sink) {
-  const float m_new = fmaxf(row.m, sink);
+  const float m_seen = row.l == 0.0f ? kMinusInf : row.m;
+  const float m_new = m_seen > sink ? m_seen : sink;
   const float reference = m_new == kMinusInf ? 0.0f : m_new;
-  const float rescale = exp2_approx((row.m - reference) * kLog2e);
-  return {.m = m_new,
-          .l = fmaf(row.l, rescale, exp2_approx((sink - reference) * kLog2e)),
-          .rescale = row.rescale * rescale};
+  const float rescale = exp2_approx((m_seen - reference) * kLog2e);
+  const float weight = sink == -kMinusInf ? 1.0f : exp2_approx((sink - reference) * kLog2e);
+  return {.m = m_new, .l = fmaf(row.l, rescale, weight), .rescale = row.rescale * rescale};
 }
 
 __device__ inline RowResult row_result(const AttentionParams& p, int head, float m, float l) {
@@ -57,15 +58,17 @@ __device__ inline bool wants_statistics(const AttentionParams& p) {
   return p.lse != nullptr || p.row_max != nullptr;
 }
 
-// LSE, m and l of a row, those that are asked for.
+// LSE, m and l of a row, those that are asked for. A maximum passes over NaN, but a sum does not: l
+// says whether there is one.
 __device__ inline void store_statistics(const AttentionParams& p, int batch, int row, int head,
                                         const RowResult& result) {
   if (p.lse != nullptr) {
     *row_pointer<float>(p.lse, p.lse_stride, batch, row, head) =
-        result.l > 0.0f ? result.m + logf(result.l) : kMinusInf;
+        result.l == 0.0f ? kMinusInf : result.m + logf(result.l);
   }
   if (p.row_max != nullptr) {
-    *row_pointer<float>(p.row_max, p.row_max_stride, batch, row, head) = result.m;
+    *row_pointer<float>(p.row_max, p.row_max_stride, batch, row, head) =
+        isnan(result.l) ? result.l : result.m;
     *row_pointer<float>(p.row_sum, p.row_sum_stride, batch, row, head) = result.l;
   }
 }
@@ -108,7 +111,7 @@ __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int
   for (int i = 0; i < kRows; ++i) {
     const float divisor = p.row_max == nullptr ? result[i].l : 1.0f;
     const float quotient = __fdividef(result[i].rescale, divisor);
-    factor[i] = divisor > 0.0f ? quotient : 0.0f;
+    factor[i] = divisor == 0.0f ? 0.0f : quotient;
   }
   if (wants_statistics(p) && threadIdx.x % 4 == 0) {
 #pragma unroll

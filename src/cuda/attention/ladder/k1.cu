@@ -72,13 +72,14 @@ __global__ void __launch_bounds__(kSoftmaxRows) softmax(const __grid_constant__ 
   for (int j = 0; j < seen; ++j) {
     max = fmaxf(max, s[j]);
   }
+  const float reference = max == kMinusInf ? 0.0f : max;
   float sum = 0.0f;
   for (int j = 0; j < seen; ++j) {
-    sum += exp2_approx((s[j] - max) * kLog2e);
+    sum += exp2_approx((s[j] - reference) * kLog2e);
   }
-  const float inverse_sum = sum > 0.0f ? 1.0f / sum : 0.0f;
+  const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;
   for (int j = 0; j < seen; ++j) {
-    s[j] = exp2_approx((s[j] - max) * kLog2e) * inverse_sum;
+    s[j] = exp2_approx((s[j] - reference) * kLog2e) * inverse_sum;
   }
   if (p.lse != nullptr) {
     *row_pointer<float>(p.lse, p.lse_stride, bh / p.heads, row, bh % p.heads) =
