@@ -24,7 +24,11 @@ namespace tilewright {
 // tensors live on one device. No output may share a byte with another one or with an input.
 //
 // sinks  (H) fp32: a logit for each query head that enters its rows' denominators like the score of
-//        one more key, whose value is 0. The LSE counts it.
+//        one more key, whose value is 0. The LSE counts it. A sink of -infinity has no effect, one
+//        of +infinity gives O = 0 and LSE = +infinity.
+//
+// NaN in q, in a key that the row sees, or in its sink makes o and all the row's statistics NaN. A
+// score of -infinity is that of a key without weight.
 //
 // Packed sequences. With cu_seqlens_q, q is (Tq, H, D) and holds B sequences one after the other:
 // sequence b is the rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]); o is (Tq, H, Dv) and the row
@@ -70,9 +74,11 @@ struct AttentionOptions {
   bool causal = false;
   // Query i sees keys i + Nk - Nq - left ... i + Nk - Nq + right. Where causal too, both hold.
   Window window{};
-  // Multiplies Q K^T; finite and at least 0. 1 / sqrt(D) when absent.
+  // Multiplies Q K^T; from 0 to 1e38. 1 / sqrt(D) when absent. A row with a score that is +infinity
+  // in FP32, in units of log2, is NaN.
   std::optional<float> scale = std::nullopt;
-  // Scaled scores s become softcap * tanh(s / softcap); finite and at least 0, where 0 leaves them.
+  // Scaled scores s become softcap * tanh(s / softcap); 0 leaves them. Else from scale / 1e38 to
+  // 1e38.
   float softcap = 0.0f;
   // A row's result depends on nothing but that row's own sequence: not on the batch it is computed
   // in, nor on its place there. Otherwise a batch too small to fill the GPU may be split over keys.

@@ -49,7 +49,8 @@ namespace tilewright {
 //   cpu           any CPU  a bf16, fp16 or NVFP4   b codes, packed  any N, K a multiple of 16
 //
 // nvfp4 packs a weight that is given as codes into the workspace, in each call: one that is used
-// again is better packed once. On a GPU L x M x N x K is less than 2^47.
+// again is better packed once. On a GPU L x M x N x K, with M, N and K up to multiples of 8, 64 and
+// 128, is less than 2^47.
 struct GemmNvfp4Tensors {
   ConstTensorView a;
   ConstTensorView b;

@@ -22,7 +22,8 @@ namespace tilewright {
 //                 MXFP4: blocks of 32, e8m0. In one of two layouts, below.
 //   global_scale  (1) fp32, of the whole matrix, in one of two senses, below. NVFP4 only.
 //
-// Codes and linear scales are contiguous along K; their rows may lie any distance apart.
+// Codes and linear scales are contiguous along K; their rows may lie any distance apart. An output
+// of a call below may share no byte with an input or another output.
 
 // Where the scale of row r and block j lies; J = K / block.
 enum class ScaleLayout : std::uint8_t {

@@ -38,9 +38,9 @@ struct PrepackNvfp4WeightTensors {
 //
 // CPU and GPU write the same bytes. On CUDA tensors the work is queued on `stream` and the call
 // returns at once; it needs no workspace, neither allocates nor synchronises, and can be captured
-// in a CUDA graph. `packed` must be aligned to 16 bytes there, a batch stride included. Throws
-// tilewright::Error, with nothing written, when an argument is wrong or the device is not
-// supported.
+// in a CUDA graph. `packed` must be aligned to 16 bytes there, a batch stride included; it may
+// share no byte with codes or scales. Throws tilewright::Error, with nothing written, when an
+// argument is wrong or the device is not supported.
 void prepack_nvfp4_weight(const PrepackNvfp4WeightTensors& tensors,
                           ScaleLayout scale_layout = ScaleLayout::linear, Stream stream = nullptr);
 

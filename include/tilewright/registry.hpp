@@ -67,7 +67,7 @@ struct KernelInfo {
   std::string_view doc;  // its worklog page, relative to the repository
 
   // Of attention.
-  std::span<const HeadDims> head_dims = {};  // empty: any
+  std::span<const HeadDims> head_dims = {};  // empty: any up to 16384
   std::span<const Feature> features = {};
 
   // Of a GEMM.
@@ -95,7 +95,8 @@ const KernelInfo* find_kernel(std::string_view operation, std::string_view name)
 
 // The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
 // are checked against alignment_bytes when the tensors are given. Of packed sequences `batch` is
-// the number; q_len and kv_len are then the tokens of all of them together.
+// the number; q_len and kv_len are then the tokens of all of them together. Sizes are at least 1
+// and less than 2^30, as those of tensors are.
 struct AttentionProblem {
   DType dtype = DType::bf16;
   std::int64_t batch = 1;
@@ -169,7 +170,8 @@ const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo
 // The one of nvfp4_rows() in which "nvfp4" runs `problem` on `device`.
 const KernelInfo& nvfp4_row_of(const GemmProblem& problem, const DeviceInfo& device);
 
-// Bytes of workspace that `kernel` needs for `problem` on `device`.
+// Bytes of workspace that `kernel` needs for `problem` on `device`. Throws where the kernel cannot
+// run the problem on such a device; how much memory that has is not looked at.
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
                             const DeviceInfo& device);
 std::size_t workspace_bytes(const KernelInfo& kernel, const GemmProblem& problem,

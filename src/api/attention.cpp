@@ -118,6 +118,7 @@ AttentionParams make_params(const AttentionTensors& t, const AttentionOptions& o
                             Workspace workspace) {
   AttentionParams params;
   params.workspace = workspace.data;
+  params.multiprocessors = device_info(t.q.device).multiprocessors;
   params.dtype = t.q.dtype;
   params.batch = static_cast<int>(batch_size(t));
   params.q_len = static_cast<int>(seqlen_of(t.q));

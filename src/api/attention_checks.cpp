@@ -152,43 +152,25 @@ void check_sinks(const AttentionTensors& t) {
   }
 }
 
-template <typename F>
-void for_each_input(const AttentionTensors& t, const F& f) {
-  f("q", t.q);
-  f("k", t.k);
-  f("v", t.v);
-  for (const auto& [name, input] : {std::pair("sinks", &t.sinks),
-                                    {"cu_seqlens_q", &t.cu_seqlens_q},
-                                    {"cu_seqlens_k", &t.cu_seqlens_k},
-                                    {"seqused_k", &t.seqused_k}}) {
-    if (*input) {
-      f(name, **input);
-    }
-  }
-}
-
-template <typename F>
-void for_each_output(const AttentionTensors& t, const F& f) {
-  f("o", t.o);
-  for (const auto& [name, output] :
-       {std::pair("lse", &t.lse), {"row_max", &t.row_max}, {"row_sum", &t.row_sum}}) {
-    if (*output) {
-      f(name, **output);
-    }
-  }
-}
-
 void check_outputs_are_apart(const AttentionTensors& t) {
-  for_each_output(t, [&](std::string_view argument, const ConstTensorView& output) {
-    const auto check = [&](std::string_view name, const ConstTensorView& other) {
-      if (name != argument && shares_bytes(output, other)) {
-        fail(std::string(argument), "shares memory with " + std::string(name) +
-                                        ", must not overlap an input or another output");
-      }
-    };
-    for_each_input(t, check);
-    for_each_output(t, check);
-  });
+  const auto check = [&](const char* argument, const std::optional<TensorView>& output,
+                         std::initializer_list<OtherTensor> outputs_behind) {
+    if (output) {
+      check_is_apart(argument, *output,
+                     {{"q", t.q},
+                      {"k", t.k},
+                      {"v", t.v},
+                      {"sinks", t.sinks},
+                      {"cu_seqlens_q", t.cu_seqlens_q},
+                      {"cu_seqlens_k", t.cu_seqlens_k},
+                      {"seqused_k", t.seqused_k}});
+      check_is_apart(argument, *output, outputs_behind);
+    }
+  };
+  check("o", t.o, {{"lse", t.lse}, {"row_max", t.row_max}, {"row_sum", t.row_sum}});
+  check("lse", t.lse, {{"row_max", t.row_max}, {"row_sum", t.row_sum}});
+  check("row_max", t.row_max, {{"row_sum", t.row_sum}});
+  check("row_sum", t.row_sum, {});
 }
 
 void check_at_least_0(const char* argument, const char* what, double value) {
@@ -198,9 +180,26 @@ void check_at_least_0(const char* argument, const char* what, double value) {
   }
 }
 
-void check_options(const AttentionOptions& options) {
+// Kernels multiply scores by scale * log2(e), or by 2 log2(e) scale / softcap, and that by softcap.
+void check_factors(const AttentionOptions& options, double scale) {
+  constexpr double kMost = 1e38;
+  if (scale > kMost) {
+    fail("scale", "is " + std::to_string(scale) + ", must be at most 1e38");
+  }
+  if (options.softcap > kMost) {
+    fail("softcap", "is " + std::to_string(options.softcap) + ", must be at most 1e38");
+  }
+  if (options.softcap > 0 && scale / options.softcap > kMost) {
+    fail("softcap", "is scale / " + std::to_string(scale / options.softcap) +
+                        ", must be at least scale / 1e38");
+  }
+}
+
+void check_options(const AttentionTensors& t, const AttentionOptions& options) {
   check_at_least_0("scale", "", options.scale.value_or(0.0f));
   check_at_least_0("softcap", "", options.softcap);
+  check_factors(options,
+                options.scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim_of(t.q)))));
   check_at_least_0("window", "left ", static_cast<double>(options.window.left.value_or(0)));
   check_at_least_0("window", "right ", static_cast<double>(options.window.right.value_or(0)));
 }
@@ -261,7 +260,7 @@ void check_arguments(const AttentionTensors& tensors, const AttentionOptions& op
   check_statistics(tensors);
   check_sinks(tensors);
   check_outputs_are_apart(tensors);
-  check_options(options);
+  check_options(tensors, options);
 }
 
 void check_alignment(const AttentionTensors& t, const KernelInfo& kernel) {

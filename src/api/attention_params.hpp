@@ -64,6 +64,7 @@ struct AttentionParams {
   OuterStrides row_sum_stride;
 
   bool batch_invariant = false;
+  int multiprocessors = 0;  // of the GPU that the plan and the workspace are for
 };
 
 }  // namespace tilewright

@@ -120,14 +120,6 @@ void check_result(const char* argument, const ConstTensorView& matrix, const Gem
   check_same(argument, "columns", columns_of(matrix), "b's rows,", n_of(t));
 }
 
-// `why` ends the message.
-void check_is_apart(const TensorView& c, const char* argument,
-                    const std::optional<ConstTensorView>& input, const char* why = "") {
-  if (input && shares_bytes(c, *input)) {
-    fail("c", std::string("shares memory with ") + argument + ", must not overlap an input" + why);
-  }
-}
-
 // The same elements at the same addresses, of matrices of one shape and dtype.
 bool is_same(const ConstTensorView& x, const ConstTensorView& y) {
   const MatrixStrides of_x = matrix_strides(x);
@@ -136,15 +128,16 @@ bool is_same(const ConstTensorView& x, const ConstTensorView& y) {
 }
 
 void check_inputs_are_apart(const GemmNvfp4Tensors& t) {
-  check_is_apart(t.c, "a", t.a);
-  check_is_apart(t.c, "b", t.b);
-  check_is_apart(t.c, "sfa", t.sfa);
-  check_is_apart(t.c, "sfb", t.sfb);
-  check_is_apart(t.c, "global_scale_a", t.global_scale_a);
-  check_is_apart(t.c, "global_scale_b", t.global_scale_b);
-  check_is_apart(t.c, "bias", t.bias);
+  check_is_apart("c", t.c,
+                 {{"a", t.a},
+                  {"b", t.b},
+                  {"sfa", t.sfa},
+                  {"sfb", t.sfb},
+                  {"global_scale_a", t.global_scale_a},
+                  {"global_scale_b", t.global_scale_b},
+                  {"bias", t.bias}});
   if (t.residual && !is_same(t.c, *t.residual)) {
-    check_is_apart(t.c, "residual", t.residual, ", but for a residual that is the result");
+    check_is_apart("c", t.c, {{"residual", t.residual}}, ", but for a residual that is the result");
   }
 }
 
@@ -211,8 +204,7 @@ void check_arguments(const GemmBf16Tensors& t) {
   check_same("c", "rows", t.c.shape[0], "a's", t.a.shape[0]);
   check_same("c", "columns", t.c.shape[1], "b's rows,", t.b.shape[0]);
   check_no_overlap("c", t.c);
-  check_is_apart(t.c, "a", t.a);
-  check_is_apart(t.c, "b", t.b);
+  check_is_apart("c", t.c, {{"a", t.a}, {"b", t.b}});
 }
 
 void check_alignment(const GemmBf16Tensors& t, const KernelInfo& kernel) {

@@ -53,6 +53,7 @@ struct GemmNvfp4Params {
   MatrixStrides residual_stride = {};
 
   bool batch_invariant = false;
+  int multiprocessors = 0;  // of the GPU that the plan and the workspace are for
   void* workspace = nullptr;
 };
 

@@ -6,16 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "registry/reasons.hpp"
 #include "tensor_checks.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
-
-inline void throw_if(const std::optional<Reason>& reason) {
-  if (reason) {
-    throw Error(reason->code, reason->argument, reason->message);
-  }
-}
 
 // Throws where the operation has none of that name; `more` ends the list of those it has.
 inline const KernelInfo& named_kernel(std::string_view operation, std::string_view kernel_name,

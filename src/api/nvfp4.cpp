@@ -7,6 +7,7 @@
 #include "matrix_views.hpp"
 #include "nvfp4_checks.hpp"
 #include "nvfp4_params.hpp"
+#include "overlap.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
@@ -104,12 +105,14 @@ void dequantize_nvfp4(const DequantizeNvfp4Tensors& tensors, const DequantizeNvf
 
 void swizzle_scales(const ConstTensorView& linear, const TensorView& swizzled, Stream stream) {
   check_conversion(linear, swizzled);
+  check_is_apart("swizzled", swizzled, {{"linear", linear}});
   convert(linear, ScaleLayout::linear, swizzled, ScaleLayout::swizzled, linear, stream);
 }
 
 void unswizzle_scales(const ConstTensorView& swizzled, const TensorView& linear, Stream stream) {
   check_conversion(linear, swizzled);
   check_no_overlap("linear", linear);
+  check_is_apart("linear", linear, {{"swizzled", swizzled}});
   convert(swizzled, ScaleLayout::swizzled, linear, ScaleLayout::linear, linear, stream);
 }
 

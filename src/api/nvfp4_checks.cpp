@@ -6,6 +6,7 @@
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/cuda_backend.hpp"
 #include "matrix_checks.hpp"
+#include "overlap.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
@@ -60,6 +61,17 @@ void check_either_global_scale(const QuantizeNvfp4Tensors& t) {
   }
 }
 
+void check_outputs_are_apart(const QuantizeNvfp4Tensors& t) {
+  const OtherTensor x{"x", t.x};
+  const OtherTensor given{"global_scale", t.global_scale};
+  const OtherTensor computed{"computed_global_scale", t.computed_global_scale};
+  check_is_apart("codes", t.codes, {x, given, {"scales", t.scales}, computed});
+  check_is_apart("scales", t.scales, {x, given, computed});
+  if (t.computed_global_scale) {
+    check_is_apart("computed_global_scale", *t.computed_global_scale, {x});
+  }
+}
+
 }  // namespace
 
 int alignment_of(Device device, int gpu_bytes) {
@@ -96,6 +108,7 @@ void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& 
   check_dtype("scales", t.scales, DType::e4m3);
   check_no_overlap("scales", t.scales);
   check_either_global_scale(t);
+  check_outputs_are_apart(t);
 
   check_device_is_supported("x", t.x.device);
   check_rows_are_aligned("x", t.x, alignment_of(t.x.device, kX_alignment_bytes));
@@ -127,6 +140,8 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
     }
     check_global_scale("global_scale", *t.global_scale, t.codes.device, "codes");
   }
+  check_is_apart("out", t.out,
+                 {{"codes", t.codes}, {"scales", t.scales}, {"global_scale", t.global_scale}});
 
   check_device_is_supported("codes", t.codes.device);
   check_rows_are_aligned("codes", t.codes, alignment_of(t.codes.device, kCodes_alignment_bytes));

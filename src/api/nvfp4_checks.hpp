@@ -16,7 +16,7 @@ int alignment_of(Device device, int gpu_bytes);
 // Is there such a device, and are the kernels built for it?
 void check_device_is_supported(const char* argument, Device device);
 
-// Of swizzle_scales() and unswizzle_scales(); that an output does not overlap itself aside.
+// Of swizzle_scales() and unswizzle_scales(); what must hold of an output aside.
 void check_conversion(const ConstTensorView& linear, const ConstTensorView& swizzled);
 
 }  // namespace tilewright

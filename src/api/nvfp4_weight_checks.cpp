@@ -7,6 +7,7 @@
 #include "matrix_checks.hpp"
 #include "matrix_views.hpp"
 #include "nvfp4_checks.hpp"
+#include "overlap.hpp"
 
 namespace tilewright {
 namespace {
@@ -47,6 +48,7 @@ void check_device_and_alignment(const ConstTensorView& packed) {
 void check_arguments(const PrepackNvfp4WeightTensors& t, ScaleLayout scale_layout) {
   check_weight(t.codes, t.scales, scale_layout, t.packed);
   check_no_overlap("packed", t.packed);
+  check_is_apart("packed", t.packed, {{"codes", t.codes}, {"scales", t.scales}});
   check_device_and_alignment(t.packed);
 }
 
@@ -54,6 +56,8 @@ void check_arguments(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_layout
   check_weight(t.codes, t.scales, scale_layout, t.packed);
   check_no_overlap("codes", t.codes);
   check_no_overlap("scales", t.scales);
+  check_is_apart("codes", t.codes, {{"packed", t.packed}, {"scales", t.scales}});
+  check_is_apart("scales", t.scales, {{"packed", t.packed}});
   check_device_and_alignment(t.packed);
 }
 

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <span>
 
+#include "tensor_checks.hpp"
+
 namespace tilewright {
 namespace {
 
@@ -23,13 +25,14 @@ struct Distances {
   std::size_t dims = 0;
 };
 
-// Adds a tensor's dimensions to the distances, or, of sign -1, subtracts them.
+// Adds a tensor's dimensions to the distances, or, of sign -1, subtracts them. A dimension that is
+// never stepped over may have any stride.
 void add_dims(Distances& distances, const ConstTensorView& tensor, int sign) {
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
   for (int i = 0; i < tensor.rank; ++i) {
-    const std::int64_t bytes = sign * tensor.stride[i] * element_bytes;
     const std::int64_t count = tensor.shape[i] - 1;
-    if (bytes != 0 && count > 0) {
+    const std::int64_t bytes = count > 0 ? sign * tensor.stride[i] * element_bytes : 0;
+    if (bytes != 0) {
       distances.first += bytes < 0 ? bytes * count : 0;  // from the least of them upwards
       distances.steps[distances.dims++] = {std::abs(bytes), count};
     }
@@ -65,8 +68,12 @@ bool any_between(std::int64_t first, std::span<const Step> steps, std::int64_t l
 // Elements meet where one of a starts less than its size before one of b, or less than that one's
 // size after it.
 bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b) {
-  Distances distances{.first = reinterpret_cast<std::intptr_t>(a.data) -
-                               reinterpret_cast<std::intptr_t>(b.data)};
+  const auto first = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) -
+                                               reinterpret_cast<std::uintptr_t>(b.data));
+  if (first < -2 * kMaxSpan_bytes || first > 2 * kMaxSpan_bytes) {
+    return false;
+  }
+  Distances distances{.first = first};
   add_dims(distances, a, 1);
   add_dims(distances, b, -1);
   const std::span<Step> steps(distances.steps.data(), distances.dims);
@@ -85,6 +92,16 @@ bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b) {
     }
   }
   return any_between(distances.first, steps.first(kept), low, high);
+}
+
+void check_is_apart(const char* argument, const ConstTensorView& output,
+                    std::initializer_list<OtherTensor> others, const std::string& why) {
+  for (const auto& [other_argument, other] : others) {
+    if (other && shares_bytes(output, *other)) {
+      fail(argument, std::string("shares memory with ") + other_argument +
+                         ", must not overlap an input or another output" + why);
+    }
+  }
 }
 
 }  // namespace tilewright

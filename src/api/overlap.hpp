@@ -1,6 +1,10 @@
 // Whether two tensors share memory.
 #pragma once
 
+#include <initializer_list>
+#include <optional>
+#include <string>
+
 #include "tilewright/tensor.hpp"
 
 namespace tilewright {
@@ -9,5 +13,15 @@ namespace tilewright {
 // where tensors interleave: rows of one may lie in the gaps between those of the other. Takes time
 // only where they do so with strides that differ.
 bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b);
+
+// Another argument of a call.
+struct OtherTensor {
+  const char* argument;
+  std::optional<ConstTensorView> tensor;
+};
+
+// Throws where an output shares memory with another argument's tensor. `why` ends the message.
+void check_is_apart(const char* argument, const ConstTensorView& output,
+                    std::initializer_list<OtherTensor> others, const std::string& why = "");
 
 }  // namespace tilewright

@@ -27,6 +27,20 @@ std::string shape_text(const ConstTensorView& tensor) {
   return text + ")";
 }
 
+// Strides of dimensions of size 1 do not matter. In floating point nothing overflows.
+void check_span(const char* argument, const ConstTensorView& tensor) {
+  double span_bytes = 0;
+  for (int i = 0; i < tensor.rank; ++i) {
+    span_bytes += std::abs(static_cast<double>(tensor.stride[i])) *
+                  static_cast<double>(tensor.shape[i] - 1) *
+                  static_cast<double>(size_bytes(tensor.dtype));
+    if (span_bytes > static_cast<double>(kMaxSpan_bytes)) {
+      fail(argument, "has stride " + std::to_string(tensor.stride[i]) + " in dimension " +
+                         std::to_string(i) + ", must not span more than 2^60 bytes");
+    }
+  }
+}
+
 }  // namespace
 
 void fail(const std::string& argument, const std::string& message) {
@@ -46,6 +60,7 @@ void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames 
                          ", every size must be at least 1 and less than 2^30");
     }
   }
+  check_span(argument, tensor);
   if (tensor.data == nullptr) {
     fail(argument, "has a null data pointer, must point to memory");
   }

@@ -18,8 +18,11 @@ using DimNames = std::span<const char* const>;
 
 [[noreturn]] void fail(const std::string& argument, const std::string& message);
 
-// What holds for every tensor alone: the rank, sizes of at least 1, a pointer. `why` ends the
-// message on a wrong rank.
+// From a tensor's first byte to its last, in memory, there are at most so many.
+inline constexpr std::int64_t kMaxSpan_bytes = std::int64_t{1} << 60;
+
+// What holds for every tensor alone: the rank, sizes of at least 1, a span of memory, a pointer.
+// `why` ends the message on a wrong rank.
 void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims,
                   const std::string& why = "");
 

@@ -86,7 +86,11 @@ bool is_built() { return true; }
 
 int device_count() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // it is no error to have no device
+    return 0;
+  }
+  return count;
 }
 
 DeviceInfo device_info(int index) {

@@ -31,20 +31,24 @@ std::optional<Reason> weight_form_reason(const KernelInfo& kernel, const GemmPro
 
 // Every chunk of 128 columns of every tile has a number of 31 bits, down to tiles of 64 x 8.
 std::optional<Reason> size_reason(const KernelInfo& kernel, const GemmProblem& problem) {
-  constexpr double kMaxProducts = 0x1p31 * 64 * 8 * 128;
-  const double products = static_cast<double>(problem.l) * static_cast<double>(problem.m) *
-                          static_cast<double>(problem.n) * static_cast<double>(problem.k);
-  if (kernel.device != DeviceKind::cuda || products < kMaxProducts) {
+  constexpr double kMaxChunks = 0x1p31;
+  const auto parts = [](std::int64_t size, std::int64_t of) {
+    return static_cast<double>((size + of - 1) / of);
+  };
+  const double chunks = static_cast<double>(problem.l) * parts(problem.m, 8) *
+                        parts(problem.n, 64) * parts(problem.k, 128);
+  if (kernel.device != DeviceKind::cuda || chunks < kMaxChunks) {
     return std::nullopt;
   }
-  return takes_reason(kernel, "a", "L x M x N x K of 2^47 or more", "less");
+  return takes_reason(kernel, "a",
+                      "L x M x N x K of 2^47 or more, M, N and K up to multiples of 8, 64 and 128",
+                      "less");
 }
 
-}  // namespace
-
-std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& problem,
-                              const DeviceInfo& device) {
-  if (auto reason = can_run(kernel, device)) {
+// Why the kernel cannot run the problem on any device.
+std::optional<Reason> problem_reason(const KernelInfo& kernel, const GemmProblem& problem) {
+  if (auto reason = size_range_reason(
+          {{"m", problem.m}, {"n", problem.n}, {"k", problem.k}, {"l", problem.l}})) {
     return reason;
   }
   if (auto reason = dtype_reason(kernel, kernel.dtypes, "a", problem.a_dtype)) {
@@ -65,6 +69,16 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& probl
   return multiple_reason(kernel, "K", problem.k, kernel.k_multiple);
 }
 
+}  // namespace
+
+std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& problem,
+                              const DeviceInfo& device) {
+  if (auto reason = can_run(kernel, device)) {
+    return reason;
+  }
+  return problem_reason(kernel, problem);
+}
+
 const KernelInfo& nvfp4_row_of(const GemmProblem& problem, const DeviceInfo& device) {
   const int row = cuda::plan_nvfp4(problem, device.multiprocessors).choice;
   return nvfp4_rows()[static_cast<std::size_t>(row)];
@@ -72,6 +86,7 @@ const KernelInfo& nvfp4_row_of(const GemmProblem& problem, const DeviceInfo& dev
 
 std::size_t workspace_bytes(const KernelInfo& kernel, const GemmProblem& problem,
                             const DeviceInfo& device) {
+  throw_if(problem_reason(kernel, problem));
   const std::optional<int> row = cuda::nvfp4_row_named(kernel.name);
   if (kernel.name != "nvfp4" && !row) {
     return 0;

@@ -25,6 +25,7 @@ constexpr std::array kFlashHeadDims = {HeadDims{64, 64},   HeadDims{96, 96},   H
 constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks,
                                      Feature::packed, Feature::unnormalized};
 constexpr int kHopper = 90;
+constexpr int kMaxHeadDim = 1 << 14;  // of kernels that take any
 
 constexpr KernelInfo ladder_rung(std::string_view name, std::string_view summary,
                                  std::string_view doc,
@@ -184,11 +185,29 @@ constexpr auto kNvfp4Rows = [] {
   return rows;
 }();
 
+std::int64_t value_dim_of(const AttentionProblem& problem) {
+  return problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
+}
+
+std::optional<Reason> size_reason(const AttentionProblem& problem) {
+  return size_range_reason({{"batch", problem.batch},
+                            {"q_len", problem.q_len},
+                            {"kv_len", problem.kv_len},
+                            {"heads", problem.heads},
+                            {"kv_heads", problem.kv_heads},
+                            {"head_dim", problem.head_dim},
+                            {"value_dim", value_dim_of(problem)}});
+}
+
 std::optional<Reason> head_dim_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
-  const std::int64_t value_dim = problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
-  const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim)};
-  if (kernel.head_dims.empty() ||
-      std::ranges::find(kernel.head_dims, dims) != kernel.head_dims.end()) {
+  const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim_of(problem))};
+  if (kernel.head_dims.empty()) {
+    return std::max(dims.qk, dims.v) <= kMaxHeadDim
+               ? std::nullopt
+               : std::optional(takes_reason(kernel, "q", "head_dim " + name(dims),
+                                            "at most " + std::to_string(kMaxHeadDim)));
+  }
+  if (std::ranges::find(kernel.head_dims, dims) != kernel.head_dims.end()) {
     return std::nullopt;
   }
   std::string all;
@@ -237,24 +256,84 @@ std::optional<Reason> cluster_reason(const KernelInfo& kernel, const AttentionPr
                           std::to_string(shape.br()) + " rows");
 }
 
-// Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O.
-std::optional<Reason> launch_reason(const KernelInfo& kernel, const AttentionProblem& problem) {
+// Parts that the keys are cut into.
+std::int64_t parts_of_keys(const KernelInfo& kernel, const AttentionProblem& problem,
+                           const DeviceInfo& device) {
+  const std::optional<int> row = cuda::flash_row_named(kernel.name);
+  return kernel.name == "flash" || row
+             ? cuda::plan_flash(problem, device.multiprocessors, row).splits
+             : 1;
+}
+
+// Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O, and the
+// number of a tile, in parts of the keys too, the 28 bits of a ticket.
+std::optional<Reason> launch_reason(const KernelInfo& kernel, const AttentionProblem& problem,
+                                    const DeviceInfo& device) {
   constexpr double kMaxRows = 1 << 28;
+  if (kernel.device != DeviceKind::cuda) {
+    return std::nullopt;
+  }
   const std::int64_t batch = problem.packed_queries ? 1 : problem.batch;
   const double rows = static_cast<double>(batch) * static_cast<double>(problem.heads) *
                       static_cast<double>(problem.q_len);
-  if (kernel.device != DeviceKind::cuda || rows <= kMaxRows) {
-    return std::nullopt;
+  const auto refused = [&](const std::string& what) {
+    return Reason{ErrorCode::unsupported, "q",
+                  "has " + std::to_string(batch) + " x " + std::to_string(problem.q_len) + " x " +
+                      std::to_string(problem.heads) + " rows (batch, seqlen, heads)" + what};
+  };
+  if (rows > kMaxRows) {
+    return refused(", a launch takes at most 2^28");
   }
-  return Reason{ErrorCode::unsupported, "q",
-                "has " + std::to_string(batch) + " x " + std::to_string(problem.q_len) + " x " +
-                    std::to_string(problem.heads) +
-                    " rows (batch, seqlen, heads), a launch takes at most 2^28"};
+  const std::int64_t parts = parts_of_keys(kernel, problem, device);
+  if (rows * static_cast<double>(parts) > kMaxRows) {
+    return refused(" in " + std::to_string(parts) +
+                   " parts of the keys, a launch takes at most 2^28 of both together");
+  }
+  return std::nullopt;
+}
+
+// Why the kernel cannot run the problem on any device with so many SMs.
+std::optional<Reason> problem_reason(const KernelInfo& kernel, const AttentionProblem& problem,
+                                     const DeviceInfo& device) {
+  if (auto reason = size_reason(problem)) {
+    return reason;
+  }
+  if (auto reason = dtype_reason(kernel, kernel.dtypes, "q", problem.dtype)) {
+    return reason;
+  }
+  if (auto reason = head_dim_reason(kernel, problem)) {
+    return reason;
+  }
+  if (auto reason = feature_reason(kernel, problem)) {
+    return reason;
+  }
+  if (auto reason = cluster_reason(kernel, problem)) {
+    return reason;
+  }
+  return launch_reason(kernel, problem, device);
+}
+
+std::size_t needed_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
+                         const DeviceInfo& device) {
+  const std::optional<int> row = cuda::flash_row_named(kernel.name);
+  if (kernel.name == "flash" || row) {
+    const cuda::FlashPlan plan = cuda::plan_flash(problem, device.multiprocessors, row);
+    return cuda::flash_workspace(problem, plan).bytes;
+  }
+  if (kernel.name != "k1") {
+    return 0;
+  }
+  // S, in FP32: (batch, heads, q_len, kv_len). Saturates where that is no size_t.
+  const double bytes = 4.0 * static_cast<double>(problem.batch) *
+                       static_cast<double>(problem.heads) * static_cast<double>(problem.q_len) *
+                       static_cast<double>(problem.kv_len);
+  constexpr auto kMax = std::numeric_limits<std::size_t>::max();
+  return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
 }
 
 std::optional<Reason> memory_reason(const KernelInfo& kernel, const AttentionProblem& problem,
                                     const DeviceInfo& device) {
-  const std::size_t needed = workspace_bytes(kernel, problem, device);
+  const std::size_t needed = needed_bytes(kernel, problem, device);
   if (needed <= device.memory_bytes) {
     return std::nullopt;
   }
@@ -312,19 +391,7 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
   if (auto reason = can_run(kernel, device)) {
     return reason;
   }
-  if (auto reason = dtype_reason(kernel, kernel.dtypes, "q", problem.dtype)) {
-    return reason;
-  }
-  if (auto reason = head_dim_reason(kernel, problem)) {
-    return reason;
-  }
-  if (auto reason = feature_reason(kernel, problem)) {
-    return reason;
-  }
-  if (auto reason = cluster_reason(kernel, problem)) {
-    return reason;
-  }
-  if (auto reason = launch_reason(kernel, problem)) {
+  if (auto reason = problem_reason(kernel, problem, device)) {
     return reason;
   }
   return memory_reason(kernel, problem, device);
@@ -337,20 +404,8 @@ const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo
 
 std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
                             const DeviceInfo& device) {
-  const std::optional<int> row = cuda::flash_row_named(kernel.name);
-  if (kernel.name == "flash" || row) {
-    const cuda::FlashPlan plan = cuda::plan_flash(problem, device.multiprocessors, row);
-    return cuda::flash_workspace(problem, plan).bytes;
-  }
-  if (kernel.name != "k1") {
-    return 0;
-  }
-  // S, in FP32: (batch, heads, q_len, kv_len). Saturates where that is no size_t.
-  const double bytes = 4.0 * static_cast<double>(problem.batch) *
-                       static_cast<double>(problem.heads) * static_cast<double>(problem.q_len) *
-                       static_cast<double>(problem.kv_len);
-  constexpr auto kMax = std::numeric_limits<std::size_t>::max();
-  return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
+  throw_if(problem_reason(kernel, problem, device));
+  return needed_bytes(kernel, problem, device);
 }
 
 }  // namespace tilewright

@@ -13,6 +13,17 @@ std::string capability_text(int capability) {
 
 }  // namespace
 
+std::optional<Reason> size_range_reason(std::initializer_list<ProblemSize> sizes) {
+  constexpr std::int64_t kEnd = std::int64_t{1} << 30;
+  for (const auto& [name, value] : sizes) {
+    if (value < 1 || value >= kEnd) {
+      return Reason{ErrorCode::invalid_argument, name,
+                    "is " + std::to_string(value) + ", must be at least 1 and less than 2^30"};
+    }
+  }
+  return std::nullopt;
+}
+
 Reason takes_reason(const KernelInfo& kernel, const char* argument, const std::string& what,
                     const std::string& takes) {
   return {ErrorCode::unsupported, argument,

@@ -1,6 +1,8 @@
 // Reasons that the constraints of all operations share.
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,6 +10,21 @@
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
+
+inline void throw_if(const std::optional<Reason>& reason) {
+  if (reason) {
+    throw Error(reason->code, reason->argument, reason->message);
+  }
+}
+
+// A size of a problem, by its member's name.
+struct ProblemSize {
+  const char* name;
+  std::int64_t value;
+};
+
+// Is one of them no size that a tensor may have?
+std::optional<Reason> size_range_reason(std::initializer_list<ProblemSize> sizes);
 
 // "has `what`, kernel ... takes `takes`", of an argument.
 Reason takes_reason(const KernelInfo& kernel, const char* argument, const std::string& what,

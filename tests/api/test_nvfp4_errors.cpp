@@ -218,6 +218,40 @@ INSTANTIATE_TEST_SUITE_P(
     kCaseName);
 
 INSTANTIATE_TEST_SUITE_P(
+    SharedMemory, BadQuantize,
+    testing::Values(BadCall{"codes_in_x",
+                            [](Calls& c) { c.quantize.codes.data = c.x.data() + 16; },
+                            "codes",
+                            {"shares memory with x", "must not overlap an input or another"}},
+                    BadCall{"scales_in_codes",
+                            [](Calls& c) { c.quantize.scales.data = c.codes.data(); },
+                            "codes",
+                            {"shares memory with scales"}},
+                    BadCall{"scales_in_x",
+                            [](Calls& c) { c.quantize.scales.data = c.x.data(); },
+                            "scales",
+                            {"shares memory with x"}},
+                    BadCall{"computed_global_scale_in_scales",
+                            [](Calls& c) {
+                              c.quantize.computed_global_scale->data = c.scales.data() + 8;
+                            },
+                            "scales",
+                            {"shares memory with computed_global_scale"}},
+                    BadCall{"computed_global_scale_in_x",
+                            [](Calls& c) { c.quantize.computed_global_scale->data = c.x.data(); },
+                            "computed_global_scale",
+                            {"shares memory with x"}},
+                    BadCall{"codes_hold_the_global_scale",
+                            [](Calls& c) {
+                              c.quantize.computed_global_scale.reset();
+                              c.quantize.global_scale = c.global_scale.view();
+                              c.quantize.global_scale->data = c.codes.data();
+                            },
+                            "codes",
+                            {"shares memory with global_scale"}}),
+    kCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
     GlobalScale, BadQuantize,
     testing::Values(BadCall{"no_global_scale",
                             [](Calls& c) { c.quantize.computed_global_scale.reset(); },
@@ -286,6 +320,21 @@ INSTANTIATE_TEST_SUITE_P(
                             [](Calls& c) { c.dequantize.out.stride[0] = 32; },
                             "out",
                             {"must not overlap"}},
+                    BadCall{"out_in_codes",
+                            [](Calls& c) { c.dequantize.codes.data = c.out.data() + 100; },
+                            "out",
+                            {"shares memory with codes"}},
+                    BadCall{"out_in_scales",
+                            [](Calls& c) { c.dequantize.scales.data = c.out.data(); },
+                            "out",
+                            {"shares memory with scales"}},
+                    BadCall{"out_in_global_scale",
+                            [](Calls& c) {
+                              c.dequantize.global_scale = c.global_scale.view();
+                              c.dequantize.global_scale->data = c.out.data();
+                            },
+                            "out",
+                            {"shares memory with global_scale"}},
                     BadCall{"out_misaligned",
                             [](Calls& c) { misplace(c.dequantize.out, 1); },
                             "out",
@@ -309,6 +358,17 @@ TEST_P(BadConversion, IsRefused) {
   const BadCall bad{GetParam().description, {}, GetParam().argument, GetParam().parts};
   expect_throws(bad, c, [&] { swizzle_scales(linear, swizzled); });
   expect_throws(bad, c, [&] { unswizzle_scales(swizzled, linear); });
+}
+
+TEST(BadConversionOutput, ThatOverlapsTheInputIsRefused) {
+  Calls c;
+  const TensorView swizzled = c.swizzled.view();
+  TensorView linear = c.scales.view();
+  linear.data = c.swizzled.data() + 100;
+  expect_throws({"", {}, "swizzled", {"shares memory with linear"}}, c,
+                [&] { swizzle_scales(linear, swizzled); });
+  expect_throws({"", {}, "linear", {"shares memory with swizzled"}}, c,
+                [&] { unswizzle_scales(swizzled, linear); });
 }
 
 INSTANTIATE_TEST_SUITE_P(

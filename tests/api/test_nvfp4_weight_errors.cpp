@@ -257,6 +257,29 @@ TEST(BadWeightOutput, ThatOverlapsIsRefused) {
                         {"stride of 5", "must not overlap"}});
 }
 
+TEST(BadWeightOutput, ThatOverlapsAnotherTensorIsRefused) {
+  expect_prepack_throws({"packed_in_codes",
+                         [](Calls& c) { c.codes_view.data = c.packed.data() + 16; },
+                         "packed",
+                         {"shares memory with codes"}});
+  expect_prepack_throws({"packed_in_scales",
+                         [](Calls& c) { c.scales_view.data = c.packed.data(); },
+                         "packed",
+                         {"shares memory with scales"}});
+  expect_unpack_throws({"codes_in_packed",
+                        [](Calls& c) { c.codes_view.data = c.packed.data(); },
+                        "codes",
+                        {"shares memory with packed"}});
+  expect_unpack_throws({"scales_in_codes",
+                        [](Calls& c) { c.scales_view.data = c.codes.data(); },
+                        "codes",
+                        {"shares memory with scales"}});
+  expect_unpack_throws({"scales_in_packed",
+                        [](Calls& c) { c.scales_view.data = c.packed.data() + 32; },
+                        "scales",
+                        {"shares memory with packed"}});
+}
+
 // An input may be the same weight many times.
 TEST(WeightCalls, TakeBroadcastInputs) {
   Calls c;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <limits>
+#include <functional>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "cuda/cuda_backend.hpp"
 #include "tilewright/registry.hpp"
@@ -19,6 +21,7 @@ DeviceInfo gpu(const char* name, int compute_capability, double gigabytes) {
   info.device = {DeviceKind::cuda, 0};
   info.name = name;
   info.compute_capability = compute_capability;
+  info.multiprocessors = 132;
   info.memory_bytes = static_cast<std::size_t>(gigabytes * 1e9);
   return info;
 }
@@ -347,12 +350,14 @@ TEST(CanRunGemm, GpuKernelsNameTheSizesThatTheyDoNotTake) {
   constexpr std::int64_t kRows = 1 << 15;
   const GemmProblem too_large{.m = kRows, .n = kRows, .k = kRows, .l = 4};
   expect_refused("nvfp4_simple", too_large, "a",
-                 "has L x M x N x K of 2^47 or more, kernel nvfp4_simple takes less");
+                 "has L x M x N x K of 2^47 or more, M, N and K up to multiples of 8, 64 and 128, "
+                 "kernel nvfp4_simple takes less");
   GemmProblem packed = too_large;
   packed.b_is_packed = true;
   expect_refused("nvfp4", packed, "a",
-                 "has L x M x N x K of 2^47 or more, kernel nvfp4 takes less");
-  packed.m = kRows - 1;
+                 "has L x M x N x K of 2^47 or more, M, N and K up to multiples of 8, 64 and 128, "
+                 "kernel nvfp4 takes less");
+  packed.m = kRows - 8;
   EXPECT_FALSE(can_run(*find_kernel("gemm_nvfp4", "nvfp4"), packed, kH200));
 }
 
@@ -370,10 +375,75 @@ TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
   }
 }
 
-TEST(WorkspaceBytes, Saturates) {
-  constexpr std::int64_t kHuge = std::int64_t{1} << 30;
-  EXPECT_EQ(workspace_bytes(kernel("k1"), {.batch = kHuge, .q_len = kHuge, .kv_len = kHuge}, kH200),
-            std::numeric_limits<std::size_t>::max());
+TEST(WorkspaceBytes, OfTheLargestProblems) {
+  constexpr std::int64_t kLargest = (std::int64_t{1} << 30) - 1;
+  constexpr std::int64_t kMostRows = 1 << 28;
+  EXPECT_EQ(workspace_bytes(kernel("k1"), {.q_len = kMostRows, .kv_len = kLargest}, kH200),
+            4u * kMostRows * kLargest);
+  EXPECT_EQ(workspace_bytes(*find_kernel("gemm_nvfp4", "nvfp4"),
+                            {.m = kLargest, .n = 16, .k = 16, .b_is_packed = true}, kH200),
+            0u);
+}
+
+void expect_refused(const std::function<void()>& call, ErrorCode code, const char* argument,
+                    const char* message) {
+  try {
+    call();
+    ADD_FAILURE() << "no exception: " << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    EXPECT_EQ(error.argument(), argument);
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+TEST(WorkspaceBytes, IsRefusedForSizesThatNoTensorHas) {
+  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4");
+  for (const std::int64_t size : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1} << 30}) {
+    const std::string message = "is " + std::to_string(size) + ", must be at least 1";
+    for (const auto& [argument, problem] : {std::pair{"m", GemmProblem{.m = size}},
+                                            {"n", GemmProblem{.n = size}},
+                                            {"k", GemmProblem{.k = size}},
+                                            {"l", GemmProblem{.l = size}}}) {
+      expect_refused([&] { std::ignore = workspace_bytes(gemm, problem, kH200); },
+                     ErrorCode::invalid_argument, argument, message.c_str());
+    }
+    for (const auto& [argument, problem] : {std::pair{"batch", AttentionProblem{.batch = size}},
+                                            {"q_len", AttentionProblem{.q_len = size}},
+                                            {"kv_len", AttentionProblem{.kv_len = size}},
+                                            {"heads", AttentionProblem{.heads = size}},
+                                            {"kv_heads", AttentionProblem{.kv_heads = size}},
+                                            {"head_dim", AttentionProblem{.head_dim = size}}}) {
+      expect_refused([&] { std::ignore = workspace_bytes(kernel("flash"), problem, kH200); },
+                     ErrorCode::invalid_argument, argument, message.c_str());
+    }
+  }
+}
+
+// Their tickets would not fit.
+TEST(WorkspaceBytes, IsRefusedForTooManyPartsOfTiles) {
+  const AttentionProblem problem{.batch = (1 << 23) + 8,
+                                 .kv_len = 32768,
+                                 .head_dim = 64,
+                                 .causal = true,
+                                 .batch_invariant = true};
+  expect_refused([&] { std::ignore = workspace_bytes(kernel("flash"), problem, kH200); },
+                 ErrorCode::unsupported, "q", "in 32 parts of the keys");
+  AttentionProblem fewer = problem;
+  fewer.batch = 1 << 22;
+  EXPECT_GT(workspace_bytes(kernel("flash"), fewer, kH200), std::size_t{1} << 30);
+}
+
+TEST(CanRun, TheCpuKernelRefusesHeadDimsBeyondItsScratch) {
+  const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
+  EXPECT_FALSE(can_run(kernel("cpu"), {.head_dim = 16384}, cpu));
+  for (const AttentionProblem& problem :
+       {AttentionProblem{.head_dim = 16385}, {.head_dim = 64, .value_dim = 1 << 25}}) {
+    const auto reason = can_run(kernel("cpu"), problem, cpu);
+    ASSERT_TRUE(reason);
+    EXPECT_EQ(reason->argument, "q");
+    EXPECT_THAT(reason->message, HasSubstr("kernel cpu takes at most 16384"));
+  }
 }
 
 TEST(DeviceInfo, OfTheCpuIsFilledIn) {

@@ -26,27 +26,20 @@ void allow_smem(std::size_t smem_bytes) {
   }
 }
 
-// Queues one kernel launch; its arguments are the kernel's parameters.
-template <auto kKernel, typename... Args>
-void launch(dim3 grid, int threads, std::size_t smem_bytes, Stream stream, const Args&... args) {
-  constexpr std::size_t kDefaultLimit_bytes = 48 * 1024;
-  if (smem_bytes > kDefaultLimit_bytes) {
-    allow_smem<kKernel>(smem_bytes);
-  }
-  kKernel<<<grid, threads, smem_bytes, stream>>>(args...);
-  check(cudaGetLastError(), "kernel launch");
-}
-
 struct LaunchOptions {
   int cluster = 1;               // blocks
   bool may_start_early = false;  // beside the launch before; the kernel waits for that by itself
 };
 
-// The same with options.
+// Queues one kernel launch; its arguments are the kernel's parameters. Asks for the launch's own
+// status: the thread's last error may be that of somebody else's call.
 template <auto kKernel, typename... Args>
 void launch_with(const LaunchOptions& options, dim3 grid, int threads, std::size_t smem_bytes,
                  Stream stream, const Args&... args) {
-  allow_smem<kKernel>(smem_bytes);
+  constexpr std::size_t kDefaultLimit_bytes = 48 * 1024;
+  if (smem_bytes > kDefaultLimit_bytes) {
+    allow_smem<kKernel>(smem_bytes);
+  }
   std::array<cudaLaunchAttribute, 2> attributes{};
   unsigned count = 0;
   if (options.cluster > 1) {
@@ -67,6 +60,12 @@ void launch_with(const LaunchOptions& options, dim3 grid, int threads, std::size
   config.attrs = attributes.data();
   config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
+}
+
+// The same without options.
+template <auto kKernel, typename... Args>
+void launch(dim3 grid, int threads, std::size_t smem_bytes, Stream stream, const Args&... args) {
+  launch_with<kKernel>({}, grid, threads, smem_bytes, stream, args...);
 }
 
 // Calls f.template operator()<D>() for the D of the list that equals head_dim.

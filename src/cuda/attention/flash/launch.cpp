@@ -5,12 +5,11 @@
 #include <utility>
 
 #include "cuda/attention/launchers.hpp"
-#include "cuda/common/current_device.hpp"
 
 namespace tilewright::cuda {
 namespace {
 
-using Launcher = void (*)(const AttentionParams&, const FlashPlan&, void*, int, Stream);
+using Launcher = void (*)(const AttentionParams&, const FlashPlan&, void*, Stream);
 
 template <int... kIndices>
 constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
@@ -60,16 +59,15 @@ AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
 
 void plan_and_launch(const AttentionParams& p, std::optional<int> row, Stream stream) {
   const AttentionProblem problem = problem_of(p);
-  const int sms = current_sms();
-  const FlashPlan plan = plan_flash(problem, sms, row);
+  const FlashPlan plan = plan_flash(problem, p.multiprocessors, row);
   const FlashWorkspace at = flash_workspace(problem, plan);
   void* const ticket = plan.is_dynamic ? static_cast<char*>(p.workspace) + at.ticket : nullptr;
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
   if (plan.splits == 1) {
-    return launch(p, plan, ticket, sms, stream);
+    return launch(p, plan, ticket, stream);
   }
   const AttentionParams parts = parts_of(p, at);
-  launch(parts, plan, ticket, sms, stream);
+  launch(parts, plan, ticket, stream);
   launch_flash_merge(p, parts, plan.splits, stream);
 }
 

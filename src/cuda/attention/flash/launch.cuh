@@ -13,8 +13,7 @@ namespace tilewright::cuda {
 namespace flash {
 
 template <int kIndex, typename Element, bool kIsPlain>
-void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
-                  Stream stream) {
+void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, Stream stream) {
   using S = Shape<kIndex, Element>;
   constexpr FlashChoice C = S::C;
   const auto map = [&](const void* base, bool is_packed, int seqlen, int heads, int head_dim,
@@ -36,32 +35,37 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
 
   FlashSchedule schedule{};
   schedule.row_tiles = ceil_div(p.q_len, C.br() * C.cluster);
-  schedule.heads = p.batch * p.heads;
   schedule.section = plan.section;
   schedule.group = p.heads / p.kv_heads;
   schedule.splits = plan.splits;
   schedule.split_tiles = plan.split_len / C.bc;
-  schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
+  std::int64_t most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * p.heads;  // if packed
+  if (!packs_q) {
+    schedule.heads = p.batch * p.heads;
+    schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
+    most_tiles = schedule.tiles;
+  }
   schedule.ticket = static_cast<std::uint64_t*>(ticket);
   schedule.epoch = ticket ? next_epoch(64 - kTicketCountBits) : 0;
 
-  const int most = packs_q ? (schedule.row_tiles + p.batch) * p.heads : schedule.tiles;
-  const int grid = std::min(most, sms / C.cluster) * C.cluster;
+  const int clusters =
+      static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors / C.cluster));
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
-  launch_with<flash<kIndex, Element, kIsPlain>>({.cluster = C.cluster}, grid, S::kThreads,
-                                                kSmem_bytes, stream, p, maps, schedule);
+  launch_with<flash<kIndex, Element, kIsPlain>>({.cluster = C.cluster}, clusters * C.cluster,
+                                                S::kThreads, kSmem_bytes, stream, p, maps,
+                                                schedule);
 }
 
 }  // namespace flash
 
 template <int kIndex>
-void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
+void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket,
                          Stream stream) {
   const auto launch_as = [&](auto element) {
     using Element = decltype(element);
     const auto launch_it = is_plain(p) ? flash::launch_shape<kIndex, Element, true>
                                        : flash::launch_shape<kIndex, Element, false>;
-    launch_it(p, plan, ticket, sms, stream);
+    launch_it(p, plan, ticket, stream);
   };
   if constexpr (kFlashChoices[kIndex].takes_fp16) {
     if (p.dtype == DType::fp16) {

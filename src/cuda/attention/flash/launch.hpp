@@ -12,7 +12,7 @@ void launch_flash_row(int row, const AttentionParams& p, Stream stream);
 // Queues choice kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
 // instance.cu.in.
 template <int kIndex>
-void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket, int sms,
+void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket,
                          Stream stream);
 
 // Queues the merge of parts: `parts` has their un-normalised O, maxima and sums, `p` the result.

@@ -2,6 +2,7 @@
 // blocks take them.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 #include "attention_params.hpp"
@@ -11,20 +12,21 @@
 namespace tilewright::cuda {
 
 // The keys that a query row of a sequence sees: [first(row), end(row)).
+//
+// Query i stands at key i + kv_len - q_len. A row that a tile has beyond q_len is at most a tile's
+// rows beyond it: neither sum leaves 32 bits, with lengths and sides of the window below 2^30.
 struct Visible {
   int kv_len;
-  int diagonal;  // query i stands at key i + diagonal
-  int left;
-  int right;
+  int first_of_row0;  // of row 0's keys, were there keys before 0
+  int beyond_row0;    // keys behind row 0's last one, counted below 0
 
   __device__ Visible(const AttentionParams& p, int q_len, int kv_len)
       : kv_len(kv_len),
-        diagonal(kv_len - q_len),
-        left(p.window_left),
-        right(p.causal ? 0 : p.window_right) {}
+        first_of_row0(kv_len - q_len - p.window_left),
+        beyond_row0((p.causal ? 0 : p.window_right) + 1 - q_len) {}
 
-  __device__ int first(int row) const { return max(row + diagonal - left, 0); }
-  __device__ int end(int row) const { return min(max(row + diagonal + right + 1, 0), kv_len); }
+  __device__ int first(int row) const { return max(row + first_of_row0, 0); }
+  __device__ int end(int row) const { return max(kv_len + min(row + beyond_row0, 0), 0); }
 };
 
 // A tile of query rows of one head, against its key tiles [kv_first, kv_end), taken from the last
@@ -117,7 +119,7 @@ __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, con
   tile.kv_first = kv_first;
   tile.kv_end = max(s.splits > 1 ? min(end, part_first + s.split_tiles) : end, kv_first);
   tile.seen_first = keys.first(0);
-  tile.seen_end = starts || p.seqused_k ? kv_len : kNoLimit;  // beyond p.kv_len, TMA reads zeros
+  tile.seen_end = starts || p.seqused_k ? kv_len : INT_MAX;  // beyond p.kv_len, TMA reads zeros
 }
 
 __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int head) {
@@ -229,8 +231,7 @@ class PackedTiles {
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
 };
 
-// A launch has at most 2^28 rows. Unsplit it has no more tiles than rows; where tiles are split, no
-// more than SMs a sequence, or in all.
+// A launch has at most 2^28 rows, parts of the keys counted apart, and no more tiles than rows.
 inline constexpr int kTicketCountBits = 28;
 
 // Tickets: numbers from gridDim.x on that no two blocks of a launch get. The word holds the

@@ -6,7 +6,6 @@
 
 #include "common/nvfp4_recipe.hpp"
 #include "common/nvfp4_weight_layout.hpp"
-#include "cuda/common/current_device.hpp"
 #include "cuda/common/epoch.hpp"
 #include "cuda/gemm/launchers.hpp"
 #include "cuda/nvfp4/launchers.hpp"
@@ -87,7 +86,7 @@ GemmNvfp4Params with_packed_b(const GemmNvfp4Params& p, void* weight, Stream str
 
 void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
   const GemmProblem problem = problem_of(p);
-  const Nvfp4Plan plan = plan_nvfp4(problem, current_sms(), row);
+  const Nvfp4Plan plan = plan_nvfp4(problem, p.multiprocessors, row);
   const Nvfp4Workspace at = nvfp4_workspace(problem, plan);
   auto* const workspace = static_cast<char*>(p.workspace);
   PartialSums partial{};

@@ -28,6 +28,10 @@ int tiles_of(const GemmProblem& p, const TileOrder& order) {
   return order.row_tiles * order.token_tiles * static_cast<int>(p.l);
 }
 
+int workers_of(const Nvfp4Choice& choice, int sms) {
+  return std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers);
+}
+
 // Whether the rounds in which the workers take whole tiles leave few of them idle.
 bool are_full(std::int64_t tiles, std::int64_t workers) {
   const std::int64_t all = ceil_div(tiles, workers) * workers;
@@ -36,7 +40,7 @@ bool are_full(std::int64_t tiles, std::int64_t workers) {
 
 bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   const std::int64_t tiles = tiles_of(p, order_of(p, choice));
-  const std::int64_t workers = sms / choice.cluster;
+  const std::int64_t workers = workers_of(choice, sms);
   const std::int64_t columns = tiles * chunks_of(p, choice) * choice.columns();
   const bool is_short = columns < choice.short_columns * workers;
   if (p.m > (is_short ? choice.max_m_if_short : choice.max_m)) {
@@ -55,8 +59,9 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
     return tiles <= workers;
   }
   // Tiles of half as many tokens take an eighth longer, token by token, but may pad fewer.
-  const std::int64_t padded = ceil_div(p.m, choice.tokens) * choice.tokens;
-  const std::int64_t padded_by_halves = ceil_div(p.m, choice.tokens / 2) * choice.tokens / 2;
+  const auto padded_to = [&](std::int64_t tokens) { return ceil_div(p.m, tokens) * tokens; };
+  const std::int64_t padded = padded_to(choice.tokens);
+  const std::int64_t padded_by_halves = padded_to(choice.tokens / 2);
   const bool are_many = 4 * tiles >= 3 * workers && 8 * padded <= 9 * padded_by_halves;
   return are_many && (choice.use == Nvfp4Use::many_tiles || is_short || are_full(tiles, workers));
 }
@@ -97,7 +102,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
   const TileOrder order = order_of(p, choice);
   const int tiles = tiles_of(p, order);
   const int chunks = chunks_of(p, choice);
-  const int most_workers = std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers);
+  const int most_workers = workers_of(choice, sms);
   const int sharing =  // workers, where they share tiles
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
