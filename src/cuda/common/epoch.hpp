@@ -7,14 +7,17 @@
 
 namespace tilewright::cuda {
 
-// A number of so many bits, not 0, that no other launch bears, in this process or in one that left
-// its memory behind: counted from a random start.
-inline std::uint64_t next_epoch(int bits) {
+inline constexpr int kEpochBits = 36;
+
+// A number, not 0, that no other launch bears, in this process or in one that left its memory
+// behind: counted from a random start.
+inline std::uint64_t next_epoch() {
   static std::atomic<std::uint64_t> epoch{
       (static_cast<std::uint64_t>(std::random_device{}()) << 32) ^ std::random_device{}()};
   std::uint64_t value = 0;
   while (value == 0) {  // 0 is a cleared mark
-    value = epoch.fetch_add(1, std::memory_order_relaxed) & (~std::uint64_t{0} >> (64 - bits));
+    value =
+        epoch.fetch_add(1, std::memory_order_relaxed) & (~std::uint64_t{0} >> (64 - kEpochBits));
   }
   return value;
 }

@@ -188,7 +188,7 @@ __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const Att
     if (!exists) {
       break;
     }
-    if (schedule.ticket != nullptr) {
+    if (schedule.tickets.word != nullptr) {
       shared.tiles.wait_until_wanted(at);
       index = is_leader ? take_ticket(schedule) : 0;
       index = __shfl_sync(0xffffffffu, index, 0);
@@ -197,7 +197,7 @@ __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const Att
     }
     at.advance();
   }
-  if (schedule.ticket != nullptr) {
+  if (schedule.tickets.word != nullptr) {
     hand_in_ticket(schedule, index, is_packed ? packed.total() : schedule.tiles);
   }
 }

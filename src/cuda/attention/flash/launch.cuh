@@ -45,8 +45,9 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
     schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
     most_tiles = schedule.tiles;
   }
-  schedule.ticket = static_cast<std::uint64_t*>(ticket);
-  schedule.epoch = ticket ? next_epoch(64 - kTicketCountBits) : 0;
+  if (ticket != nullptr) {
+    schedule.tickets = {.word = static_cast<std::uint64_t*>(ticket), .epoch = next_epoch()};
+  }
 
   const int clusters =
       static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors / C.cluster));

@@ -7,6 +7,7 @@
 
 #include "attention_params.hpp"
 #include "cuda/attention/tile_walk.cuh"
+#include "cuda/common/ticket.cuh"
 #include "cuda/common/tma.cuh"
 
 namespace tilewright::cuda {
@@ -82,8 +83,7 @@ struct FlashSchedule {
   int group;  // query heads of a key/value head
   int splits;
   int split_tiles;        // key tiles of a part
-  std::uint64_t* ticket;  // null: block i takes the tiles i, i + grid, ...
-  std::uint64_t epoch;    // of this launch
+  TicketCounter tickets;  // none: block i takes the tiles i, i + grid, ...
 };
 
 // Tile shapes that tiles are counted in.
@@ -231,28 +231,17 @@ class PackedTiles {
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
 };
 
-// A launch has at most 2^28 rows, parts of the keys counted apart, and no more tiles than rows.
-inline constexpr int kTicketCountBits = 28;
-
-// Tickets: numbers from gridDim.x on that no two blocks of a launch get. The word holds the
-// launch's epoch above the count; whatever else it holds is from another time and is replaced.
+// A launch has at most 2^28 rows, parts of the keys counted apart, and no more tiles than rows: a
+// tile's number fits a ticket. The first tiles go to blocks by their index, the others by ticket.
 __device__ inline int take_ticket(const FlashSchedule& s) {
-  auto* const word = reinterpret_cast<unsigned long long*>(s.ticket);
-  unsigned long long seen = *const_cast<volatile unsigned long long*>(word);
-  while (seen >> kTicketCountBits != s.epoch) {
-    atomicCAS(word, seen, static_cast<unsigned long long>(s.epoch << kTicketCountBits));
-    seen = *const_cast<volatile unsigned long long*>(word);
-  }
-  const auto count = static_cast<int>(atomicAdd(word, 1ull) & ((1u << kTicketCountBits) - 1));
-  return count + static_cast<int>(gridDim.x);
+  return s.tickets.take() + static_cast<int>(gridDim.x);
 }
 
 // A block stops at its first ticket beyond the last tile. There are as many tickets as tiles, so
-// that whoever has the last one knows that nobody will take another: the word is cleared, for the
-// next time that this launch is replayed. By a whole warp.
+// that whoever has the last one knows that nobody will take another. By a whole warp.
 __device__ inline void hand_in_ticket(const FlashSchedule& s, int ticket, int tiles) {
   if (threadIdx.x % 32 == 0 && ticket == tiles - 1 + static_cast<int>(gridDim.x)) {
-    atomicExch(reinterpret_cast<unsigned long long*>(s.ticket), 0ull);
+    s.tickets.clear();
   }
 }
 

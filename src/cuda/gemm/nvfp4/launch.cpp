@@ -91,10 +91,10 @@ void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
   auto* const workspace = static_cast<char*>(p.workspace);
   PartialSums partial{};
   if (plan.shared_tiles > 0) {
-    constexpr int kEpochBits = 64;
     partial = {.sums = reinterpret_cast<float*>(workspace + at.sums),
                .flags = reinterpret_cast<std::uint64_t*>(workspace + at.flags),
-               .epoch = next_epoch(kEpochBits)};
+               .epoch = next_epoch(),
+               .ticket = reinterpret_cast<std::uint64_t*>(workspace + at.ticket)};
   }
   const bool b_is_ready = p.b_is_packed && p.b_is_constant;
   if (!p.b_is_packed) {

@@ -13,6 +13,8 @@ struct PartialSums {
   float* sums = nullptr;           // [blocks][threads * accumulators of a thread]
   std::uint64_t* flags = nullptr;  // [blocks]
   std::uint64_t epoch = 0;         // by which a flag says that the sums are there; not 0
+  std::uint64_t* ticket =
+      nullptr;  // counts workers as they start; null where none waits for others
 };
 
 // Queues the kernel as launch_nvfp4 does, in this row of the table.

@@ -18,8 +18,9 @@
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
-// While the launch before it on the stream is at work, a block may set itself up, and ask for its
-// first weights if these are constant; all else waits for that launch's end.
+// While the launch before it on the stream is at work, a block may set itself up, and ask for
+// weights if these are constant: for its own first ones, or, where it does not know yet what will
+// be its own, for some to be brought to the L2 cache. All else waits for that launch's end.
 //
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
 // them each, for both.
@@ -32,6 +33,7 @@
 
 #include "cuda/attention/warp_roles.cuh"
 #include "cuda/common/launch_order.cuh"
+#include "cuda/common/ticket.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/wgmma.cuh"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
@@ -55,15 +57,93 @@ struct KernelParams {
   bool copies_steps_together;  // of the tokens: token_map_spec()
 };
 
+template <typename S>
+__device__ int rank_in_worker() {
+  return S::C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+}
+
 // The first row and token of this block's share of a tile.
 template <typename S>
 __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
   constexpr Nvfp4Choice C = S::C;
   const TileOrder::Position at = order.at(tile);
-  const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
-  return {.row = (at.row_tile * C.cluster + rank) * C.rows(),
+  return {.row = (at.row_tile * C.cluster + rank_in_worker<S>()) * C.rows(),
           .token = at.token_tile * order.tokens,
           .batch = at.batch};
+}
+
+// Where chunk `chunk` of a tile's weights begins in packed lines.
+template <typename S>
+__device__ int line_of(int chunk) {
+  return chunk * (S::kColumnSteps * kTileLines);
+}
+
+// Blocks together ask for the beginnings of all workers' shares to be brought to the L2 cache,
+// whoever will be which worker.
+template <typename S>
+__device__ void prefetch_weights(const KernelParams& p, const CUtensorMap& map_b) {
+  PartWalk walk(p.schedule, static_cast<int>(blockIdx.x) / S::C.cluster);
+  int left = S::kPrefetchedChunks;
+#pragma unroll 1
+  for (TilePart part; left > 0 && walk.next(p.schedule, part);) {
+    const TileOrigin origin = origin_of<S>(p.order, part.tile);
+#pragma unroll 1
+    for (int chunk = part.begin; chunk < part.end && left > 0; ++chunk, --left) {
+      SM90_TMA_LOAD_4D::PREFETCH::copy(&map_b, 0, line_of<S>(chunk), origin.row / WeightTile::kRows,
+                                       origin.batch);
+    }
+  }
+}
+
+// A worker's number, which one thread of it finds out: its index or, where workers wait for others,
+// a ticket. The launch before may still be writing to the memory in which these are counted.
+template <typename S>
+__device__ int take_number(const KernelParams& p) {
+  const TicketCounter tickets{.word = p.partial.ticket, .epoch = p.partial.epoch};
+  if (tickets.word == nullptr) {
+    return static_cast<int>(blockIdx.x) / S::C.cluster;
+  }
+  wait_for_launch_before();
+  const int number = tickets.take();
+  if (number == p.schedule.workers - 1) {
+    tickets.clear();
+  }
+  return number;
+}
+
+// A word of the SMEM of another block of the cluster.
+__device__ inline int load_from_block(std::uint32_t rank, const int& word) {
+  int value = 0;
+  asm volatile("ld.shared::cluster.s32 %0, [%1];"
+               : "=r"(value)
+               : "r"(set_block_rank(cast_smem_ptr_to_uint(&word), rank))
+               : "memory");
+  return value;
+}
+
+// Sets up what the block's threads share, and gives the worker's number, the same for all.
+template <typename S>
+__device__ int set_up(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_b) {
+  if (threadIdx.x == 0) {
+    shared.ring.init(S::kConsumers * 4);
+    cutlass::arch::fence_barrier_init();
+    if (p.partial.ticket != nullptr && p.b_is_ready) {
+      prefetch_weights<S>(p, map_b);
+    }
+    if (rank_in_worker<S>() == 0) {
+      shared.worker = take_number<S>(p);
+    }
+  }
+  if constexpr (S::C.cluster > 1) {
+    cluster_sync();
+  } else if (threadIdx.x < 32) {  // it loads; the others may wait for that
+    __syncwarp();
+    S::Barrier::arrive(S::kThreads, kSetUpBarrier);
+  } else {
+    S::Barrier::sync(S::kThreads, kSetUpBarrier);
+  }
+  const int worker = S::C.cluster > 1 ? load_from_block(0, shared.worker) : shared.worker;
+  return __shfl_sync(0xffffffffu, worker, 0);  // uniform
 }
 
 // One thread asks for everything that the consumers will read.
@@ -106,13 +186,13 @@ class Loader {
     TmaBarrier& full =
         shared_.ring.acquire(at, p_.order.tokens * kTokenBytes + sizeof(shared_.sB[0]));
     SM90_TMA_LOAD_4D::copy(&map_b_, reinterpret_cast<std::uint64_t*>(&full), kNoHint,
-                           shared_.sB[at.stage], 0, chunk * (S::kColumnSteps * kTileLines),
+                           shared_.sB[at.stage], 0, line_of<S>(chunk),
                            origin_.row / WeightTile::kRows, origin_.batch);
   }
 
   // This block's share of a chunk's tokens, for the whole cluster.
   __device__ void load_tokens(const typename SharedStorage<S>::Position& at, int chunk) {
-    const int rank = C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+    const int rank = rank_in_worker<S>();
     const int first_step = S::kSharesSteps ? rank * S::kShareSteps : 0;
     const int first_token = S::kSharesSteps ? 0 : rank * S::kShareTokens;
     const int step = chunk * S::kColumnSteps + first_step;
@@ -147,12 +227,17 @@ class Loader {
   TileOrigin origin_{};
 };
 
-// The slots of the sums for a tile from its other parts, and of a part's own.
+// This block's slot of those of a worker's sums.
 template <typename S>
-__device__ SlotRange slots_of(const GemmSchedule& schedule, int tile, int worker) {
-  const int rank = S::C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
-  return {.first = first_worker(schedule, tile, worker) * S::C.cluster + rank,
-          .end = worker * S::C.cluster + rank,
+__device__ int slot_of(int worker) {
+  return worker * S::C.cluster + rank_in_worker<S>();
+}
+
+// The slots of the sums for an owner's tile from its other parts.
+template <typename S>
+__device__ SlotRange slots_of(const GemmSchedule& schedule, int tile, int owner) {
+  return {.first = slot_of<S>(first_worker(schedule, tile, owner)),
+          .end = slot_of<S>(owner),
           .step = S::C.cluster};
 }
 
@@ -165,7 +250,7 @@ __device__ void carry_sums(const KernelParams& p, int worker) {
   for (TilePart part; walk.next(p.schedule, part);) {
     if (part.end < p.schedule.chunks) {
       S::Barrier::sync(S::kCourierThreads, kStoredBarrier);
-      courier.announce(static_cast<int>(blockIdx.x));
+      courier.announce(slot_of<S>(worker));
     } else if (part.begin > 0) {
       courier.await(slots_of<S>(p.schedule, part.tile, worker));
       S::Barrier::arrive(S::kCourierThreads, kArrivedBarrier);
@@ -348,7 +433,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
     const int owner = row_consumer * S::kSharers + column_consumer;
     const typename S::Sums exchange(p.partial, owner * 128 + thread);
     if (!finishes) {
-      exchange.store(static_cast<int>(blockIdx.x), sums);
+      exchange.store(slot_of<S>(worker), sums);
       S::Barrier::arrive(S::kCourierThreads, kStoredBarrier);
       continue;
     }
@@ -383,20 +468,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       prefetch_tma_descriptor(&map_c);
     }
   }
-  if (threadIdx.x == 0) {
-    shared.ring.init(S::kConsumers * 4);
-    cutlass::arch::fence_barrier_init();
-  }
-  if constexpr (C.cluster > 1) {
-    cluster_sync();
-  } else if (threadIdx.x < 32) {  // it loads; the others may wait for that
-    __syncwarp();
-    S::Barrier::arrive(S::kThreads, kSetUpBarrier);
-  } else {
-    S::Barrier::sync(S::kThreads, kSetUpBarrier);
-  }
-
-  const int worker = static_cast<int>(blockIdx.x) / C.cluster;
+  const int worker = set_up<S>(shared, p, map_b);
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
     if constexpr (S::kMovesRegisters) {

@@ -129,6 +129,7 @@ Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
   const std::size_t slots = plan.shared_tiles > 0 ? size(plan.workers) * size(choice.cluster) : 0;
   workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
   workspace.flags = place(slots * sizeof(std::uint64_t));
+  workspace.ticket = place(slots > 0 ? sizeof(std::uint64_t) : 0);
   workspace.activations = place(
       p.a_dtype == DType::e2m1x2 ? size(p.l) * size(p.m) * size(p.k) * size_bytes(DType::bf16) : 0);
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);

@@ -35,6 +35,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& problem, int sms, std::optional<int> row
 struct Nvfp4Workspace {
   std::size_t sums;         // of parts of tiles, FP32
   std::size_t flags;        // 8 bytes a block
+  std::size_t ticket;       // 8 bytes
   std::size_t activations;  // (L, M, K) bf16, where a is NVFP4
   std::size_t weight;       // packed, where b is codes
   std::size_t bytes;

@@ -7,8 +7,8 @@
 //
 // Of a tile cut into parts the worker with the last chunks is the owner: it adds the others' sums
 // to its own. Each works its range off backwards, so that its own part for another owner comes
-// first, and an owner waits for workers of lower number only: these are blocks that started before
-// it, as blocks start in the order of their numbers.
+// first, and an owner waits for workers of lower number only. Where workers wait their numbers are
+// tickets: those of lower number have started, and none of them waits for this one.
 #pragma once
 
 #include "common/divisor.hpp"

@@ -1,0 +1,37 @@
+// Numbers that no two blocks of a launch share, in the order in which the blocks ask for them.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/epoch.hpp"
+
+namespace tilewright::cuda {
+
+// A word in the launch's workspace holds the launch's epoch above the count. Whatever else it holds
+// is from another time, and is replaced: mostly 0, which the last launch has left there.
+struct TicketCounter {
+  static constexpr int kCountBits = 64 - kEpochBits;
+
+  std::uint64_t* word = nullptr;  // null: there are no tickets
+  std::uint64_t epoch = 0;
+
+  // 0, 1, 2, ... The exchange for a 0 and the addition behind it take one journey to memory; only
+  // where the word holds something else the addition has been in vain.
+  __device__ int take() const {
+    auto* const counter = reinterpret_cast<unsigned long long*>(word);
+    const unsigned long long start = epoch << kCountBits;
+    atomicCAS(counter, 0ull, start);
+    unsigned long long ticket = atomicAdd(counter, 1ull);
+    while (ticket >> kCountBits != epoch) {
+      atomicCAS(counter, ticket + 1, start);
+      ticket = atomicAdd(counter, 1ull);
+    }
+    return static_cast<int>(ticket & ((1u << kCountBits) - 1));
+  }
+
+  // By the block with the last ticket, of which it knows that it is: for the next time that this
+  // launch is replayed.
+  __device__ void clear() const { atomicExch(reinterpret_cast<unsigned long long*>(word), 0ull); }
+};
+
+}  // namespace tilewright::cuda

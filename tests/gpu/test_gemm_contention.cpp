@@ -1,0 +1,129 @@
+// Products whose blocks wait for each other, beside others of their kind and on few SMs: none of
+// them may wait for a block that has not started.
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <iostream>
+#include <thread>
+#include <vector>
+
+#include "device_problem.hpp"
+#include "gemm_test.hpp"
+#include "hopper_test.hpp"
+
+namespace tilewright::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class GemmContentionGpu : public HopperTest {};
+
+// Nearly all tiles are shared, some by many blocks.
+constexpr std::array kSharedTiles = {
+    GemmCase{.m = 64, .n = 1024, .k = 16384, .b_is_packed = true},
+    GemmCase{.m = 1, .n = 1024, .k = 16384, .b_is_packed = true},
+    GemmCase{.m = 300, .n = 2048, .k = 8192, .b_is_packed = true}};  // in clusters
+
+int shared_tiles(const GemmCase& c) {
+  return cuda::plan_nvfp4(constraints_of(c), device_info(kDevice).multiprocessors).shared_tiles;
+}
+
+// A product with tensors, a stream and a workspace of its own.
+class OwnProduct {
+ public:
+  explicit OwnProduct(const GemmCase& c)
+      : host_(make_tensors(c)),
+        device_(to_device(host_)),
+        call_(device_.views(c), options_of(c, "nvfp4")) {}
+
+  void launch() const { call_.launch(stream_.get()); }
+  bool is_done() const { return stream_.is_idle(); }
+
+  reference::HostTensor result() const {
+    reference::HostTensor c = host_.c;
+    device_.c.download(c);
+    return c;
+  }
+
+ private:
+  GemmHostSet host_;
+  GemmSet<DeviceTensor> device_;
+  GemmCall call_;
+  DeviceStream stream_;
+};
+
+// Where a block waits for ever, nothing else ends this process.
+void wait_or_exit(const auto& is_done) {
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (!is_done()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      std::cerr << "blocks wait for blocks that do not start\n";
+      std::_Exit(EXIT_FAILURE);
+    }
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(GemmContentionGpu, ThreeStreamsContend) {
+  constexpr int kRounds = 2000;
+  for (const GemmCase& c : kSharedTiles) {
+    SCOPED_TRACE(testing::Message() << c);
+    ASSERT_GT(shared_tiles(c), 0);
+    std::deque<OwnProduct> products;
+    for (int i = 0; i < 3; ++i) {
+      products.emplace_back(c);
+    }
+    const auto wait = [&] {
+      wait_or_exit([&] { return std::ranges::all_of(products, &OwnProduct::is_done); });
+    };
+    products.front().launch();
+    wait();
+    const reference::HostTensor alone = products.front().result();
+    for (int round = 0; round < kRounds; ++round) {
+      for (const OwnProduct& product : products) {
+        product.launch();
+      }
+    }
+    wait();
+    for (const OwnProduct& product : products) {
+      EXPECT_TRUE(same_bytes(product.result(), alone));
+    }
+  }
+}
+
+// Tiles of attention hold most of the SMs, for longer than the products take on the others.
+TEST_F(GemmContentionGpu, AFewSmsAreEnough) {
+  constexpr int kLaunches = 20;
+  constexpr int kLeftSms = 8;
+  const int sms = device_info(kDevice).multiprocessors;
+  const Problem one_key{.heads = sms - kLeftSms, .head_dim = 128};
+  DeviceProblem load(one_key);
+  AttentionTensors tensors = load.views();
+  for (ConstTensorView* const view : {&tensors.k, &tensors.v}) {
+    view->shape[1] = std::int64_t{1} << 27;
+    view->stride[1] = 0;
+  }
+  const DeviceCall long_call(tensors, options_of(one_key, "flash"));
+  for (const GemmCase& c : kSharedTiles) {
+    SCOPED_TRACE(testing::Message() << c);
+    const OwnProduct product(c);
+    product.launch();
+    wait_or_exit([&] { return product.is_done(); });
+    const reference::HostTensor alone = product.result();
+
+    const DeviceStream loaded;
+    long_call.launch(loaded.get());
+    std::this_thread::sleep_for(20ms);  // it has started
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      product.launch();
+    }
+    wait_or_exit([&] { return product.is_done(); });
+    EXPECT_FALSE(loaded.is_idle()) << "the products had all SMs in the end";
+    loaded.wait();
+    EXPECT_TRUE(same_bytes(product.result(), alone));
+  }
+}
+
+}  // namespace
+}  // namespace tilewright::test
