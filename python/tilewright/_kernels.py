@@ -53,10 +53,10 @@ def nvfp4_row_of(case: dict[str, Any]) -> str:
 
 
 def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
-    """The problem of a results file's case."""
-    fields = dict(case)
-    packed = fields.pop("lengths", None) is not None
-    return _native.AttentionProblem(**fields, packed=packed)
+    """The problem of a results file's case, its window, soft cap and sinks aside."""
+    asked_for = ("window", "softcap", "sinks", "lengths")
+    fields = {name: value for name, value in case.items() if name not in asked_for}
+    return _native.AttentionProblem(**fields, packed="lengths" in case)
 
 
 def gemm_problem_of(case: dict[str, Any], b_is_packed: bool) -> _native.GemmProblem:

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -59,7 +60,8 @@ def test_lines_of_a_small_sweep(tmp_path, capsys):
         assert line["impl"] == "tilewright/cpu"
         assert line["samples"] == 3
         assert line["p10_us"] <= line["median_us"] <= line["p90_us"]
-        assert line["rel_fro_error"] < 1e-5
+        assert 0 < line["rel_fro_error"] < 1e-5
+        assert 0 < line["lse_error"] < 1e-5
         assert (line["case"]["batch"], line["case"]["heads"]) == (2, 2)
     full = lines[0]
     assert full["tflops"] == pytest.approx(4 * 2 * 2 * 48 * 48 * 64 / full["median_us"] / 1e6, 1e-4)
@@ -73,11 +75,20 @@ def test_lines_of_features(tmp_path):
     common += ["--causal=on", "--peers=none", f"--json={path}"]
     grouped = ["--headdim=24:16", "--kv-heads=4,2", "--batch=3", "--seqlen=20"]
     packed = ["--headdim=24", "--lengths", "5,40,17", "9"]
-    assert bench.main([*common, *grouped]) == 0
-    assert bench.main([*common, *packed, "--append"]) == 0
+    many = ["--headdim=24", "--lengths", "4x3", "--sinks", "--softcap=20"]
+    unequal = ["--headdim=24", "--seqlen=2,7", "--kv-seqlen=7,9", "--batch=1", "--window=3,6"]
+    for options in ([], packed, many, unequal):
+        append = ["--append"] if options else grouped
+        assert bench.main([*common, *options, *append]) == 0
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         VALIDATOR.validate(line)
+    lines, capped, windowed = lines[:4], lines[4], lines[5:]
+    assert capped["case"]["lengths"] == [3] * 4
+    assert (capped["case"]["softcap"], capped["case"]["sinks"]) == (20, True)
+    assert [line["case"]["window"] for line in windowed] == [[3, None]] * 4 + [[6, None]] * 4
+    sizes = [(line["case"]["q_len"], line["case"]["kv_len"]) for line in windowed]
+    assert sizes == [(2, 7), (2, 9), (7, 7), (7, 9)] * 2
     cases = [line["case"] for line in lines]
     assert [(case["head_dim"], case["v_dim"]) for case in cases] == [(24, 16)] * 2 + [(24, 24)] * 2
     assert [(case["batch"], case["kv_heads"]) for case in cases] == [(3, 4), (3, 2), (3, 4), (1, 4)]
@@ -85,13 +96,65 @@ def test_lines_of_features(tmp_path):
     assert cases[2]["q_len"] == cases[2]["kv_len"] == 62
 
 
-@pytest.mark.parametrize("options", [{}, {"v_dim": 32, "kv_heads": 1}, {"lengths": (9, 7)}])
+FEATURES = {
+    "plain": {},
+    "grouped": {"v_dim": 32, "kv_heads": 1},
+    "packed": {"lengths": (9, 7)},
+    "unequal lengths": {"q_len": 5, "kv_len": 17, "batch": 2},
+    "a window": {"window": 4},
+    "a window without a mask": {"window": 4, "causal": False, "kv_len": 20},
+    "capped": {"softcap": 1.5, "kv_heads": 1},
+    "sinks": {"sinks": True, "batch": 3},
+    "all": {"window": 3, "softcap": 2.0, "sinks": True, "lengths": (9, 1, 6), "v_dim": 32},
+    "more queries than keys": {"q_len": 16, "kv_len": 9, "causal": True},
+}
+
+
+@pytest.mark.parametrize("options", FEATURES.values(), ids=FEATURES)
 def test_the_reproducing_arguments_give_the_case(options):
     case = dataclasses.replace(CASE, **options)
     if case.lengths:
         case = dataclasses.replace(case, batch=len(case.lengths))
     args = bench.parse_arguments(case.arguments().split())
     assert list(cases(args, "cpu")) == [case]
+
+
+@pytest.mark.parametrize("options", FEATURES.values(), ids=FEATURES)
+def test_the_library_and_the_oracle_agree(options, monkeypatch):
+    case = dataclasses.replace(CASE, **options)
+    case = dataclasses.replace(case, batch=len(case.lengths) or case.batch)
+    inputs = case.make_inputs(0)
+    (peer,) = bench.load_kernels("attention", "cpu", "cpu")
+    assert peer.supports(case) is None
+    found = peer.prepare(case, inputs)(), peer.lse(case, inputs)
+    errors = case.errors(inputs, *found)
+    assert 0 < errors.rel_fro < 1e-6 and 0 < errors.max_abs < 1e-5 and 0 < errors.lse < 1e-6
+    monkeypatch.setattr("tilewright.bench.oracle.MOST_SCORES", 7 * case.kv_len)
+    in_parts = case.make_inputs(0)
+    assert case.errors(in_parts, *found).rel_fro == pytest.approx(errors.rel_fro, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "pairs"),
+    [
+        ({}, 128),  # half of 16 x 16
+        ({"causal": False}, 256),
+        ({"q_len": 2}, 15 + 16),
+        ({"q_len": 2, "causal": False}, 32),
+        ({"window": 0}, 16),
+        ({"window": 2}, 1 + 2 + 14 * 3),
+        ({"window": 1, "causal": False}, 2 + 14 * 3 + 2),
+        ({"window": 99}, 136),
+        ({"window": 1, "lengths": (2, 3), "batch": 2}, 3 + 5),
+    ],
+)
+def test_what_a_case_multiplies(options, pairs):
+    assert dataclasses.replace(CASE, **options).flops == 2 * 2 * 128 * pairs
+
+
+def test_what_a_kernel_does_not_take_has_its_reason():
+    (rung,) = bench.load_kernels("attention", "k2", "cuda:0")
+    assert rung.supports(dataclasses.replace(CASE, window=3)) == "does not take window"
 
 
 def test_the_packed_batches_have_the_same_work():
@@ -110,9 +173,33 @@ def test_an_error_in_the_first_or_last_sequence_is_seen(wrong):
     inputs = case.make_inputs(0)
     ends = {"cu_seqlens_q": inputs.cu_seqlens, "cu_seqlens_k": inputs.cu_seqlens}
     out = tilewright.attention(inputs.q, inputs.k, inputs.v, causal=True, **ends)
-    assert case.errors(inputs, out)[0] < case.error_limit(inputs, is_ours=True)
+    assert case.errors(inputs, out).rel_fro < case.error_limit(inputs, is_ours=True)
     out[wrong] += 1
-    assert case.errors(inputs, out)[0] > 0.1
+    assert case.errors(inputs, out).rel_fro > 0.1
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize("head", [0, 1, 2, 3])
+@pytest.mark.parametrize("tile", [0, 3])
+def test_one_wrong_tile_is_seen_wherever_it_is(batch, head, tile):
+    case = dataclasses.replace(CASE, batch=3, q_len=256, kv_len=256, heads=4, kv_heads=2)
+    inputs = case.make_inputs(0)
+    out, lse = tilewright.attention(inputs.q, inputs.k, inputs.v, causal=True, return_lse=True)
+    out[batch, 64 * tile : 64 * tile + 64, head] = inputs.v[batch, 64:128, head // 2]
+    errors = case.errors(inputs, out, lse)
+    assert errors.rel_fro > 3e-3 > errors.lse
+    lse[batch, head, 64 * tile + 63] += 1e-3
+    assert case.errors(inputs, out, lse).lse > 1e-4
+
+
+def test_an_lse_without_a_key_is_minus_infinity():
+    case = dataclasses.replace(CASE, q_len=20)
+    inputs = case.make_inputs(0)
+    out, lse = tilewright.attention(inputs.q, inputs.k, inputs.v, causal=True, return_lse=True)
+    assert case.errors(inputs, out, lse).lse < 1e-6
+    for wrong in (0.0, float("nan"), float("inf")):
+        lse[0, 1, 3] = wrong
+        assert not case.errors(inputs, out, lse).lse < 1e-6
 
 
 def test_what_cannot_run_a_case_may_be_omitted(tmp_path, monkeypatch):
@@ -163,14 +250,39 @@ def test_a_peer_that_raises_does_not_stop_the_race():
     assert ours.failed
 
 
-def test_a_wrong_result_fails(capsys):
+def test_a_wrong_result_fails_and_is_not_timed(capsys):
     entrant, line = run_one(Scripted(call=lambda inputs: inputs.q))
     assert entrant.failed
-    assert line["rel_fro_error"] > 0.1
+    assert line["reason"].startswith("wrong result: relative error 2")
     assert bench.report_failures([entrant], CASE) == 1
     printed = capsys.readouterr().err
     assert "must be at most 1e-05\n" in printed
     assert "reproduce: python -m tilewright.bench attention --device cpu" in printed
+
+
+def right(inputs):
+    return tilewright.attention(inputs.q, inputs.k, inputs.v, causal=True)
+
+
+def lse_off_by(difference, case, inputs):
+    _, lse = tilewright.attention(inputs.q, inputs.k, inputs.v, causal=True, return_lse=True)
+    lse[0, 1, 7] += difference
+    return lse
+
+
+@pytest.mark.parametrize(("name", "fails"), [("tilewright/x", True), ("fa3", False)])
+def test_a_wrong_lse_fails_if_it_is_ours(name, fails, monkeypatch):
+    peer = Scripted(name, call=right)
+    monkeypatch.setattr(peer, "lse", partial(lse_off_by, 1e-6), raising=False)
+    entrant, line = run_one(peer)
+    assert not entrant.failed and 5e-7 < line["lse_error"] < 2e-6
+    monkeypatch.setattr(peer, "lse", partial(lse_off_by, 1e-4))
+    entrant, line = run_one(peer)
+    assert entrant.failed == fails
+    if fails:
+        assert line["reason"].startswith("wrong LSE: error ")
+    else:
+        assert line["lse_error"] > 5e-5
 
 
 def test_samples_are_interleaved_and_the_first_changes():
@@ -212,7 +324,10 @@ def test_percentiles():
 
 
 def test_every_peer_loads_or_says_what_is_missing():
-    names = {"attention": {"cudnn", "fa3", "torch_sdpa"}, "gemm": {"cublas", "humming"}}
+    names = {
+        "attention": {"cudnn", "fa3", "fa3_tokenspeed", "torch_sdpa"},
+        "gemm": {"cublas", "humming"},
+    }
     for command, known in names.items():
         assert set(peers.module_names(command)) == known
         for name in known:

@@ -25,7 +25,7 @@ CHOICES = [[0, 8, {"num_stages": 3}], [8, 16, {"num_stages": 4}], [16, 1 << 30, 
 
 
 def is_right(case, inputs, output):
-    return case.errors(inputs, output)[0] < case.error_limit(inputs, is_ours=False)
+    return case.errors(inputs, output).rel_fro < case.error_limit(inputs, is_ours=False)
 
 
 @pytest.mark.parametrize("case", [CASE, ROTATED, W4A4, dataclasses.replace(CASE, dtype="fp16")])

@@ -1,14 +1,15 @@
 """Attention's problems: one case, and the cases that a command line asks for."""
 
 import argparse
+import itertools
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from tilewright.bench.case import Case
-from tilewright.bench.inputs import AttentionInputs, make_inputs
+from tilewright.bench.case import Case, Errors
+from tilewright.bench.inputs import AttentionInputs
 from tilewright.bench.options import numbers
 from tilewright.bench.oracle import errors
 from tilewright.bench.timing import CudaTimer
@@ -23,6 +24,9 @@ DEFAULTS = {
 }
 RULES = {"samples": 20, "gap": 0.3}
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
+
+# What every case says of its problem; features that are on add to it.
+PROBLEM = ("dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_dim", "causal")
 
 
 def _spread(count: int, shortest: int, longest: int) -> tuple[int, ...]:
@@ -50,14 +54,47 @@ class AttentionCase(Case):
     causal: bool
     device: str
     lengths: tuple[int, ...] = ()  # of packed sequences; q_len and kv_len are then their sum
+    window: int | None = None  # so many keys to the left, and to the right where not causal
+    softcap: float = 0.0
+    sinks: bool = False
 
     operation = "attention"
 
     @property
+    def features(self) -> list[str]:
+        """Those that are on, as the kernel table names them."""
+        is_on = {
+            "window": self.window is not None,
+            "softcap": self.softcap > 0,
+            "sinks": self.sinks,
+            "packed": bool(self.lengths),
+        }
+        return [feature for feature, value in is_on.items() if value]
+
+    @property
+    def sides(self) -> tuple[int | None, int | None]:
+        """How many keys a query sees to the left and to the right of its own; None: all."""
+        return self.window, 0 if self.causal else self.window
+
+    @property
+    def window_size(self) -> tuple[int, int]:
+        """The same as FlashAttention's functions take it; without a window, no limits."""
+        left, right = self.sides
+        return (-1, -1) if left is None else (left, right)
+
+    @property
     def flops(self) -> float:
-        pairs = sum(length**2 for length in self.lengths) or self.batch * self.q_len * self.kv_len
-        full = 2.0 * self.heads * pairs * (self.head_dim + self.v_dim)
-        return full / 2 if self.causal else full
+        pairs = sum(map(self._pairs, self.lengths, self.lengths))
+        pairs = pairs or self.batch * self._pairs(self.q_len, self.kv_len)
+        return 2.0 * self.heads * pairs * (self.head_dim + self.v_dim)
+
+    def _pairs(self, q_len: int, kv_len: int) -> float:
+        """Of queries and keys, nominally: half of all where causal, counted where that is wrong."""
+        if self.window is None and (q_len == kv_len or not self.causal):
+            return q_len * kv_len / (2 if self.causal else 1)
+        left, right = (kv_len + q_len if side is None else side for side in self.sides)
+        at = range(kv_len - q_len, kv_len)
+        return sum(max(0, min(key + right + 1, kv_len) - max(key - left, 0)) for key in at)
 
     @property
     def compulsory_bytes(self) -> int:
@@ -67,10 +104,16 @@ class AttentionCase(Case):
         return (1 if self.lengths else self.batch) * (queries + keys) * SIZE_BYTES[self.dtype]
 
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        del fields["device"]
-        lengths = fields.pop("lengths")
-        return fields | ({"lengths": list(lengths)} if lengths else {})
+        features = {
+            "packed": {"lengths": list(self.lengths)},
+            "window": {"window": [self.window, None if self.causal else self.window]},
+            "softcap": {"softcap": self.softcap},
+            "sinks": {"sinks": True},
+        }
+        fields = {name: getattr(self, name) for name in PROBLEM}
+        for feature in self.features:
+            fields |= features[feature]
+        return fields
 
     @property
     def head_dims(self) -> str:
@@ -83,24 +126,32 @@ class AttentionCase(Case):
         size = f"{self.batch}x{self.q_len}"
         if self.lengths:
             size = f"{self.batch} of {min(self.lengths)} to {max(self.lengths)}"
+        elif self.kv_len != self.q_len:
+            size += f" to {self.kv_len}"
         heads = "" if self.heads == self.kv_heads else f" {self.heads}:{self.kv_heads} heads"
-        return f"{self.dtype} d={self.head_dims}{heads} {mask} {size}"
+        window = "" if self.window is None else f" window {self.window}"
+        cap = f" cap {self.softcap:g}" if self.softcap else ""
+        sinks = " sinks" if self.sinks else ""
+        return f"{self.dtype} d={self.head_dims}{heads} {mask}{window}{cap}{sinks} {size}"
 
     def arguments(self) -> str:
-        size = f"--batch {self.batch} --seqlen {self.q_len}"
+        size = f"--batch {self.batch} --seqlen {self.q_len} --kv-seqlen {self.kv_len}"
         if self.lengths:
             size = f"--lengths {','.join(map(str, self.lengths))}"
+        window = "" if self.window is None else f" --window {self.window}"
+        cap = f" --softcap {self.softcap}" if self.softcap else ""
         return (
             f"attention --device {self.device.partition(':')[0]} --dtype {self.dtype} "
             f"--headdim {self.head_dims} --heads {self.heads} --kv-heads {self.kv_heads} "
-            f"--causal {'on' if self.causal else 'off'} {size}"
+            f"--causal {'on' if self.causal else 'off'} {size}{window}{cap}"
+            f"{' --sinks' * self.sinks}"
         )
 
     def make_inputs(self, seed: int) -> AttentionInputs:
-        return make_inputs(self, seed)
+        return AttentionInputs(self, seed)
 
-    def errors(self, inputs: AttentionInputs, output: Any) -> tuple[float, float]:
-        return errors(self, inputs, output)
+    def errors(self, inputs: AttentionInputs, output: Any, lse: Any = None) -> Errors:
+        return errors(self, inputs.expected, output, lse)
 
     def error_limit(self, inputs: AttentionInputs, is_ours: bool) -> float:
         return ERROR_LIMITS[self.dtype]
@@ -112,7 +163,10 @@ def _head_dims(text: str) -> list[tuple[int, int]]:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    return PACKED[text] if text in PACKED else numbers(text)
+    if text in PACKED:
+        return PACKED[text]
+    count, is_many, length = text.partition("x")
+    return (int(length),) * int(count) if is_many else numbers(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +178,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of Q and K, and of V where it differs: 192:128",
     )
     parser.add_argument("--seqlen", type=numbers, metavar="N,...", help="query and key lengths")
+    parser.add_argument("--kv-seqlen", type=numbers, metavar="N,...", help="key lengths, if others")
     parser.add_argument("--tokens", type=int, help="batch x length")
     parser.add_argument("--batch", type=int, help="instead of --tokens")
     parser.add_argument(
@@ -132,12 +187,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="N,...",
-        help=f"packed batches instead: each its sequences' lengths, or {' or '.join(PACKED)}",
+        help=f"packed batches instead: each its sequences' lengths, or so many of one length as "
+        f"512x64, or {' or '.join(PACKED)}",
     )
     parser.add_argument("--hidden", type=int, help="heads x head dim")
     parser.add_argument("--heads", type=int, help="instead of --hidden")
     parser.add_argument("--kv-heads", type=numbers, metavar="H,...", help="if not all heads")
     parser.add_argument("--causal", choices=("off", "on", "both"), default="both")
+    parser.add_argument(
+        "--window",
+        type=numbers,
+        metavar="LEFT,...",
+        help="so many keys to a query's left are seen, and as many to its right where not causal",
+    )
+    parser.add_argument("--softcap", type=float, default=0.0, help="of the scores; 0: none")
+    parser.add_argument("--sinks", action="store_true", help="a random sink for each head")
     parser.add_argument("--dtype", choices=sorted(SIZE_BYTES))
     parser.add_argument("--flush-l2", action=argparse.BooleanOptionalAction, default=True)
 
@@ -150,35 +214,38 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[AttentionCase]:
     """The sweep, lengths innermost."""
     defaults = DEFAULTS[device.partition(":")[0]]
     hidden = args.hidden or defaults["hidden"]
+    masks = {"off": (False,), "on": (True,), "both": (False, True)}[args.causal]
     for head_dim, v_dim in args.headdim:
         heads = args.heads or max(1, hidden // head_dim)
         for kv_heads in args.kv_heads or (heads,):
             if heads % kv_heads:
                 sys.exit(f"--kv-heads: {kv_heads} does not divide {heads} heads")
-            for causal in {"off": (False,), "on": (True,), "both": (False, True)}[args.causal]:
-                for batch, seqlen, lengths in _batches(args, defaults["tokens"]):
+            for causal, window in itertools.product(masks, args.window or (None,)):
+                for size in _sizes(args, defaults["tokens"]):
                     yield AttentionCase(
                         dtype=args.dtype or defaults["dtype"],
-                        batch=batch,
-                        q_len=seqlen,
-                        kv_len=seqlen,
                         heads=heads,
                         kv_heads=kv_heads,
                         head_dim=head_dim,
                         v_dim=v_dim,
                         causal=causal,
                         device=device,
-                        lengths=lengths,
+                        window=window,
+                        softcap=args.softcap,
+                        sinks=args.sinks,
+                        **size,
                     )
 
 
-def _batches(
-    args: argparse.Namespace, default_tokens: int
-) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """(batch, length, lengths of packed sequences)"""
+def _sizes(args: argparse.Namespace, default_tokens: int) -> Iterator[dict[str, Any]]:
+    """What a case has of batch, lengths, and lengths of packed sequences."""
+    for lengths in args.lengths:
+        tokens = sum(lengths)
+        yield {"batch": len(lengths), "q_len": tokens, "kv_len": tokens, "lengths": lengths}
     if args.lengths:
-        yield from ((len(lengths), sum(lengths), lengths) for lengths in args.lengths)
         return
     tokens = args.tokens or default_tokens
-    for seqlen in args.seqlen or [seqlen for seqlen in SEQLENS if seqlen <= tokens]:
-        yield args.batch or max(1, tokens // seqlen), seqlen, ()
+    for q_len in args.seqlen or [seqlen for seqlen in SEQLENS if seqlen <= tokens]:
+        for kv_len in args.kv_seqlen or (q_len,):
+            batch = args.batch or max(1, tokens // q_len)
+            yield {"batch": batch, "q_len": q_len, "kv_len": kv_len}

@@ -1,7 +1,18 @@
 """What an operation must say of a problem for the race to run, check, time and record it."""
 
 import abc
+from dataclasses import dataclass
 from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of a result, against float64."""
+
+    rel_fro: float  # of the Frobenius norm
+    max_abs: float
+    # The largest of |lse - exact| / (1 + |exact| / 10): 1e-5 allows 1e-5 + 1e-6 |exact|.
+    lse: float | None = None
 
 
 class Case(abc.ABC):
@@ -38,8 +49,8 @@ class Case(abc.ABC):
         """Random inputs on the device."""
 
     @abc.abstractmethod
-    def errors(self, inputs: Any, output: Any) -> tuple[float, float]:
-        """(relative Frobenius error, largest absolute error) against float64."""
+    def errors(self, inputs: Any, output: Any, lse: Any = None) -> Errors:
+        """Of an output, and of the LSE where there is one."""
 
     @abc.abstractmethod
     def error_limit(self, inputs: Any, is_ours: bool) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.bench.case import Case
+from tilewright.bench.case import Case, Errors
 from tilewright.bench.gemm_inputs import GemmInputs
 from tilewright.bench.gemm_oracle import errors, rounding_error
 from tilewright.bench.options import numbers
@@ -84,7 +84,7 @@ class GemmCase(Case):
     def make_inputs(self, seed: int) -> GemmInputs:
         return GemmInputs(self, seed)
 
-    def errors(self, inputs: GemmInputs, output: Any) -> tuple[float, float]:
+    def errors(self, inputs: GemmInputs, output: Any, lse: Any = None) -> Errors:
         return errors(inputs.expected, output)
 
     def error_limit(self, inputs: GemmInputs, is_ours: bool) -> float:

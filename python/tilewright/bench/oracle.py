@@ -1,51 +1,126 @@
-"""Attention's error against float64, on a few rows."""
+"""Attention in float64, every row of every head, by PyTorch on the tensors' device or by NumPy."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from tilewright.bench.tensors import to_float64
+from tilewright.bench.case import Errors
+from tilewright.bench.tensors import in_float64, indices, library_of
 
-HEADS = 2
-ROWS = 256
+MOST_SCORES = 1 << 27  # at a time: 1 GiB
 
 
-def errors(case: Any, inputs: Any, output: Any) -> tuple[float, float]:
-    """(relative Frobenius error, largest absolute error) of the first and last head of the first
-    batch, or of the first and last packed sequence; of ROWS rows, against all their keys."""
-    import numpy
+@dataclass(frozen=True)
+class Expected:
+    """A tensor for each sequence."""
 
+    outs: list[Any]  # (q_len, heads, v_dim)
+    lses: list[Any]  # (heads, q_len)
+
+
+def expect(case: Any, inputs: Any) -> Expected:
+    by_sequence = [_attention(case, inputs, *qkv) for qkv in _sequences(case, inputs)]
+    outs, lses = zip(*by_sequence, strict=True)
+    return Expected(list(outs), list(lses))
+
+
+def errors(case: Any, expected: Expected, output: Any, lse: Any) -> Errors:
+    """Of all rows; of their LSE too where there is one."""
     difference, norm, largest = 0.0, 0.0, 0.0
-    for sequence in _sequences(case):
-        q_len, kv_len = len(inputs.q[sequence]), len(inputs.k[sequence])
-        rows = numpy.unique(numpy.linspace(0, q_len - 1, min(ROWS, q_len)).astype(int))
-        last_keys = rows + kv_len - q_len if case.causal else None
-        for head in sorted({0, case.heads - 1})[:HEADS]:
-            kv_head = head // (case.heads // case.kv_heads)
-            q, o = (to_float64(t[sequence][:, head])[rows] for t in (inputs.q, output))
-            k, v = (to_float64(t[sequence][:, kv_head]) for t in (inputs.k, inputs.v))
-            expected = _attention(q, k, v, last_keys)
-            difference += float(((o - expected) ** 2).sum())
-            norm += float((expected**2).sum())
-            largest = max(largest, float(abs(o - expected).max()))
-    return math.sqrt(difference / norm) if norm else math.sqrt(difference), largest
+    for exact, found in zip(expected.outs, _by_sequence(case, output, axis=0), strict=True):
+        error = in_float64(found) - exact
+        difference += float((error**2).sum())
+        norm += float((exact**2).sum())
+        largest = max(largest, float(abs(error).max()))
+    rel_fro = math.sqrt(difference / norm) if norm else math.sqrt(difference)
+    if lse is None:
+        return Errors(rel_fro, largest)
+    lses = zip(expected.lses, _by_sequence(case, lse, axis=1), strict=True)
+    return Errors(rel_fro, largest, _largest([_lse_error(*pair) for pair in lses]))
 
 
-def _sequences(case: Any) -> list[Any]:
-    """Where those that are checked lie in a tensor's first dimension."""
+def _largest(values: list[float]) -> float:
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+def _lse_error(exact: Any, found: Any) -> float:
+    """The largest, as Errors.lse says. Rows without a key have -inf, exactly."""
+    found = in_float64(found)
+    where, is_same = library_of(found).where, found == exact
+    exact, found = (where(is_same, 0.0, lse) for lse in (exact, found))
+    return float((abs(found - exact) / (1 + abs(_finite(exact)) / 10)).max())
+
+
+def _sequences(case: Any, inputs: Any) -> Iterator[tuple[Any, Any, Any]]:
+    tensors = (inputs.q, inputs.k, inputs.v)
+    return zip(*(_by_sequence(case, tensor, axis=0) for tensor in tensors), strict=True)
+
+
+def _by_sequence(case: Any, tensor: Any, axis: int) -> list[Any]:
+    """Each sequence's part; packed sequences lie along `axis`, others along the first."""
     if not case.lengths:
-        return [0]
-    tokens = sum(case.lengths)
-    return [slice(case.lengths[0]), slice(tokens - case.lengths[-1], tokens)]
+        return list(tensor)
+    parts, end = [], 0
+    for length in case.lengths:
+        begin, end = end, end + length
+        parts.append(tensor[begin:end] if axis == 0 else tensor[:, begin:end])
+    return parts
 
 
-def _attention(q: Any, k: Any, v: Any, last_keys: Any) -> Any:
-    """One head in float64; row i sees keys up to last_keys[i], or all of them."""
-    import numpy
+def _attention(case: Any, inputs: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """(out, lse) of one sequence, some rows of all heads at a time."""
+    xp = library_of(q)
+    keys = xp.moveaxis(in_float64(k), 0, 2)  # (kv_heads, head_dim, kv_len)
+    values = xp.moveaxis(in_float64(v), 0, 1)  # (kv_heads, kv_len, v_dim)
+    rows = max(1, MOST_SCORES // (case.heads * len(k)))
+    parts = [
+        _rows(case, inputs, q[first : first + rows], keys, values, first + len(k) - len(q))
+        for first in range(0, len(q), rows)
+    ]
+    outs, lses = zip(*parts, strict=True)
+    return xp.concatenate(outs, 0), xp.concatenate(lses, 1)
 
-    scores = q @ k.T / math.sqrt(q.shape[1])
-    if last_keys is not None:
-        scores[numpy.arange(len(k)) > last_keys[:, None]] = -numpy.inf
-    largest = scores.max(axis=1, keepdims=True)
-    weights = numpy.exp(scores - numpy.where(numpy.isfinite(largest), largest, 0.0))
-    total = weights.sum(axis=1, keepdims=True)
-    return weights @ v / numpy.where(total == 0, 1.0, total)
+
+def _rows(case: Any, inputs: Any, q: Any, keys: Any, values: Any, first_key: int) -> Any:
+    """(out, lse) of some rows of a sequence, whose first one is at that key."""
+    xp = library_of(q)
+    q = in_float64(q) / math.sqrt(case.head_dim)
+    grouped = xp.moveaxis(q, 1, 0).reshape(case.kv_heads, -1, case.head_dim)
+    scores = (grouped @ keys).reshape(case.heads, len(q), -1)
+    if case.softcap:
+        scores = case.softcap * xp.tanh(scores / case.softcap)
+    seen = _seen(case, indices(len(q), q) + first_key, indices(scores.shape[2], q))
+    if seen is not None:
+        scores = xp.where(seen, scores, -math.inf)
+
+    lse = _log_sum_exp(scores)
+    if inputs.sinks is not None:
+        lse = xp.logaddexp(lse, in_float64(inputs.sinks)[:, None])
+    weights = xp.exp(scores - _finite(lse)[..., None])
+    out = weights.reshape(case.kv_heads, -1, scores.shape[2]) @ values
+    return xp.moveaxis(out.reshape(case.heads, len(q), -1), 0, 1), lse
+
+
+def _seen(case: Any, at: Any, keys: Any) -> Any:
+    """(rows, keys), of rows that are at these keys; None where each sees all."""
+    left, right = case.sides
+    if left is None and right is None:
+        return None
+    every = case.q_len + case.kv_len
+    offsets = keys - at[:, None]
+    is_left = offsets >= -(every if left is None else left)
+    return is_left & (offsets <= (every if right is None else right))
+
+
+def _log_sum_exp(scores: Any) -> Any:
+    xp = library_of(scores)
+    largest = xp.amax(scores, -1)
+    total = xp.exp(scores - _finite(largest)[..., None]).sum(-1)
+    empty = total == 0
+    return xp.where(empty, -math.inf, xp.log(total + empty) + _finite(largest))
+
+
+def _finite(values: Any) -> Any:
+    """0 in the place of -inf: of rows that see no key."""
+    return library_of(values).where(values == -math.inf, 0.0, values)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.bench.case import Case
+from tilewright.bench.case import Case, Errors
 from tilewright.bench.peers import Peer
 from tilewright.bench.timing import Timing
 
@@ -17,18 +17,18 @@ ROUNDS_A_READING = 5  # of clock and power
 WARM_UP_CALLS = 4  # or fewer, once they have taken WARM_UP_S
 WARM_UP_S = 0.2
 QUEUED_S = 0.1  # of launches behind one head start
+LSE_LIMIT = 1e-5  # of Errors.lse, this library's kernels
 
 
 @dataclass
 class Entrant:
-    """A peer in one case: what it will call, or why it cannot."""
+    """A peer in one case: what it will call, or why it does not race."""
 
     peer: Peer
     reason: str | None = None
     failed: bool = False  # it gave a wrong result, or is ours and raised an error
     call: Callable[[], Any] | None = None
-    errors: tuple[float, float] | None = None
-    error_limit: float | None = None
+    errors: Errors | None = None
     timing: Timing | None = None
     launches: int = 1  # to ask for at a time
 
@@ -66,18 +66,30 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
             last_s = time.perf_counter() - last_start
             if time.perf_counter() - start > WARM_UP_S:
                 break
+        if check:
+            entrant.errors = case.errors(inputs, output, peer.lse(case, inputs))
+            entrant.reason = _what_is_wrong(entrant.errors, peer, case, inputs)
+            entrant.failed = entrant.reason is not None
+            if entrant.failed:
+                return entrant
         launches = max(1, min(timer.launches, int(QUEUED_S / last_s)))
         entrant.call, entrant.launches = timer.prepare(call, launches)
     except Exception as error:  # noqa: BLE001  whatever its library raises, the others still race
         entrant.reason = f"{type(error).__name__}: {error}"
         entrant.failed = peer.is_ours
         return entrant
-    if check:
-        entrant.errors = case.errors(inputs, output)
-        entrant.error_limit = case.error_limit(inputs, peer.is_ours)
-        entrant.failed = not entrant.errors[0] <= entrant.error_limit
     entrant.timing = Timing(entrant.launches if timer.has_rows else 1)
     return entrant
+
+
+def _what_is_wrong(errors: Errors, peer: Peer, case: Case, inputs: Any) -> str | None:
+    """Peers' LSEs are recorded, whatever they are."""
+    limit = case.error_limit(inputs, peer.is_ours)
+    if not errors.rel_fro <= limit:
+        return f"wrong result: relative error {errors.rel_fro:.5g}, must be at most {limit:.5g}"
+    if peer.is_ours and errors.lse is not None and not errors.lse <= LSE_LIMIT:
+        return f"wrong LSE: error {errors.lse:.5g}, must be at most {LSE_LIMIT:.5g}"
+    return None
 
 
 def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) -> list[Entrant]:
@@ -129,7 +141,7 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
     if setup := entrant.peer.setup(case):
         line["setup"] = setup
     p10_us, p90_us = timing.p10_p90_us
-    rel_fro_error, max_abs_error = entrant.errors or (None, None)
+    errors = entrant.errors
     return line | {
         "median_us": rounded(timing.median_us),
         "p10_us": rounded(p10_us),
@@ -141,8 +153,9 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
         "cold_l2": timer.cold_by is not None,
         "cold_by": timer.cold_by,
         "graph": timer.is_graph,
-        "rel_fro_error": rel_fro_error,
-        "max_abs_error": max_abs_error,
+        "rel_fro_error": errors and rounded(errors.rel_fro),
+        "max_abs_error": errors and rounded(errors.max_abs),
+        **({"lse_error": rounded(errors.lse)} if errors and errors.lse is not None else {}),
         **machine.description,
         "sm_clock_mhz": statistics.median(timing.clocks_mhz) if timing.clocks_mhz else None,
         "power_w": round(statistics.median(timing.powers_w), 1) if timing.powers_w else None,

@@ -40,22 +40,42 @@ def filled(shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any
     return numpy.full(shape, value, _numpy_dtype(dtype))
 
 
+def library_of(tensor: Any) -> Any:
+    """The module whose functions take it."""
+    if hasattr(tensor, "cpu"):
+        return sys.modules["torch"]
+    import numpy
+
+    return numpy
+
+
+def in_float64(tensor: Any) -> Any:
+    """Where it is."""
+    return tensor.double() if hasattr(tensor, "cpu") else tensor.astype("float64")
+
+
+def indices(count: int, like: Any) -> Any:
+    """0, 1, ... count - 1, where `like` is."""
+    library = library_of(like)
+    return library.arange(count, **({"device": like.device} if hasattr(like, "cpu") else {}))
+
+
 def copy_of(tensor: Any) -> Any:
     return tensor.clone() if hasattr(tensor, "clone") else tensor.copy()
 
 
-def to_float64(tensor: Any) -> Any:
-    """As an array of NumPy."""
+def as_bytes(tensor: Any) -> Any:
+    """A tensor of a dtype of one byte as integers that index others, where it is."""
     if hasattr(tensor, "cpu"):
-        return tensor.double().cpu().numpy()
-    return tensor.astype("float64")
+        return tensor.view(sys.modules["torch"].uint8).int()
+    return tensor.view("uint8").astype(int)
 
 
-def to_bytes(tensor: Any) -> Any:
-    """A tensor of a dtype of one byte, as an array of NumPy of uint8."""
-    if hasattr(tensor, "cpu"):
-        return tensor.view(sys.modules["torch"].uint8).cpu().numpy()
-    return tensor.view("uint8")
+def constant_like(tensor: Any, values: list[float]) -> Any:
+    """In float64, where `tensor` is."""
+    xp = library_of(tensor)
+    place = {"device": tensor.device} if hasattr(tensor, "cpu") else {}
+    return xp.asarray(values, dtype=xp.float64, **place)
 
 
 def _numpy_dtype(dtype: str) -> str:

@@ -43,6 +43,10 @@ class Peer(abc.ABC):
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         """What is timed: a call that queues the operation and returns its output."""
 
+    def lse(self, case: Any, inputs: Any) -> Any:
+        """Attention's, of a call of its own, as the library's lse is; None where it gives none."""
+        return None
+
     def setup(self, case: Any) -> dict[str, Any] | None:
         """What it chose for a case that it has prepared, for the results file."""
         return None

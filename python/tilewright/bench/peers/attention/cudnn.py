@@ -19,7 +19,11 @@ class Cudnn(Peer):
         self.handle = cudnn.create_handle()
 
     def supports(self, case: Any) -> str | None:
-        return None if case.dtype in DTYPES else f"dtype {case.dtype}: must be bf16 or fp16"
+        if case.dtype not in DTYPES:
+            return f"dtype {case.dtype}: must be bf16 or fp16"
+        if case.softcap:
+            return "does not take softcap, but as a score modifier, which goes with no mask"
+        return "does not take sinks with one query" if case.sinks and case.q_len == 1 else None
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         cudnn.set_stream(self.handle, torch.cuda.current_stream(case.device).cuda_stream)
@@ -41,7 +45,11 @@ class Cudnn(Peer):
             add(name, tensor, *_layout(case, tensor))
             for name, tensor in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v))
         )
-        offsets, padding = _packing(case, inputs, out, add)
+        offsets, options = _packing(case, inputs, out, add)
+        if case.sinks:
+            dim, stride = [1, case.heads, 1, 1], [case.heads, 1, 1, 1]
+            dtype = {"data_type": cudnn.data_type.FLOAT}
+            options["sink_token"] = add("sinks", inputs.sinks, dim, stride, **dtype)
         for tensor, offset in zip((q, k, v), offsets, strict=False):
             tensor.set_ragged_offset(offset)
         o, _ = graph.sdpa(
@@ -51,7 +59,7 @@ class Cudnn(Peer):
             v=v,
             generate_stats=False,
             attn_scale=case.head_dim**-0.5,
-            **padding,
+            **options,
             **_mask(case),
         )
         dim, stride = _layout(case, out)
@@ -110,15 +118,18 @@ def _packing(
 
 
 def _mask(case: Any) -> dict[str, Any]:
-    """Causal: no key beyond the diagonal, which for unequal lengths ends in the bottom right."""
-    if not case.causal:
+    """A band along the diagonal, which for unequal lengths ends in the bottom right. Its left bound
+    counts the query's own key too."""
+    left, right = case.sides
+    if left is None and right is None:
         return {}
     alignment = cudnn.diagonal_alignment
     return {
         "diagonal_alignment": alignment.TOP_LEFT
         if case.q_len == case.kv_len
         else alignment.BOTTOM_RIGHT,
-        "diagonal_band_right_bound": 0,
+        "diagonal_band_left_bound": None if left is None else left + 1,
+        "diagonal_band_right_bound": right,
     }
 
 

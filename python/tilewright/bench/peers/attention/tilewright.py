@@ -1,6 +1,7 @@
 """This library's kernels, each an entrant of its own, and the rows of flash's table of shapes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tilewright
@@ -14,22 +15,36 @@ class TilewrightKernel(Peer):
 
     def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
         self.kernel = kernel.name
+        self.features = kernel.features
         self.name = f"tilewright/{kernel.name}"
         self.in_all = in_all
 
     def supports(self, case: Any) -> str | None:
         index = int(case.device.partition(":")[2] or 0)
+        for feature in case.features:
+            if feature not in self.features:
+                return f"does not take {feature}"
         return _native.why_not(self.kernel, problem_of(case.to_json()), device_index=index)
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
-        return lambda: tilewright.attention(
+        return partial(self._attention, case, inputs)
+
+    def lse(self, case: Any, inputs: Any) -> Any:
+        return self._attention(case, inputs, return_lse=True)[1]
+
+    def _attention(self, case: Any, inputs: Any, **options: Any) -> Any:
+        return tilewright.attention(
             inputs.q,
             inputs.k,
             inputs.v,
             causal=case.causal,
+            window_size=case.window_size,
+            softcap=case.softcap,
+            sinks=inputs.sinks,
             cu_seqlens_q=inputs.cu_seqlens,
             cu_seqlens_k=inputs.cu_seqlens,
             kernel=self.kernel,
+            **options,
         )
 
 

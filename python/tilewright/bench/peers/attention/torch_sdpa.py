@@ -15,9 +15,8 @@ class TorchSdpa(Peer):
     def supports(self, case: Any) -> str | None:
         if case.causal and case.q_len != case.kv_len:
             return "its causal mask is aligned to the top left"
-        if case.lengths:
-            return "takes no packed sequences"
-        return None
+        features = case.features
+        return f"does not take {features[0]}" if features else None
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         # (batch, heads, seqlen, head_dim), as views
