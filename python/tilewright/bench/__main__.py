@@ -1,18 +1,21 @@
 """The command line of the race: python -m tilewright.bench attention --help"""
 
 import argparse
+import contextlib
+import faulthandler
 import fnmatch
-import json
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tilewright
 from tilewright.bench import attention, gemm, peers
 from tilewright.bench.machine import CpuMachine, CudaMachine
-from tilewright.bench.race import Entrant, Rules, race, to_line, warm_up
+from tilewright.bench.race import Entrant, Rules, identity, race, to_line, warm_up
 from tilewright.bench.report import print_case
+from tilewright.bench.results_file import ResultsFile
 from tilewright.bench.timing import CpuTimer
 
 OPERATIONS = {"attention": attention, "gemm": gemm}
@@ -46,6 +49,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument("--json", type=pathlib.Path, help="write results lines here")
         command.add_argument("--append", action="store_true", help="keep the lines that are there")
         command.add_argument(
+            "--resume",
+            action="store_true",
+            help="keep them, and leave out cases that all have raced, in these versions",
+        )
+        command.add_argument(
             "--omit-unsupported", action="store_true", help="no lines of what cannot run a case"
         )
         command.add_argument("--gap", type=float, help="idle seconds between rounds")
@@ -54,6 +62,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
             type=float,
             default=5.0,
             help="an implementation that has run for so long on a case takes no more samples",
+        )
+        command.add_argument(
+            "--stall-seconds",
+            type=float,
+            help="end the process where a case takes longer, and print where it stands",
         )
         command.set_defaults(**operation.RULES)
     return parser.parse_args(arguments)
@@ -102,19 +115,39 @@ def report_failures(entrants: list[Entrant], case: Any) -> int:
     for entrant in failures:
         name = entrant.peer.name.removeprefix(f"{peers.OURS}/")
         ours, others = (name, "none") if entrant.peer.is_ours else ("none", name)
-        what = entrant.reason or (
-            f"relative error {entrant.errors[0]:.5g}, must be at most {entrant.error_limit:.5g}"
-        )
         print(
-            f"FAILED {entrant.peer.name}: {what}\n  reproduce: python -m tilewright.bench "
-            f"{case.arguments()} --kernels {ours} --peers {others} --check",
+            f"FAILED {entrant.peer.name}: {entrant.reason}\n"
+            f"  reproduce: python -m tilewright.bench {case.arguments()} "
+            f"--kernels {ours} --peers {others} --check",
             file=sys.stderr,
         )
     return len(failures)
 
 
+@contextlib.contextmanager
+def stall_limit(seconds: float | None) -> Iterator[None]:
+    """A kernel that never ends, or a lock that is never free, shows as a stack of each thread."""
+    if seconds:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def has_raced(peer: peers.Peer, case: Any, machine: Any, results: ResultsFile, check: bool) -> bool:
+    line = results.find(identity(peer, case, machine))
+    if line is None or not line["supported"]:
+        return line is not None and peer.supports(case) is not None
+    return not check or line["rel_fro_error"] is not None
+
+
 def main(arguments: list[str] | None = None) -> int:
     args = parse_arguments(arguments)
+    if args.resume and not args.json:
+        sys.exit("--resume needs --json FILE, the file to resume")
+    if args.json and not args.json.parent.is_dir():
+        sys.exit(f"--json: {args.json.parent} is not a folder")
     operation = OPERATIONS[args.operation]
     device = choose_device(args.device)
     entrants = load_peers(args, device)
@@ -127,21 +160,31 @@ def main(arguments: list[str] | None = None) -> int:
     rules = Rules(args.samples, args.gap, args.max_seconds, args.check, args.seed)
     run = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {tilewright.__commit__}"
     print(f"{run} on {machine.description['gpu']}")
-    cases = list(operation.cases(args, device))
-    warm_up(entrants, cases)
+
+    results = ResultsFile(args.json, args.append, args.resume) if args.json else None
+    able = {
+        case: [p for p in entrants if not (args.omit_unsupported and p.supports(case))]
+        for case in operation.cases(args, device)
+    }
+    if args.resume:
+        count = len(able)
+        able = {
+            case: racing
+            for case, racing in able.items()
+            if not all(has_raced(p, case, machine, results, args.check) for p in racing)
+        }
+        print(f"{count - len(able)} of {count} cases are in {args.json} already")
+    warm_up(entrants, list(able))
 
     failures = 0
-    if args.json and not args.append:
-        args.json.write_text("")
-    for index, case in enumerate(cases, start=1):
-        able = [peer for peer in entrants if not (args.omit_unsupported and peer.supports(case))]
-        finished = race(able, case, timer, machine, rules)
+    for index, (case, racing) in enumerate(able.items(), start=1):
+        with stall_limit(args.stall_seconds):
+            finished = race(racing, case, timer, machine, rules)
         lines = [to_line(entrant, case, run, timer, machine) for entrant in finished]
-        print_case(f"{index}/{len(cases)}: {case.label}", lines)
+        print_case(f"{index}/{len(able)}: {case.label}", lines)
         failures += report_failures(finished, case)
-        if args.json:
-            with args.json.open("a") as output:
-                output.writelines(json.dumps(line) + "\n" for line in lines)
+        if results:
+            results.put(lines)
     return 1 if failures else 0
 
 

@@ -126,18 +126,23 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) -> dict[str, Any]:
-    """A line of a results file."""
-    line = {
-        "run": run,
+def identity(peer: Peer, case: Case, machine: Any) -> dict[str, Any]:
+    """What a line of a results file says of who did what, and on which device."""
+    return {
         "operation": case.operation,
         "case": case.to_json(),
-        "impl": entrant.peer.name,
-        "impl_version": entrant.peer.version,
+        "impl": peer.name,
+        "impl_version": peer.version,
+        "gpu": machine.description["gpu"],
     }
+
+
+def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) -> dict[str, Any]:
+    """A line of a results file."""
+    line = {"run": run} | identity(entrant.peer, case, machine) | machine.description
     timing = entrant.timing
     if timing is None:
-        return line | machine.description | {"supported": False, "reason": entrant.reason}
+        return line | {"supported": False, "reason": entrant.reason}
     if setup := entrant.peer.setup(case):
         line["setup"] = setup
     p10_us, p90_us = timing.p10_p90_us
@@ -156,7 +161,6 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
         "rel_fro_error": errors and rounded(errors.rel_fro),
         "max_abs_error": errors and rounded(errors.max_abs),
         **({"lse_error": rounded(errors.lse)} if errors and errors.lse is not None else {}),
-        **machine.description,
         "sm_clock_mhz": statistics.median(timing.clocks_mhz) if timing.clocks_mhz else None,
         "power_w": round(statistics.median(timing.powers_w), 1) if timing.powers_w else None,
         "supported": True,
