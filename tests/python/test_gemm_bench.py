@@ -44,8 +44,12 @@ def to_float64(tensor):
     return numpy.asarray(in_float64(tensor))
 
 
-@pytest.mark.parametrize("options", [[], ["--dtype=fp16"], ["--w4a4"], ["--batch-invariant"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--dtype=fp16"], ["--w4a4"], ["--batch-invariant=on"], ["--rmsnorm"]]
+)
 def test_lines_of_a_small_sweep(tmp_path, options):
+    if "--rmsnorm" in options:
+        pytest.importorskip("torch")
     path = tmp_path / "race.jsonl"
     assert bench.main([*SMALL, *options, f"--json={path}"]) == 0
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -59,14 +63,18 @@ def test_lines_of_a_small_sweep(tmp_path, options):
     case = lines[0]["case"]
     assert case["out_dtype"] == ("fp16" if "--dtype=fp16" in options else "bf16")
     assert case["a_dtype"] == ("nvfp4" if "--w4a4" in options else case["out_dtype"])
-    assert case.get("batch_invariant", False) == ("--batch-invariant" in options)
+    assert case.get("batch_invariant", False) == ("--batch-invariant=on" in options)
+    assert case.get("rmsnorm", False) == ("--rmsnorm" in options)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"dtype": "fp16", "w4a4": True}, {"batch_invariant": True, "m": 7}]
+    "options",
+    [{}, {"dtype": "fp16", "w4a4": True}, {"batch_invariant": True, "m": 7}, {"rmsnorm": True}],
 )
 def test_the_reproducing_arguments_give_the_case(options):
     case = dataclasses.replace(CASE, **options)
+    if case.rmsnorm:
+        pytest.importorskip("torch")
     args = bench.parse_arguments(case.arguments().split())
     assert list(cases(args, "cpu")) == [case]
 
@@ -78,6 +86,46 @@ def test_the_default_sweep():
     assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
     assert (args.samples, args.gap, args.timed) == (25, 0.02, "row")
     assert bench.parse_arguments(["attention"]).samples == 20
+
+
+def test_batch_invariant_products_beside_others():
+    args = bench.parse_arguments(["gemm", "--m=1,2", "--shapes=64x32", "--batch-invariant=both"])
+    found = [(case.m, case.batch_invariant) for case in cases(args, "cpu")]
+    assert found == [(1, False), (2, False), (1, True), (2, True)]
+
+
+def test_an_rmsnorm_gives_16_bits():
+    pytest.importorskip("torch")
+    args = bench.parse_arguments(["gemm", "--rmsnorm", "--w4a4"])
+    with pytest.raises(SystemExit, match="--rmsnorm gives activations in 16 bits"):
+        list(cases(args, "cpu"))
+
+
+def test_an_rmsnorm_is_launched_before_each_product(monkeypatch):
+    torch = pytest.importorskip("torch")
+    inputs = dataclasses.replace(CASE, rmsnorm=True, between_bytes=3000).make_inputs(0)
+    norm = inputs.unnormed_a.double()
+    norm /= (norm**2).mean(1, keepdim=True).sqrt()
+    torch.testing.assert_close(inputs.a.double(), norm, rtol=2e-2, atol=1e-2)
+    log, rms_norm = [], torch.nn.functional.rms_norm
+
+    def normalize(*arguments):
+        log.append("norm")
+        return rms_norm(*arguments)
+
+    monkeypatch.setattr(torch.nn.functional, "rms_norm", normalize)
+
+    def product(copy):
+        def multiply(a):
+            assert torch.equal(a, inputs.a)
+            log.append(copy)
+
+        return multiply
+
+    call = inputs.rotation([product(copy) for copy in range(2)])
+    for _ in range(3):
+        call()
+    assert log == ["norm", 0, "norm", 1, "norm", 0]
 
 
 def test_weights_lie_two_caches_apart(monkeypatch):
@@ -98,6 +146,8 @@ def test_work_and_bytes():
     assert CASE.compulsory_bytes == 32 * 64 * 9 // 16 + 2 * 3 * 64 + 2 * 3 * 32
     w4a4 = dataclasses.replace(CASE, w4a4=True)
     assert w4a4.compulsory_bytes == (3 + 32) * 64 * 9 // 16 + 2 * 3 * 32
+    chain = dataclasses.replace(CASE, rmsnorm=True)
+    assert chain.compulsory_bytes == CASE.compulsory_bytes + 2 * 2 * 3 * 64
 
 
 def test_the_oracle_decodes_as_the_library_does():
@@ -105,7 +155,8 @@ def test_the_oracle_decodes_as_the_library_does():
     scales = numpy.arange(128, dtype=numpy.uint8).repeat(2).reshape(128, 2)
     global_scale = numpy.array([8.0], numpy.float32)
     decoded = gemm_oracle._dequantized(codes, scales, global_scale)
-    expected = to_float64(tilewright.dequantize_nvfp4(codes, scales, global_scale))
+    decode = partial(tilewright.dequantize_nvfp4, global_scale_kind="encode")
+    expected = to_float64(decode(codes, scales, global_scale))
     numpy.testing.assert_array_equal(decoded, expected)
 
 
@@ -113,7 +164,8 @@ def test_all_forms_of_the_inputs_hold_the_same_values():
     inputs = CASE.make_inputs(0)
     (wide,) = inputs.wide_weights[0]
     codes, scales = inputs.weight
-    exact = tilewright.dequantize_nvfp4(codes, scales, inputs.global_scale)
+    decode = partial(tilewright.dequantize_nvfp4, global_scale_kind="encode")
+    exact = decode(codes, scales, inputs.global_scale)
     assert (to_float64(wide) == to_float64(exact)).all()
     product = to_float64(inputs.a) @ to_float64(wide).T
     numpy.testing.assert_allclose(to_float64(inputs.expected), product, rtol=1e-12, atol=1e-9)
@@ -126,7 +178,8 @@ def test_all_forms_of_the_inputs_hold_the_same_values():
 def test_an_error_is_seen_wherever_it_is(place):
     inputs = CASE.make_inputs(0)
     (packed,) = inputs.packed_weights[0]
-    out = tilewright.gemm_nvfp4(inputs.a, packed, global_scale_b=inputs.global_scale, n=32)
+    scale = {"global_scale_b": inputs.global_scale, "global_scale_b_kind": "encode"}
+    out = tilewright.gemm_nvfp4(inputs.a, packed, **scale, n=32)
     assert is_right(inputs, out)
     out[place] += 50
     assert CASE.errors(inputs, out).rel_fro > 0.1
@@ -201,15 +254,19 @@ class Device:
         pass
 
     def CUDAGraph(self):
-        start = self.us
-        graph = types.SimpleNamespace(capture_begin=lambda: None)
-
-        def capture_end():
-            graph.us = self.us - start
-
-        graph.capture_end = capture_end
+        graph = types.SimpleNamespace()
         graph.replay = lambda: setattr(self, "us", self.us + graph.us)
         return graph
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local"
+        start = self.us
+        try:
+            yield
+        finally:
+            graph.us = self.us - start
+            self.log.append("captured")
 
     def Event(self, enable_timing):
         device, event = self, types.SimpleNamespace()
@@ -273,6 +330,18 @@ def test_launches_of_a_graph_share_their_time(device):
     assert (launches, seen) == (4, [1, 4, 1, 4])  # every copy as often as the others
     assert timer.sample(replay, lambda: "read", launches) == (pytest.approx([2.5]), "read")
     assert len(seen) == 4 and device.us == 40  # captured, replayed once, and twice for the sample
+
+
+def test_a_capture_ends_where_a_call_raises_an_error(device):
+    def call():
+        raise RuntimeError("not in a graph")
+
+    timer, rules = CudaGraphTimer("cuda:0", "rotation", launches=3), Rules(4, 0, 5, False, 0)
+    calls = iter([lambda: None] * 4 + [call])
+    peer = Scripted(call=lambda inputs: next(calls)())
+    (entrant,) = race([peer], CASE, timer, CpuMachine(), rules)
+    assert entrant.reason == "RuntimeError: not in a graph"
+    assert device.log == ["captured"]
 
 
 def test_a_flush_comes_before_the_first_event(device, monkeypatch):
@@ -361,17 +430,18 @@ def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
     assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
     kernels = []
 
-    def multiply(a, packed, *, out, kernel, global_scale_b, b_is_constant, batch_invariant):
-        assert b_is_constant
-        kernels.append(kernel)
-        options = {"global_scale_b": global_scale_b, "out": out}
-        return product(a, packed, batch_invariant=batch_invariant, **options)
+    def multiply(a, packed, *, kernel, b_is_constant, **options):
+        kernels.append((kernel, b_is_constant))
+        return product(a, packed, **options)
 
     product = tilewright.gemm_nvfp4
     monkeypatch.setattr(tilewright, "gemm_nvfp4", multiply)
     inputs = CASE.make_inputs(0)
-    assert is_right(inputs, named[1].prepare(CASE, inputs)())
-    assert kernels == ["nvfp4/1"]
+    for options, b_is_constant in (([], True), (["--no-constant-weights"], False)):
+        assert named[1].configure(bench.parse_arguments(["gemm", *options]))
+        assert is_right(inputs, named[1].prepare(CASE, inputs)())
+        assert kernels.pop() == ("nvfp4/1", b_is_constant)
+        assert named[1].setup(CASE) == (None if b_is_constant else {"b_is_constant": False})
 
 
 def test_a_step_is_given_the_dequantised_weight(monkeypatch):

@@ -28,12 +28,19 @@ def is_right(case, inputs, output):
     return case.errors(inputs, output).rel_fro < case.error_limit(inputs, is_ours=False)
 
 
-@pytest.mark.parametrize("case", [CASE, ROTATED, W4A4, dataclasses.replace(CASE, dtype="fp16")])
+CHAIN = dataclasses.replace(CASE, rmsnorm=True)
+INVARIANT = dataclasses.replace(CASE, batch_invariant=True)
+
+
+@pytest.mark.parametrize(
+    "case", [CASE, ROTATED, W4A4, CHAIN, dataclasses.replace(CASE, dtype="fp16")]
+)
 def test_cublas(case):
     cublas = importlib.import_module("tilewright.bench.peers.gemm.cublas")
     assert cublas.peers("cpu") == []
     (peer,) = cublas.peers("cuda:0")
     assert peer.supports(case) is None
+    assert "depends on M" in peer.supports(dataclasses.replace(case, batch_invariant=True))
     inputs = case.make_inputs(0)
     call = peer.prepare(case, inputs)
     results = [call().clone() for _ in inputs.wide_weights]
@@ -98,11 +105,11 @@ def humming(monkeypatch):
 def test_humming_compiles_its_choices_before_the_race(humming):
     assert humming.peers("cpu") == []
     peer = humming.peers("cuda:0")[0]
-    cases = [dataclasses.replace(CASE, m=m) for m in (8, 9, 4096)]
+    cases = [dataclasses.replace(case, m=m) for m in (8, 9, 4096) for case in (CASE, CHAIN)]
     peer.warm_up(cases)
     configs = sorted(tuning for _, _, tuning, _ in Kernel.prepared)
     assert configs == [f'{{"num_stages": {stages}}}' for stages in (3, 4, 5)]
-    for case in cases[:2]:
+    for case in cases[:4]:
         inputs = case.make_inputs(0)
         assert is_right(case, inputs, peer.prepare(case, inputs)())
 
@@ -116,6 +123,15 @@ def test_humming_rotates_its_weights(humming):
     assert isinstance(call, Rotation)
     for _ in range(14):
         assert is_right(ROTATED, inputs, call())
+
+
+def test_humming_is_asked_for_batch_invariance(humming):
+    peer = humming.peers("cuda:0")[0]
+    assert peer.supports(INVARIANT) is None
+    peer.warm_up([INVARIANT])
+    assert {computation for _, computation, _, _ in Kernel.prepared} == {
+        '{"use_batch_invariant": true}'
+    }
 
 
 def test_humming_supports(humming):

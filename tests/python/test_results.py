@@ -97,6 +97,7 @@ GOOD_LINES = {
     "a GEMM": GEMM,
     "a GEMM with weights that rotate": GEMM | {"cold_by": "rotation"},
     "a GEMM, batch-invariant": with_case(GEMM, batch_invariant=True),
+    "a GEMM behind an RMSNorm": with_case(GEMM, rmsnorm=True),
     "a warm GEMM": GEMM | {"cold_l2": False, "cold_by": None},
     "quantising": MEASURED | {"operation": "quantize_nvfp4", "case": QUANTIZE_CASE},
 }
@@ -120,6 +121,7 @@ BAD_LINES = {
     "a GEMM without a dtype": without_case_key(GEMM, "a_dtype"),
     "a GEMM of no tokens": with_case(GEMM, m=0),
     "a GEMM, batch-invariant by text": with_case(GEMM, batch_invariant="yes"),
+    "a GEMM behind another norm": with_case(GEMM, rmsnorm="layernorm"),
     "cold by another means": MEASURED | {"cold_by": "luck"},
     "unsupported and cold": UNSUPPORTED | {"cold_by": "flush"},
     "a gemm with attention's case": MEASURED | {"operation": "gemm_nvfp4"},

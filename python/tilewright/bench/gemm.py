@@ -1,6 +1,8 @@
 """Problems of products with NVFP4 weights: one case, and the cases that a command line asks for."""
 
 import argparse
+import itertools
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ DEFAULTS = {
     "cpu": {"shapes": ((512, 1024),), "m": (1, 16)},
 }
 RULES = {"samples": 25, "gap": 0.02}
+BATCH_INVARIANT = {"off": (False,), "on": (True,), "both": (False, True)}
 TIMERS = {"row": CudaRowTimer, "graph": CudaGraphTimer, "alone": CudaTimer}
 LAUNCHES = 20  # of a row, or queued behind one head start
 CACHES_BETWEEN = 2  # so many times the L2 cache is read between two reads of a weight
@@ -38,6 +41,7 @@ class GemmCase(Case):
     w4a4: bool  # activations are NVFP4 too
     batch_invariant: bool
     device: str
+    rmsnorm: bool = False  # launched before each product, gives its activations, and is timed too
     between_bytes: int = 0  # read at least between two reads of a weight
 
     operation = "gemm_nvfp4"
@@ -48,11 +52,11 @@ class GemmCase(Case):
 
     @property
     def compulsory_bytes(self) -> int:
-        weight = _nvfp4_bytes(self.n * self.k)
         activations = self.m * self.k
         return (
-            weight
+            _nvfp4_bytes(self.n * self.k)
             + (_nvfp4_bytes(activations) if self.w4a4 else 2 * activations)
+            + (2 * 2 * activations if self.rmsnorm else 0)
             + 2 * self.m * self.n
         )
 
@@ -66,19 +70,21 @@ class GemmCase(Case):
             "b_dtype": "nvfp4",
             "out_dtype": self.dtype,
         }
-        return fields | ({"batch_invariant": True} if self.batch_invariant else {})
+        features = {"batch_invariant": self.batch_invariant, "rmsnorm": self.rmsnorm}
+        return fields | {name: True for name, is_on in features.items() if is_on}
 
     @property
     def label(self) -> str:
         activations = f"nvfp4 to {self.dtype}" if self.w4a4 else self.dtype
+        norm = "rmsnorm, " if self.rmsnorm else ""
         invariant = " batch-invariant" if self.batch_invariant else ""
-        return f"{activations}{invariant} {self.n}x{self.k} m={self.m}"
+        return f"{norm}{activations}{invariant} {self.n}x{self.k} m={self.m}"
 
     def arguments(self) -> str:
-        flags = [" --w4a4"] * self.w4a4 + [" --batch-invariant"] * self.batch_invariant
         return (
             f"gemm --device {self.device.partition(':')[0]} --dtype {self.dtype} "
-            f"--shapes {self.n}x{self.k} --m {self.m}{''.join(flags)}"
+            f"--shapes {self.n}x{self.k} --m {self.m}{' --w4a4' * self.w4a4}"
+            f"{' --batch-invariant on' * self.batch_invariant}{' --rmsnorm' * self.rmsnorm}"
         )
 
     def make_inputs(self, seed: int) -> GemmInputs:
@@ -116,7 +122,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=sorted(PEER_ERROR_LIMITS), default="bf16")
     parser.add_argument("--w4a4", action="store_true", help="activations in NVFP4 too")
     parser.add_argument(
-        "--batch-invariant", action="store_true", help="bits of a row do not depend on the others"
+        "--batch-invariant",
+        choices=BATCH_INVARIANT,
+        default="off",
+        help="bits of a row do not depend on the others",
+    )
+    parser.add_argument(
+        "--rmsnorm", action="store_true", help="before each product, and timed with it; in PyTorch"
+    )
+    parser.add_argument(
+        "--constant-weights",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="this library is told that a weight has long been written",
     )
     parser.add_argument(
         "--rotate-weights",
@@ -146,10 +164,15 @@ def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:
     """The sweep, M innermost."""
+    if args.rmsnorm and args.w4a4:
+        sys.exit("--rmsnorm gives activations in 16 bits, which --w4a4 does not take")
+    if args.rmsnorm and "torch" not in sys.modules:
+        sys.exit("--rmsnorm needs PyTorch")
     kind = device.partition(":")[0]
     is_rotated = kind == "cuda" and args.rotate_weights
     between_bytes = CACHES_BETWEEN * l2_cache_bytes(device) if is_rotated else 0
-    for n, k in args.shapes or DEFAULTS[kind]["shapes"]:
+    shapes = args.shapes or DEFAULTS[kind]["shapes"]
+    for batch_invariant, (n, k) in itertools.product(BATCH_INVARIANT[args.batch_invariant], shapes):
         for m in args.m or DEFAULTS[kind]["m"]:
             yield GemmCase(
                 m=m,
@@ -157,7 +180,8 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:
                 k=k,
                 dtype=args.dtype,
                 w4a4=args.w4a4,
-                batch_invariant=args.batch_invariant,
+                batch_invariant=batch_invariant,
                 device=device,
+                rmsnorm=args.rmsnorm,
                 between_bytes=between_bytes,
             )

@@ -178,11 +178,11 @@ class CudaGraphTimer(CudaRowTimer):
         """(what replays a graph, its number of launches: so many, or a few more)."""
         period = call.period if isinstance(call, Rotation) else 1
         row, launches = super().prepare(call, math.ceil(launches / period) * period)
-        graph = self.cuda.CUDAGraph()
-        with self.cuda.stream(self.cuda.Stream()):
-            graph.capture_begin()
+        graph, side = self.cuda.CUDAGraph(), self.cuda.Stream()
+        # The capture ends, and the stream is left, even where a call raises an error.
+        capture = self.cuda.graph(graph, stream=side, capture_error_mode="thread_local")
+        with self.cuda.stream(side), capture:
             row()
-            graph.capture_end()
         graph.replay()
         self.synchronize()
         return graph.replay, launches

@@ -1,13 +1,11 @@
 """PyTorch's product of the dequantised weight, in 16 bits: cuBLAS."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
 from tilewright.bench.peers import Peer
-from tilewright.bench.timing import Rotation
 
 
 class Cublas(Peer):
@@ -15,13 +13,15 @@ class Cublas(Peer):
     version = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
 
     def supports(self, case: Any) -> str | None:
-        return None
+        return "the order of its sums depends on M" if case.batch_invariant else None
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         out = inputs.new_output()
-        return Rotation(
-            [partial(torch.mm, inputs.a, weight.T, out=out) for (weight,) in inputs.wide_weights]
-        )
+
+        def product(weight: Any) -> Callable[[Any], Any]:
+            return lambda a: torch.mm(a, weight, out=out)
+
+        return inputs.rotation([product(weight.T) for (weight,) in inputs.wide_weights])
 
 
 def peers(device: str) -> list[Peer]:

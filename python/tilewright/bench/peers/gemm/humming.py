@@ -192,7 +192,7 @@ def _rotation(layers: list[Any], case: Any, inputs: Any, config: dict[str, Any])
         "compute_config": json.dumps(_compute_config(case)),
         "tuning_config": json.dumps(config),
     }
-    return Rotation([partial(layer, inputs.a, **options) for layer in layers])
+    return inputs.rotation([partial(layer, **options) for layer in layers])
 
 
 def _is_right(call: Callable[[], Any], expected: Any) -> bool:

@@ -1,19 +1,20 @@
 """This library's kernels, each an entrant of its own: those of NVFP4 weights, the rows of nvfp4's
 table of shapes, and the BF16 steps that lead there, which are given the dequantised weight."""
 
+import argparse
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tilewright
 from tilewright import _native
 from tilewright._kernels import gemm_problem_of, nvfp4_rows
+from tilewright.bench.gemm_inputs import KIND
 from tilewright.bench.peers import Peer
-from tilewright.bench.timing import Rotation
 
 
 class TilewrightGemm(Peer):
     version = tilewright.__commit__
+    b_is_constant = True
 
     def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
         self.kernel = kernel
@@ -28,26 +29,32 @@ class TilewrightGemm(Peer):
             self.kernel.operation, self.kernel.name, problem, device_index=index
         )
 
+    def configure(self, args: argparse.Namespace) -> bool:
+        self.b_is_constant = args.constant_weights
+        return True
+
+    def setup(self, case: Any) -> dict[str, Any] | None:
+        return None if self.b_is_constant else {"b_is_constant": False}
+
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
+        options = {"out": inputs.new_output(), "kernel": self.kernel.name}
         if self.kernel.operation == "gemm_bf16":
-            multiply, a, weights = tilewright.gemm_bf16, inputs.a, inputs.wide_weights
-            options = {}
-        else:
-            multiply = tilewright.gemm_nvfp4
-            a, options = _activations(inputs)
-            weights = inputs.packed_weights if self.takes_packed else inputs.coded_weights
-            options |= {"global_scale_b": inputs.global_scale}
-            options |= {"b_is_constant": True, "batch_invariant": case.batch_invariant}
-        options |= {"out": inputs.new_output(), "kernel": self.kernel.name}
-        return Rotation([partial(multiply, a, *weight, **options) for weight in weights])
+            return inputs.rotation(_products(tilewright.gemm_bf16, inputs.wide_weights, options))
+        weights = inputs.packed_weights if self.takes_packed else inputs.coded_weights
+        options |= {"global_scale_b": inputs.global_scale, "global_scale_b_kind": KIND}
+        options |= {"b_is_constant": self.b_is_constant, "batch_invariant": case.batch_invariant}
+        codes, scales = inputs.quantized_a or (None, None)
+        if case.w4a4:
+            options |= {"sfa": scales}
+            options |= {"global_scale_a": inputs.global_scale, "global_scale_a_kind": KIND}
+        return inputs.rotation(_products(tilewright.gemm_nvfp4, weights, options), codes)
 
 
-def _activations(inputs: Any) -> tuple[Any, dict[str, Any]]:
-    """a, and what belongs to it."""
-    if inputs.quantized_a is None:
-        return inputs.a, {}
-    codes, scales = inputs.quantized_a
-    return codes, {"sfa": scales, "global_scale_a": inputs.global_scale}
+def _products(
+    multiply: Callable[..., Any], weights: list[tuple[Any, ...]], options: dict[str, Any]
+) -> list[Callable[[Any], Any]]:
+    """One for each copy of the weight, of the activations that they are given."""
+    return [lambda a, weight=weight: multiply(a, *weight, **options) for weight in weights]
 
 
 def peers(device: str) -> list[Peer]:
