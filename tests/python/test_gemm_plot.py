@@ -113,6 +113,20 @@ def test_kinds_of_activations_have_their_own_tables(root):
     assert text.count("Geometric mean") == 2
 
 
+def test_products_with_features_have_their_own_tables(root):
+    chain = lines_of({"tilewright/nvfp4": 12.0, "cublas": 24.0}, rmsnorm=True)
+    write(root, lines_of(TIMES) + lines_of(TIMES, batch_invariant=True) + chain)
+    text, table = table_of(root)
+    assert "Activations in BF16:\n" in text
+    assert "Activations in BF16, batch-invariant:\n" in text
+    assert "RMSNorm, activations in BF16:\n" in text
+    assert [row.split(" | ")[2:4] for row in table if row.startswith("| 4096")] == [
+        ["10.0", "40.0"],
+        ["10.0", "40.0"],
+        ["12.0", "24.0"],
+    ]
+
+
 def test_steps_have_no_ratio(root):
     write(root, lines_of({"tilewright/gemm_naive": 9000.0, "tilewright/nvfp4": 10.0}))
     text, table = table_of(root)

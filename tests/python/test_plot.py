@@ -19,7 +19,9 @@ SPEEDS = {"tilewright/k2": 9.5, "tilewright/k3_1": 9.876, "tilewright/k3_2": 12.
 def root(tmp_path):
     """A repository with results of four implementations, a profile, a budget and two documents."""
     lines = [
-        with_case(MEASURED | {"impl": impl, "tflops": speed}, q_len=seqlen, causal=causal)
+        with_case(
+            MEASURED | {"impl": impl, "tflops": speed}, q_len=seqlen, kv_len=seqlen, causal=causal
+        )
         for causal in (False, True)
         for seqlen in (4096, 512)
         for impl, speed in SPEEDS.items()
@@ -97,6 +99,36 @@ def test_the_ratio_to_the_best_peer(root):
     ]
 
 
+def test_cases_of_features_stand_apart(root):
+    cases = (
+        {"causal": True},
+        {"causal": True, "window": [1023, None]},
+        {"causal": True, "window": [4095, None]},
+        {"window": [5, 5], "softcap": 50.0},
+        {"window": [None, 7], "sinks": True},
+        {"q_len": 1, "kv_len": 8192, "batch": 16},
+        {"q_len": 1, "kv_len": 65536, "batch": 2},
+    )
+    lines = [
+        with_case(MEASURED | {"impl": impl, "tflops": 10.0 * (index + 1)}, **case)
+        for index, case in enumerate(cases)
+        for impl in ("tilewright/flash", "fa3")
+    ]
+    write_lines(root / "results/features.jsonl", lines)
+    readme = root / "README.md"
+    readme.write_text(block("ratio:features"))
+    rows = [line for line in rendered(root, readme).splitlines() if line.startswith("|")]
+    assert [row.split(" | ")[1:4] for row in rows[2:]] == [
+        ["full, window 5, cap 50", "4096", "40.0"],
+        ["full, window all and 7, sinks", "4096", "50.0"],
+        ["full", "16 of 1, keys 8192", "60.0"],
+        ["full", "2 of 1, keys 65536", "70.0"],
+        ["causal", "4096", "10.0"],
+        ["causal, window 1023", "4096", "20.0"],
+        ["causal, window 4095", "4096", "30.0"],
+    ]
+
+
 def race(*cases):
     """Lines of ours, at 90 TFLOP/s, and of two peers at the speeds given for each case."""
     return [
@@ -107,7 +139,7 @@ def race(*cases):
 
 
 def test_races_beside_their_peers(root):
-    even = race(({"causal": True}, 45.0, 90.0), ({"q_len": 512}, 45.0, 180.0))
+    even = race(({"causal": True}, 45.0, 90.0), ({"q_len": 512, "kv_len": 512}, 45.0, 180.0))
     write_lines(root / "results/even.jsonl", even)
     lost = race(({"head_dim": 64, "v_dim": 64, "kv_heads": 2}, 120.0, 100.0))
     write_lines(root / "results/lost.jsonl", lost)

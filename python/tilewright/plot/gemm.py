@@ -22,17 +22,24 @@ class Product:
     n: int
     k: int
     m: int
+    batch_invariant: bool = False
+    rmsnorm: bool = False
 
     @staticmethod
     def of(case: dict[str, Any]) -> "Product":
-        return Product(case["a_dtype"], case["out_dtype"], case["n"], case["k"], case["m"])
+        features = (case.get(name, False) for name in ("batch_invariant", "rmsnorm"))
+        sizes = (case["n"], case["k"], case["m"])
+        return Product(case["a_dtype"], case["out_dtype"], *sizes, *features)
 
     @property
     def kind(self) -> str:
         """What is multiplied, in words."""
         activations = ACTIVATIONS[self.activations]
         result = "" if self.activations == self.out_dtype else f", result in {self.out_dtype}"
-        return f"Activations in {activations}{result}"
+        invariant = ", batch-invariant" * self.batch_invariant
+        return (
+            f"{'RMSNorm, a' if self.rmsnorm else 'A'}ctivations in {activations}{result}{invariant}"
+        )
 
     @property
     def weight(self) -> str:

@@ -22,19 +22,29 @@ class Row:
     kv_heads: int
     causal: bool
     batch: int
-    seqlen: int  # packed: of all sequences together
+    seqlen: int  # of queries; packed: of all sequences together
+    kv_len: int  # of keys, likewise
     lengths: tuple[int, ...]  # of packed sequences
+    window: tuple[int | None, ...]  # (left, right), or nothing
+    softcap: float
+    sinks: bool
 
     @staticmethod
     def of(case: dict[str, Any]) -> "Row":
         names = ("dtype", "head_dim", "v_dim", "heads", "kv_heads", "causal", "batch", "q_len")
-        return Row(*(case[name] for name in names), tuple(case.get("lengths", ())))
+        return Row(
+            *(case[name] for name in (*names, "kv_len")),
+            lengths=tuple(case.get("lengths", ())),
+            window=tuple(case.get("window", ())),
+            softcap=case.get("softcap", 0.0),
+            sinks=case.get("sinks", False),
+        )
 
     @property
     def place(self) -> tuple[Any, ...]:
         """Where it stands in a table; of those that stand alike, the file's first comes first."""
         shape = (self.dtype, self.head_dim, -self.v_dim, -self.heads, self.causal)
-        return (*shape, self.seqlen, -self.kv_heads)
+        return (*shape, self.kv_len, self.seqlen, -self.kv_heads)
 
     @property
     def head_dims(self) -> str:
@@ -42,14 +52,22 @@ class Row:
 
     @property
     def mask(self) -> str:
-        return "causal" if self.causal else "full"
+        parts = ["causal" if self.causal else "full"]
+        if self.window:
+            sides = self.window[:1] if self.causal else dict.fromkeys(self.window)
+            widths = ("all" if side is None else str(side) for side in sides)
+            parts.append(f"window {' and '.join(widths)}")
+        parts += [f"cap {self.softcap:g}"] * (self.softcap > 0) + ["sinks"] * self.sinks
+        return ", ".join(parts)
 
     @property
     def length(self) -> str:
-        if not self.lengths:
+        if self.lengths:
+            ends = dict.fromkeys((min(self.lengths), max(self.lengths)))
+            return f"{self.batch} of {' to '.join(map(str, ends))}"
+        if self.kv_len == self.seqlen:
             return str(self.seqlen)
-        ends = dict.fromkeys((min(self.lengths), max(self.lengths)))
-        return f"{self.batch} of {' to '.join(map(str, ends))}"
+        return f"{self.batch} of {self.seqlen}, keys {self.kv_len}"
 
 
 @dataclass(frozen=True)
