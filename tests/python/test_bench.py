@@ -351,3 +351,31 @@ def test_pytorch_races_on_the_cpu(tmp_path):
 def test_unknown_names_are_refused(option):
     with pytest.raises(SystemExit, match=f"{option}: nobody is not one of"):
         bench.main([*SMALL, option, "nobody"])
+
+
+def has_gpu():
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+needs_gpu = pytest.mark.skipif(not has_gpu(), reason="needs PyTorch and a CUDA device")
+
+
+@needs_gpu
+@pytest.mark.parametrize("options", FEATURES.values(), ids=FEATURES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_race_on_the_gpu(tmp_path, options, dtype):
+    case = dataclasses.replace(CASE, dtype=dtype, device="cuda:0", **options)
+    if case.v_dim != case.head_dim:
+        case = dataclasses.replace(case, head_dim=192, v_dim=128)
+    path = tmp_path / "race.jsonl"
+    arguments = [*case.arguments().split(), "--kernels=flash", "--peers=none", f"--json={path}"]
+    assert bench.main([*arguments, "--check", "--samples=3", "--gap=0"]) == 0
+    (line,) = (json.loads(line) for line in path.read_text().splitlines())
+    VALIDATOR.validate(line)
+    assert line["supported"], line["reason"]
+    assert 0 < line["rel_fro_error"] < 3e-3 and 0 < line["lse_error"] < 1e-5
+    assert list(line["case"]) == list(case.to_json())

@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 import tilewright
-from test_bench import Scripted
+from test_bench import Scripted, needs_gpu
 from test_results import VALIDATOR
 from tilewright.bench import __main__ as bench
 from tilewright.bench import gemm_oracle
@@ -475,15 +475,7 @@ def test_gemm_bf16_checks_its_arguments():
         tilewright.gemm_bf16(a, b, kernel=3)
 
 
-def has_gpu():
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
-
-
-@pytest.mark.skipif(not has_gpu(), reason="needs PyTorch and a CUDA device")
+@needs_gpu
 def test_race_on_the_gpu(tmp_path):
     path = tmp_path / "race.jsonl"
     arguments = ["gemm", "--device=cuda", "--shapes", "256x512", "--m=1,33", "--check"]
@@ -494,3 +486,21 @@ def test_race_on_the_gpu(tmp_path):
     for line in lines:
         VALIDATOR.validate(line)
         assert (line["cold_by"], line["samples"], line["launches"]) == ("rotation", 20, 20)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "options",
+    [["--rmsnorm"], ["--rmsnorm", "--timed=graph"], ["--batch-invariant=both", "--timed=alone"]],
+)
+def test_races_of_other_kinds_on_the_gpu(tmp_path, options):
+    path = tmp_path / "race.jsonl"
+    arguments = ["gemm", "--device=cuda", "--shapes", "256x512", "--m=1,33", "--check"]
+    arguments += ["--kernels=nvfp4", "--peers=cublas", "--no-rotate-weights", "--samples=20"]
+    assert bench.main([*arguments, *options, f"--json={path}"]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        VALIDATOR.validate(line)
+        assert line["graph"] == ("--timed=graph" in options) if line["supported"] else True
+    refused = [line["impl"] for line in lines if not line["supported"]]
+    assert refused == ["cublas"] * (2 if "--batch-invariant=both" in options else 0)

@@ -138,6 +138,16 @@ def race(*cases):
     ]
 
 
+def test_a_race_that_no_peer_could_run(root):
+    line = MEASURED | {"impl": "tilewright/flash"}
+    write_lines(root / "results/alone.jsonl", [line, UNSUPPORTED | {"impl": "cudnn"}])
+    readme = root / "README.md"
+    readme.write_text(block("peers:alone") + block("behind:alone") + block("ratio:later"))
+    text = rendered(root, readme)
+    assert "| `alone` | 0 | — | — | — | 0 |" in text
+    assert "begin -->\n\nNot measured yet.\n\n<!--" in text
+
+
 def test_races_beside_their_peers(root):
     even = race(({"causal": True}, 45.0, 90.0), ({"q_len": 512, "kv_len": 512}, 45.0, 180.0))
     write_lines(root / "results/even.jsonl", even)

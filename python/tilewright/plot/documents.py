@@ -88,7 +88,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "library": (budget, library_table, budget.with_name("library.json")),
     }[kind]
     if not path.exists():
-        return "Not measured yet." if kind in ("counters", "gemm") else ""
+        return "Not measured yet." if kind in ("counters", "gemm", "ratio") else ""
     return make(path, *arguments)
 
 

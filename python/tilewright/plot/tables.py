@@ -87,7 +87,7 @@ def peers_table(paths: list[pathlib.Path]) -> str:
     for path in paths:
         results = Results.read(path)
         ratios = [r for row in results.rows if (r := results.to_best_peer(row))]
-        numbers = [geometric_mean(ratios), min(ratios), max(ratios)]
+        numbers = [geometric_mean(ratios), min(ratios), max(ratios)] if ratios else [None] * 3
         below = sum(r < 1 for r in ratios)
         body.append([f"`{path.stem}`", str(len(ratios)), *map(ratio, numbers), str(below)])
     return f"{markdown(header, body)}\n\nOurs to the best peer, by medians."

@@ -1,0 +1,152 @@
+"""tools/gpu, with programs in the place of Python and compute-sanitizer that note their calls."""
+
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tilewright.bench import __main__ as bench
+from tilewright.bench import peers
+
+TOOL = pathlib.Path(__file__).parents[2] / "tools/gpu"
+NOTE = f"""\
+#!{sys.executable}
+import json, os, sys
+with open(os.environ["LOG"], "a") as log:
+    print(json.dumps(sys.argv[1:]), file=log)
+failing = os.environ.get("FAIL_ON")
+if failing and any(failing in argument for argument in sys.argv):
+    sys.exit(int(os.environ["STATUS"]))
+"""
+
+# Files and the number of their cases.
+RACES = {
+    "race": {"attention-ladder": 36},
+    "production": {"attention-flash": 36, "small-flash": 8, "odd-flash": 12},
+    "choices": {
+        "choices-flash": 72 + 24,
+        "choices-flash-fp16": 18,
+        "choices-flash-packed": 12,
+    },
+    "features": {"varlen-flash": 12, "fp16-flash": 18, "gqa-flash": 12, "dims-flash": 18},
+    "serving": {
+        "chunks-flash": 6,
+        "decode-flash": 4,
+        "short-flash": 8,
+        "window-flash": 8,
+        "sinks-flash": 4,
+        "softcap-flash": 8,
+    },
+    "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-graph": 28},
+    "gemm-serving": {"chain-nvfp4": 16, "invariant-nvfp4": 24},
+    "gemm-steps": {"gemm-steps": 3},
+    "gemm-choices": {"choices-nvfp4": 76},
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(*arguments, **variables): (the finished process, the calls that it made)."""
+
+    def run(*arguments, **variables):
+        log = tmp_path / "log"
+        log.write_text("")
+        for name in ("python", "compute-sanitizer"):
+            program = tmp_path / name
+            program.write_text(NOTE)
+            program.chmod(0o755)
+        environment = os.environ | {"LOG": str(log), "OUT": str(tmp_path / "out"), "BUILD": "build"}
+        environment["PYTHON"] = str(tmp_path / "python")
+        environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        process = subprocess.run(
+            [TOOL, *arguments],
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return process, [json.loads(line) for line in log.read_text().splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("what", RACES)
+def test_races(run, what, monkeypatch):
+    monkeypatch.setattr("tilewright.bench.gemm.l2_cache_bytes", lambda device: 50 << 20)
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch"))  # as if it were there
+    process, calls = run(what, "--samples=7")
+    assert process.returncode == 0, process.stderr
+    cases = collections.defaultdict(list)
+    for module, name, *arguments in calls:
+        assert (module, name) == ("-m", "tilewright.bench")
+        args = bench.parse_arguments(arguments)
+        assert args.check and args.stall_seconds and (args.device, args.samples) == ("cuda", 7)
+        assert args.append == (args.json.stem in cases)
+        known = peers.module_names(args.operation)
+        assert args.peers == "none" or set(args.peers.split(",")) <= set(known)
+        operation = bench.OPERATIONS[args.operation]
+        cases[args.json.stem] += operation.cases(args, "cuda:0")
+    assert {file: len(set(of_file)) for file, of_file in cases.items()} == RACES[what]
+    assert all(len(set(of_file)) == len(of_file) for of_file in cases.values())
+
+
+def test_cases_of_servers(run, monkeypatch):
+    _, calls = run("serving")
+    arguments = [bench.parse_arguments(call[2:]) for call in calls]
+    cases = [case for args in arguments for case in bench.attention.cases(args, "cuda:0")]
+    assert {(c.q_len, c.kv_len) for c in cases if c.q_len not in (1, c.kv_len)} == {
+        (128, 8192), (128, 65536), (512, 8192), (512, 65536), (2048, 8192), (2048, 65536),
+    }  # fmt: skip
+    assert all(c.causal == (c.q_len > 1) for c in cases if c.q_len < c.kv_len)
+    assert {c.window for c in cases} == {None, 127, 1023, 4095}
+    assert {len(c.lengths) for c in cases} == {0, 256, 512}
+    for case in cases:
+        assert case.q_len * case.batch <= 32768 or case.lengths
+        keys = case.kv_len * case.kv_heads * case.head_dim * (1 if case.lengths else case.batch)
+        assert keys <= 1 << 30
+
+
+@pytest.mark.parametrize(("status", "says"), [(3, "exit status 3"), (124, "ended after 90 s")])
+def test_a_race_that_fails_does_not_stop_those_behind_it(run, status, says):
+    process, calls = run("production", FAIL_ON="small-flash", STATUS=str(status))
+    assert len(calls) == 3
+    assert process.returncode == 1
+    assert process.stderr == f"FAILED small-flash.jsonl: {says}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tools"),
+    [
+        ([], ["memcheck", "initcheck", "synccheck", "racecheck"]),
+        (["initcheck"], ["initcheck"]),
+        (["racecheck", "memcheck", "--gtest_repeat=2"], ["racecheck", "memcheck"]),
+    ],
+)
+def test_sanitizers(run, arguments, tools):
+    process, calls = run("sanitize", *arguments)
+    assert process.returncode == 0, process.stderr
+    assert [call[call.index("--tool") + 1] for call in calls] == tools
+    for tool, call in zip(tools, calls, strict=True):
+        (tests,) = (option for option in call if option.startswith("--gtest_filter="))
+        assert ("AddsUpPartsOfTiles" in tests) == (tool != "racecheck")
+        assert "SmallProblems" in tests
+        assert call[-1] == (arguments[-1] if "--gtest_repeat=2" in arguments else tests)
+
+
+def test_a_sanitizer_that_finds_something_does_not_stop_the_others(run):
+    process, calls = run("sanitize", FAIL_ON="memcheck", STATUS="1")
+    assert len(calls) == 4
+    assert process.returncode == 1
+    assert process.stderr == "FAILED memcheck: exit status 1\n"
+
+
+def test_help_names_every_command(run):
+    process, _ = run()
+    for command in (*RACES, "test", "sanitize", "quantize", "profile", "--resume"):
+        assert command in process.stdout
+    assert "set -euo" not in process.stdout
