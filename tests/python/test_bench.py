@@ -202,6 +202,20 @@ def test_an_lse_without_a_key_is_minus_infinity():
         assert not case.errors(inputs, out, lse).lse < 1e-6
 
 
+def test_several_races_in_one_process(tmp_path):
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    common = ["--samples=1", "--peers=none"]
+    races = [*SMALL, *common, f"--json={first}", "--then", *SMALL, *common, "--causal=on"]
+    assert bench.main([*races, f"--json={second}"]) == 0
+    assert [len(path.read_text().splitlines()) for path in (first, second)] == [2, 1]
+
+
+def test_a_failure_of_the_first_race_is_not_forgotten(monkeypatch):
+    peers = iter([[Scripted("tilewright/x", call=lambda inputs: 1 / 0)], []])
+    monkeypatch.setattr(bench, "load_peers", lambda *_: next(peers))
+    assert bench.main([*SMALL, "--then", *SMALL]) == 1
+
+
 def test_what_cannot_run_a_case_may_be_omitted(tmp_path, monkeypatch):
     path = tmp_path / "race.jsonl"
     monkeypatch.setattr(bench, "load_peers", lambda *_: [Scripted(reason="not today")])

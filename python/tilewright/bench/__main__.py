@@ -1,9 +1,13 @@
-"""The command line of the race: python -m tilewright.bench attention --help"""
+"""The command line of the race: python -m tilewright.bench attention --help
+
+Several races in one process, which loads the peers' libraries once: attention ... --then gemm ...
+"""
 
 import argparse
 import contextlib
 import faulthandler
 import fnmatch
+import itertools
 import pathlib
 import sys
 import time
@@ -26,7 +30,7 @@ except ImportError:
     torch = None
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tilewright.bench", description=__doc__)
     operations = parser.add_subparsers(dest="operation", required=True)
     for name, operation in OPERATIONS.items():
@@ -143,7 +147,13 @@ def has_raced(peer: peers.Peer, case: Any, machine: Any, results: ResultsFile, c
 
 
 def main(arguments: list[str] | None = None) -> int:
-    args = parse_arguments(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parts = itertools.groupby(words, key=lambda word: word == "--then")
+    races = [parse_arguments(list(part)) for is_between, part in parts if not is_between]
+    return max(map(run_race, races or [parse_arguments([])]))
+
+
+def run_race(args: argparse.Namespace) -> int:
     if args.resume and not args.json:
         sys.exit("--resume needs --json FILE, the file to resume")
     if args.json and not args.json.parent.is_dir():
