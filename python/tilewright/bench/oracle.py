@@ -73,24 +73,26 @@ def _attention(case: Any, inputs: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any
     xp = library_of(q)
     keys = xp.moveaxis(in_float64(k), 0, 2)  # (kv_heads, head_dim, kv_len)
     values = xp.moveaxis(in_float64(v), 0, 1)  # (kv_heads, kv_len, v_dim)
-    rows = max(1, MOST_SCORES // (case.heads * len(k)))
-    parts = [
-        _rows(case, inputs, q[first : first + rows], keys, values, first + len(k) - len(q))
-        for first in range(0, len(q), rows)
-    ]
+    count = max(1, MOST_SCORES // (case.heads * len(k)))
+    parts = []
+    for first in range(0, len(q), count):
+        rows = q[first : first + count]
+        at = indices(len(rows), q) + first + len(k) - len(q)  # the keys that they are at
+        begin, end = _reach(case, first + len(k) - len(q), len(rows), len(k))
+        seen = _seen(case, at, begin + indices(end - begin, q))
+        parts.append(_rows(case, inputs, rows, keys[:, :, begin:end], values[:, begin:end], seen))
     outs, lses = zip(*parts, strict=True)
     return xp.concatenate(outs, 0), xp.concatenate(lses, 1)
 
 
-def _rows(case: Any, inputs: Any, q: Any, keys: Any, values: Any, first_key: int) -> Any:
-    """(out, lse) of some rows of a sequence, whose first one is at that key."""
+def _rows(case: Any, inputs: Any, q: Any, keys: Any, values: Any, seen: Any) -> tuple[Any, Any]:
+    """(out, lse) of some rows of a sequence, and of the keys that any of them sees."""
     xp = library_of(q)
     q = in_float64(q) / math.sqrt(case.head_dim)
     grouped = xp.moveaxis(q, 1, 0).reshape(case.kv_heads, -1, case.head_dim)
     scores = (grouped @ keys).reshape(case.heads, len(q), -1)
     if case.softcap:
         scores = case.softcap * xp.tanh(scores / case.softcap)
-    seen = _seen(case, indices(len(q), q) + first_key, indices(scores.shape[2], q))
     if seen is not None:
         scores = xp.where(seen, scores, -math.inf)
 
@@ -100,6 +102,14 @@ def _rows(case: Any, inputs: Any, q: Any, keys: Any, values: Any, first_key: int
     weights = xp.exp(scores - _finite(lse)[..., None])
     out = weights.reshape(case.kv_heads, -1, scores.shape[2]) @ values
     return xp.moveaxis(out.reshape(case.heads, len(q), -1), 0, 1), lse
+
+
+def _reach(case: Any, at: int, rows: int, kv_len: int) -> tuple[int, int]:
+    """A range of keys, one at least, outside of which the rows from key `at` on see none."""
+    left, right = case.sides
+    begin = 0 if left is None else min(max(0, at - left), kv_len - 1)
+    end = kv_len if right is None else min(at + rows + right, kv_len)
+    return begin, max(end, begin + 1)
 
 
 def _seen(case: Any, at: Any, keys: Any) -> Any:
