@@ -13,21 +13,21 @@
 namespace tilewright::cuda {
 
 // The keys that a query row of a sequence sees: [first(row), end(row)).
-//
-// Query i stands at key i + kv_len - q_len. A row that a tile has beyond q_len is at most a tile's
-// rows beyond it: neither sum leaves 32 bits, with lengths and sides of the window below 2^30.
 struct Visible {
   int kv_len;
-  int first_of_row0;  // of row 0's keys, were there keys before 0
-  int beyond_row0;    // keys behind row 0's last one, counted below 0
+  int diagonal;  // query i stands at key i + diagonal
+  int left;
+  int right;  // no more than there are queries: from the first of them that is all keys. So sums
+              // stay within 31 bits, also of rows that a tile has beyond the last query
 
   __device__ Visible(const AttentionParams& p, int q_len, int kv_len)
       : kv_len(kv_len),
-        first_of_row0(kv_len - q_len - p.window_left),
-        beyond_row0((p.causal ? 0 : p.window_right) + 1 - q_len) {}
+        diagonal(kv_len - q_len),
+        left(p.window_left),
+        right(p.causal ? 0 : min(p.window_right, q_len)) {}
 
-  __device__ int first(int row) const { return max(row + first_of_row0, 0); }
-  __device__ int end(int row) const { return max(kv_len + min(row + beyond_row0, 0), 0); }
+  __device__ int first(int row) const { return max(row + diagonal - left, 0); }
+  __device__ int end(int row) const { return min(max(row + diagonal + right + 1, 0), kv_len); }
 };
 
 // A tile of query rows of one head, against its key tiles [kv_first, kv_end), taken from the last

@@ -58,6 +58,13 @@ __device__ inline int lane_asked_anew() {
   return lane;
 }
 
+// Likewise the number of the warp in its warpgroup.
+__device__ inline int warp_asked_anew() {
+  int thread = 0;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread / 32 % 4;
+}
+
 template <int kTokens>
 class WarpEpilogue {
  public:

@@ -121,9 +121,16 @@ __device__ inline int load_from_block(std::uint32_t rank, const int& word) {
   return value;
 }
 
-// Sets up what the block's threads share, and gives the worker's number, the same for all.
+// The number of the worker that a block is, or is part of. Read when it is wanted, it holds no
+// register in the main loop.
 template <typename S>
-__device__ int set_up(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_b) {
+__device__ int worker_of(const SharedStorage<S>& shared) {
+  return *const_cast<const volatile int*>(&shared.worker);
+}
+
+// Sets up what the block's threads share.
+template <typename S>
+__device__ void set_up(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_b) {
   if (threadIdx.x == 0) {
     shared.ring.init(S::kConsumers * 4);
     cutlass::arch::fence_barrier_init();
@@ -136,14 +143,16 @@ __device__ int set_up(SharedStorage<S>& shared, const KernelParams& p, const CUt
   }
   if constexpr (S::C.cluster > 1) {
     cluster_sync();
-  } else if (threadIdx.x < 32) {  // it loads; the others may wait for that
+    if (threadIdx.x == 0 && rank_in_worker<S>() > 0) {
+      shared.worker = load_from_block(0, shared.worker);
+    }
+  }
+  if (threadIdx.x < 32) {  // it loads; the others may wait for that
     __syncwarp();
     S::Barrier::arrive(S::kThreads, kSetUpBarrier);
   } else {
     S::Barrier::sync(S::kThreads, kSetUpBarrier);
   }
-  const int worker = S::C.cluster > 1 ? load_from_block(0, shared.worker) : shared.worker;
-  return __shfl_sync(0xffffffffu, worker, 0);  // uniform
 }
 
 // One thread asks for everything that the consumers will read.
@@ -153,8 +162,12 @@ class Loader {
   using Shared = SharedStorage<S>;
 
   __device__ Loader(Shared& shared, const KernelParams& p, const CUtensorMap& map_a,
-                    const CUtensorMap& map_b, int worker)
-      : shared_(shared), p_(p), map_a_(map_a), map_b_(map_b), walk_(p.schedule, worker) {}
+                    const CUtensorMap& map_b)
+      : shared_(shared),
+        p_(p),
+        map_a_(map_a),
+        map_b_(map_b),
+        walk_(p.schedule, worker_of(shared)) {}
 
   __device__ void run() {
     typename SharedStorage<S>::Position at;
@@ -244,8 +257,9 @@ __device__ SlotRange slots_of(const GemmSchedule& schedule, int tile, int owner)
 // A warp's part in handing over sums, of which each worker does at most one and receives some for
 // at most one tile.
 template <typename S>
-__device__ void carry_sums(const KernelParams& p, int worker) {
+__device__ void carry_sums(SharedStorage<S>& shared, const KernelParams& p) {
   const Courier courier(p.partial);
+  const int worker = worker_of(shared);
   PartWalk walk(p.schedule, worker);
   for (TilePart part; walk.next(p.schedule, part);) {
     if (part.end < p.schedule.chunks) {
@@ -335,7 +349,7 @@ __device__ void add_to_totals(Sums& sums, Totals& totals) {
 // A warpgroup: the sums of its rows and columns, over the chunks of each part.
 template <typename S>
 __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_c,
-                        int worker, int consumer) {
+                        int consumer) {
   constexpr Nvfp4Choice C = S::C;
   const int thread = static_cast<int>(threadIdx.x % 128);
   typename S::TiledMma mma;
@@ -350,14 +364,14 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
   decltype(weight_fragment<typename S::Element>()) fragments[2];  // take turns
 
   typename SharedStorage<S>::Position at;
-  PartWalk walk(p.schedule, worker);
+  PartWalk walk(p.schedule, __shfl_sync(0xffffffffu, worker_of(shared), 0));  // uniform
   for (TilePart part; walk.next(p.schedule, part);) {
     TileOrigin origin{};
     const bool finishes = part.end == p.schedule.chunks;
     typename S::Epilogue::Inputs inputs{};
     const auto prepare_end = [&] {
       origin = origin_of<S>(p.order, part.tile);
-      origin.row += row_consumer * WeightTile::kRows + thread / 32 * S::Epilogue::kRows;
+      origin.row += row_consumer * WeightTile::kRows + warp_asked_anew() * S::Epilogue::kRows;
       origin.end = min(p.gemm.m, origin.token + p.order.tokens);
       origin.token += column_consumer * S::kOwnTokens;
       if (finishes && column_consumer < S::kSharers) {
@@ -433,20 +447,20 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
     const int owner = row_consumer * S::kSharers + column_consumer;
     const typename S::Sums exchange(p.partial, owner * 128 + thread);
     if (!finishes) {
-      exchange.store(slot_of<S>(worker), sums);
+      exchange.store(slot_of<S>(worker_of(shared)), sums);
       S::Barrier::arrive(S::kCourierThreads, kStoredBarrier);
       continue;
     }
     if (part.begin > 0) {
       S::Barrier::sync(S::kCourierThreads, kArrivedBarrier);
-      exchange.add(slots_of<S>(p.schedule, part.tile, worker), sums);
+      exchange.add(slots_of<S>(p.schedule, part.tile, worker_of(shared)), sums);
     }
     if constexpr (C.stores_tiles()) {
       if (p.is_plain && store_tile(shared, p, map_c, row_consumer, sums, origin, inputs)) {
         continue;
       }
     }
-    S::Epilogue::run(p.gemm, p.is_plain, shared.turn[owner].warps[thread / 32], sums, origin,
+    S::Epilogue::run(p.gemm, p.is_plain, shared.turn[owner].warps[warp_asked_anew()], sums, origin,
                      inputs);
   }
   if constexpr (C.stores_tiles()) {
@@ -468,17 +482,17 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       prefetch_tma_descriptor(&map_c);
     }
   }
-  const int worker = set_up<S>(shared, p, map_b);
+  set_up<S>(shared, p, map_b);
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
     if constexpr (S::kMovesRegisters) {
       cutlass::arch::warpgroup_reg_dealloc<S::kProducerRegisters>();
     }
     if (threadIdx.x == 0) {
-      Loader<S>(shared, p, map_a, map_b, worker).run();
+      Loader<S>(shared, p, map_a, map_b).run();
     } else if (threadIdx.x / 32 == 1) {
       wait_for_launch_before();
-      carry_sums<S>(p, worker);
+      carry_sums<S>(shared, p);
     }
     __syncwarp();
   } else {
@@ -486,7 +500,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
     }
     wait_for_launch_before();
-    compute(shared, p, map_c, worker, warpgroup - 1);
+    compute(shared, p, map_c, warpgroup - 1);
   }
   if constexpr (C.cluster > 1) {
     cluster_sync();  // no block goes while others load or arrive in it

@@ -131,29 +131,28 @@ struct TileOrder {
 class PartWalk {
  public:
   TILEWRIGHT_HOST_DEVICE constexpr PartWalk(const GemmSchedule& schedule, int worker)
-      : begin_(schedule.range_begin(worker)),
-        end_(schedule.range_begin(worker + 1)),
-        whole_tile_(schedule.shared_tiles + worker) {}
+      : worker_(worker), end_(schedule.range_begin(worker + 1)) {}
 
   // False when nothing is left.
   TILEWRIGHT_HOST_DEVICE constexpr bool next(const GemmSchedule& schedule, TilePart& part) {
-    if (begin_ < end_) {
+    const int begin = end_ > 0 ? schedule.range_begin(worker_) : 0;
+    if (begin < end_) {
       const int tile = (end_ - 1) / schedule.chunks;
       const int tile_begin = tile * schedule.chunks;
-      const int part_begin = begin_ > tile_begin ? begin_ : tile_begin;
+      const int part_begin = begin > tile_begin ? begin : tile_begin;
       part = {tile, part_begin - tile_begin, end_ - tile_begin};
       end_ = part_begin;
       return true;
     }
-    part = {whole_tile_, 0, schedule.chunks};
-    whole_tile_ += schedule.workers;
+    end_ = 0;
+    part = {schedule.shared_tiles + worker_, 0, schedule.chunks};
+    worker_ += schedule.workers;
     return part.tile < schedule.tiles;
   }
 
  private:
-  int begin_;
-  int end_;
-  int whole_tile_;
+  int worker_;  // and then, whole tile by whole tile, as much further on as there are workers
+  int end_;     // of what is left of the range; 0: nothing
 };
 
 // The workers that compute the beginning of a tile whose last part begins inside it and is the

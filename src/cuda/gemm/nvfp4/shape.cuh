@@ -94,7 +94,7 @@ struct StagedStorage {
   };
   Turn turn[S::kOwners];
   ColumnSums<S> sums;
-  int worker;  // in the cluster's first block: the number of all of them
+  int worker;
   TmaRing<kStages, S::C.cluster> ring;
 };
 
