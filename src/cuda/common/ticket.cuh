@@ -15,15 +15,19 @@ struct TicketCounter {
   std::uint64_t* word = nullptr;  // null: there are no tickets
   std::uint64_t epoch = 0;
 
-  // 0, 1, 2, ... The exchange for a 0 and the addition behind it take one journey to memory; only
-  // where the word holds something else the addition has been in vain.
+  // 0, 1, 2, ... The exchange for a 0 and the addition behind it take one journey to memory. Only
+  // where the word holds something else that addition has been in vain.
   __device__ int take() const {
     auto* const counter = reinterpret_cast<unsigned long long*>(word);
     const unsigned long long start = epoch << kCountBits;
     atomicCAS(counter, 0ull, start);
     unsigned long long ticket = atomicAdd(counter, 1ull);
-    while (ticket >> kCountBits != epoch) {
-      atomicCAS(counter, ticket + 1, start);
+    if (!is_of_this_launch(ticket)) {
+      unsigned long long seen = ticket + 1;
+      unsigned long long before = 0;
+      while ((before = atomicCAS(counter, seen, start)) != seen && !is_of_this_launch(before)) {
+        seen = before;
+      }
       ticket = atomicAdd(counter, 1ull);
     }
     return static_cast<int>(ticket & ((1u << kCountBits) - 1));
@@ -32,6 +36,11 @@ struct TicketCounter {
   // By the block with the last ticket, of which it knows that it is: for the next time that this
   // launch is replayed.
   __device__ void clear() const { atomicExch(reinterpret_cast<unsigned long long*>(word), 0ull); }
+
+ private:
+  __device__ bool is_of_this_launch(unsigned long long value) const {
+    return value >> kCountBits == epoch;
+  }
 };
 
 }  // namespace tilewright::cuda
