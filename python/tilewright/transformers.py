@@ -6,7 +6,8 @@
 
 Causal, bidirectional and cross attention, grouped key/value heads as they are, sliding windows,
 soft caps and sinks; batches padded on either side. What it cannot do, it refuses by name: other
-masks, dropout, position biases, attention weights as an output. Forward only.
+masks, dropout, arguments that it does not know, attention weights as an output, and layers whose
+mask does not say what their call says of causality and window. Forward only.
 """
 
 from typing import Any
@@ -16,19 +17,31 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from tilewright._attention import attention
-from tilewright._errors import UnsupportedError, invalid
+from tilewright._key_mask import KeyMask, has_holes, key_mask, unsupported, values_are_known
 
 NAME = "tilewright"
 
-# Arguments of attention functions that change the result and that the library has not.
-REFUSED = (
-    "dropout",
-    "position_bias",
-    "output_attentions",
-    "cache",
-    "cu_seq_lens_q",
-    "cu_seq_lens_k",
+# Arguments that models hand down and that do not change what a layer computes. Any other one that
+# attention_forward() does not name must be None or False.
+IGNORED = (
+    "cache_position",
+    "deterministic",  # results always are
+    "encoder_hidden_states",  # of which key and value are made
+    "image_sizes",
+    "inputs_embeds",
+    "labels",
+    "logits_to_keep",
+    "num_items_in_batch",
+    "output_hidden_states",
+    "output_router_logits",
+    "past_key_values",  # of which key and value are made
+    "position_ids",  # the mask function is told of sequences that are packed by them
+    "return_dict",
+    "use_cache",
 )
+
+# Families whose other layers read what attention gives for padding, which is not defined.
+READING_PADDING = ("diffusion_gemma_text", "recurrent_gemma")
 
 
 def register() -> None:
@@ -42,7 +55,7 @@ def attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: KeyMask | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
@@ -55,82 +68,67 @@ def attention_forward(
 
     query           (batch, heads, q_len, head_dim)
     key, value      (batch, kv_heads, kv_len, head_dim)
-    attention_mask  what key_mask() made
+    attention_mask  what key_mask() made; None: every query sees every key
+    is_causal       module.is_causal when None
     sliding_window  keys that a query sees on either side, its own included
     s_aux           (heads,), sinks
 
     Returns ((batch, q_len, heads, head_dim), None).
     """
-    others["dropout"] = dropout
-    for argument in REFUSED:
-        given = others.get(argument)
-        if isinstance(given, Tensor) or given:
-            raise _unsupported(argument, "is given, must be left out")
+    for argument, given in ({"dropout": dropout or None} | others).items():
+        if given is not None and given is not False and argument not in IGNORED:
+            raise unsupported(argument, "is given, must be left out")
+    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    mask = _mask_of_sizes(attention_mask, q.shape[0], q.shape[1], k.shape[1])
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    _check_agreement(mask, is_causal, sliding_window)
     options = {
         "softmax_scale": scaling,
-        "causal": getattr(module, "is_causal", True) if is_causal is None else is_causal,
-        "window_size": (-1, -1) if sliding_window is None else (sliding_window - 1,) * 2,
+        "causal": mask.is_causal,
+        "window_size": (-1, -1) if mask.window is None else (mask.window, mask.window),
         "softcap": softcap or 0.0,
         "sinks": None if s_aux is None else s_aux.float(),
     }
-    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    if attention_mask is None:
+    if mask.there is None:
         return attention(q, k, v, **options), None
-    if attention_mask.ndim != 2:
-        message = f"has rank {attention_mask.ndim}, must be (batch, kv_len): which tokens are there"
-        raise _unsupported("attention_mask", message)
-    return _padded_attention(q, k, v, attention_mask, options), None
+    family = module.config.model_type if hasattr(module, "config") else None
+    if family in READING_PADDING and not (values_are_known() and mask.there.all()):
+        raise unsupported("attention_mask", f"has padding, which other layers of {family} read")
+    out = _padded_attention(q, k, v, mask.there, options)
+    if not values_are_known():
+        out = out.masked_fill(has_holes(mask.there)[:, None, None, None], torch.nan)
+    return out, None
 
 
-def key_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    config: Any = None,
-    allow_is_causal_skip: bool = True,
-    allow_is_bidirectional_skip: bool | None = None,
-    use_vmap: bool = False,
-    device: torch.device | str = "cpu",
-    **others: Any,
-) -> Tensor | None:
-    """A mask function as Transformers calls it: which keys are there, as far as that must be said.
-
-    attention_mask  (batch, tokens so far) bool, False where padded
-    allow_...       False where the mask is not only causal, or bidirectional, in a window: the
-                    latter is given for bidirectional masks alone
-
-    Returns None where all keys are there; else (batch, keys) bool, where in each row those that are
-    there lie together. A static cache's slots beyond `keys` are not in use yet.
-    """
-    is_plain = allow_is_causal_skip or allow_is_bidirectional_skip or q_length == 1
-    if use_vmap or not is_plain:
-        raise _unsupported("attention_mask", "is more than causal, a sliding window and padding")
-    chunk_size = getattr(config, "attention_chunk_size", None)
-    if local_size is not None and local_size == chunk_size < kv_offset + kv_length:
-        raise _unsupported("attention_mask", f"is in chunks of {chunk_size} keys")
-
-    is_causal = allow_is_bidirectional_skip is None
-    keys = int(q_offset) + q_length - kv_offset if is_causal else kv_length
-    if attention_mask is None:
-        if keys == kv_length:
-            return None
-        return torch.ones((batch_size, keys), dtype=torch.bool, device=device)
-
-    mask = attention_mask[:, kv_offset : kv_offset + keys].bool()
-    if mask.shape[1] != keys:
-        message = f"is for {attention_mask.shape[1]} tokens, must be for {kv_offset + keys}"
-        raise invalid("attention_mask", message)
-    if not torch.compiler.is_compiling():  # its values are known
-        if keys == kv_length and mask.all():
-            return None
-        begins = mask & ~torch.nn.functional.pad(mask[:, :-1], (1, 0))
-        if (begins.sum(1) > 1).any():
-            raise _unsupported("attention_mask", "has padding between tokens, must be at the ends")
+def _mask_of_sizes(mask: KeyMask | None, batch_size: int, q_length: int, kv_length: int) -> KeyMask:
+    """The mask of a layer, which must be of its sizes."""
+    if mask is None:
+        return KeyMask(batch_size, q_length, kv_length, is_causal=False, window=None)
+    if not isinstance(mask, KeyMask):
+        message = (
+            f"has rank {mask.ndim} and is not of tilewright's mask function, which takes (batch, "
+            "tokens): which tokens are there"
+        )
+        raise unsupported("attention_mask", message)
+    sizes = (batch_size, 1, q_length, kv_length)
+    if mask.shape != sizes:
+        raise unsupported("attention_mask", f"is for {mask.shape}, must be for {sizes}")
     return mask
+
+
+def _check_agreement(mask: KeyMask, is_causal: bool, sliding_window: int | None) -> None:
+    """Refuses a call of a layer that says something else than its mask: who is right?"""
+    if mask.is_causal != is_causal and mask.q_length > 1:
+        message = f"is {is_causal} for a layer whose mask says {mask.is_causal}, must be the same"
+        raise unsupported("is_causal", message)
+    window = None if sliding_window is None else sliding_window - 1
+    if mask.window != window and any(
+        side is not None and side < mask.keys - 1 for side in (mask.window, window)
+    ):
+        in_mask = None if mask.window is None else mask.window + 1
+        message = f"is {sliding_window} for a layer whose mask says {in_mask}, must be the same"
+        raise unsupported("sliding_window", message)
 
 
 def _padded_attention(
@@ -170,7 +168,3 @@ def _boundaries(begin: Tensor, end: Tensor, length: int) -> Tensor:
     edges = torch.stack((first + begin, first + end), 1).flatten()
     last = edges.new_full((1,), len(begin) * length)
     return torch.cat((edges.new_zeros(1), edges, last)).int()
-
-
-def _unsupported(argument: str, message: str) -> UnsupportedError:
-    return UnsupportedError("unsupported", argument, message)

@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import tilewright.transformers
+from tilewright._key_mask import KeyMask, key_mask
+from tilewright.transformers import attention_forward
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -185,6 +187,16 @@ def with_a_hole(mask):
     return mask
 
 
+def test_padding_between_tokens_is_nan_where_its_values_are_not_known():
+    torch.compiler.reset()
+    model, tokens, mask = make_model("Llama"), make_tokens(), make_mask("right")
+    expected = logits(model, "tilewright", tokens, mask)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    actual = compiled(tokens, attention_mask=with_a_hole(mask)).logits
+    assert actual[0].isnan().all()
+    torch.testing.assert_close(actual[1:], expected[1:], rtol=0, atol=1e-5)
+
+
 # name: (arguments of the model, argument at fault, a part of the message)
 REFUSED = {
     "padding between tokens": (
@@ -193,7 +205,7 @@ REFUSED = {
     ),
     "a dense mask": (
         lambda: {"attention_mask": torch.ones(len(PADDING), 1, LENGTH, LENGTH).bool()},
-        *("attention_mask", "has rank 4, must be"),
+        *("attention_mask", "has rank 4 and is not of tilewright's mask function"),
     ),
     "sequences packed by their positions": (
         lambda: {
@@ -205,6 +217,10 @@ REFUSED = {
     "weights as an output": (
         lambda: {"output_attentions": True},
         *("output_attentions", "is given, must be left out"),
+    ),
+    "an argument that nobody knows": (
+        lambda: {"block_indices": torch.zeros(1)},
+        *("block_indices", "is given, must be left out"),
     ),
 }
 
@@ -218,6 +234,107 @@ def test_what_is_missing_is_refused_by_name(name):
         model(make_tokens(), **make_arguments())
     assert raised.value.argument == argument
     assert message in str(raised.value)
+
+
+def test_arguments_that_change_nothing_are_passed_over():
+    model, tokens = make_model("Llama"), make_tokens()
+    expected = logits(model, "tilewright", tokens)
+    options = {"use_cache": True, "output_hidden_states": True, "cache_position": torch.arange(9)}
+    assert torch.equal(model(tokens, **options).logits, expected)
+
+
+@pytest.mark.parametrize("side", [None, "left"])
+def test_a_decoder_used_as_an_encoder(side):
+    model, tokens, mask = make_model("Llama"), make_tokens(), None
+    there = slice(None)
+    if side:
+        mask = make_mask(side)
+        there = mask.bool()
+    results = []
+    for implementation in ("eager", "tilewright"):
+        model.set_attn_implementation(implementation)
+        results.append(model(tokens, attention_mask=mask, is_causal=False).logits[there])
+    causal = model(tokens, attention_mask=mask).logits[there]
+    assert relative_error(results[1], results[0]) < 1e-5 < relative_error(causal, results[0])
+
+
+class Layer(torch.nn.Module):
+    is_causal = True
+
+
+def run_layer(q_length, kv_length, **options):
+    """attention_forward() with a causal mask of a window of 7, a whole one where `window` is 0."""
+    window = options.pop("window", 7)
+    make_mask_function = transformers.masking_utils.sliding_window_causal_mask_function
+    of_window = {"local_size": window, "mask_function": make_mask_function(window)}
+    mask = key_mask(2, q_length, kv_length, kv_length - q_length, **(of_window if window else {}))
+    q, k = torch.randn(2, 4, q_length, 16), torch.randn(2, 4, kv_length, 16)
+    out, _ = attention_forward(Layer(), q, k, k, options.pop("mask", mask), **options)
+    window = {"window_size": (window - 1, 0)} if window else {}
+    q, k = q.transpose(1, 2), k.transpose(1, 2)
+    assert torch.equal(out, tilewright.attention(q, k, k, causal=True, **window))
+
+
+def test_what_a_call_and_its_mask_may_say():
+    run_layer(9, 9, sliding_window=7)
+    run_layer(1, 9, sliding_window=7, is_causal=False)  # one query, the last
+    run_layer(7, 7)  # all are in the window
+    run_layer(7, 7, window=0, sliding_window=7)
+    run_layer(9, 9, window=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument", "message"),
+    [
+        ({"q_length": 9, "kv_length": 9}, "sliding_window", "is None .* mask says 7"),
+        ({"q_length": 1, "kv_length": 9}, "sliding_window", "is None .* mask says 7"),
+        (
+            {"q_length": 9, "kv_length": 9, "sliding_window": 6},
+            *("sliding_window", "is 6 .* mask says 7"),
+        ),
+        (
+            {"q_length": 9, "kv_length": 9, "window": 0, "sliding_window": 8},
+            *("sliding_window", "is 8 .* mask says None"),
+        ),
+        (
+            {"q_length": 9, "kv_length": 9, "window": 0, "mask": None},
+            *("is_causal", "is True .* mask says False"),
+        ),
+        (
+            {"q_length": 9, "kv_length": 9, "mask": torch.ones(2, 9)},
+            *("attention_mask", "has rank 2 and is not of tilewright's mask function"),
+        ),
+        (
+            {"q_length": 9, "kv_length": 9, "window": 0, "mask": KeyMask(2, 9, 10, True, None)},
+            *("attention_mask", "is for .2, 1, 9, 10., must be for .2, 1, 9, 9."),
+        ),
+    ],
+)
+def test_a_call_that_says_something_else_than_its_mask(arguments, argument, message):
+    with pytest.raises(UnsupportedError, match=message) as raised:
+        run_layer(**arguments)
+    assert raised.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda mask: mask.dtype,
+        lambda mask: mask[:, :, :, :5],
+        lambda mask: torch.ones(2) + mask,
+        lambda mask: torch.where(mask, 0, 1),
+    ],
+)
+def test_a_mask_that_a_model_takes_for_a_tensor_is_refused_by_name(use):
+    with pytest.raises(UnsupportedError, match="attention_mask: is asked for .* own code"):
+        use(key_mask(2, 9, 9))
+    assert not hasattr(key_mask(2, 9, 9), "dtype")
+
+
+def test_mask_functions_of_a_models_own_are_refused():
+    both = transformers.masking_utils.and_masks(lambda *indices: indices[2] >= 0)
+    with pytest.raises(UnsupportedError, match="attention_mask: is more than causal"):
+        key_mask(2, 9, 9, mask_function=both)
 
 
 def test_dropout_is_refused():
