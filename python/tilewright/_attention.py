@@ -18,6 +18,8 @@ from tilewright._frameworks import (
 # The dtypes of inputs that are neither q, k nor v.
 _TAKES = {"sinks": "fp32", "cu_seqlens_q": "int32", "cu_seqlens_k": "int32", "seqused_k": "int32"}
 
+_WINDOW_LIMIT = 1 << 63
+
 
 def attention(
     q: Any,
@@ -185,10 +187,9 @@ def _window(window_size: Any) -> tuple[int, int]:
     except (TypeError, ValueError):
         message = f"is {window_size!r}, must be a pair of integers (left, right)"
         raise wrong_type("window_size", message) from None
-    if left < -1 or right < -1:
-        raise invalid(
-            "window_size", f"is {window_size!r}, each must be at least 0, or -1: no limit"
-        )
+    if not (-1 <= left < _WINDOW_LIMIT and -1 <= right < _WINDOW_LIMIT):
+        message = f"is {window_size!r}, each must be at least 0 and less than 2^63, or -1: no limit"
+        raise invalid("window_size", message)
     return left, right
 
 

@@ -2,14 +2,15 @@
 
     from tilewright.flash_attn import flash_attn_func, flash_attn_varlen_func
 
-Arguments that the library has no use for must hold their defaults. docs/migrating-from-flash-
-attention.md says what differs.
+Arguments that the library has no use for must hold their defaults, and softmax_scale may not be 0:
+FlashAttention-2 has dropout_p in its place. docs/migrating-from-flash-attention.md says what
+differs.
 """
 
 from typing import Any
 
 from tilewright._attention import attention
-from tilewright._errors import UnsupportedError
+from tilewright._errors import UnsupportedError, invalid
 
 
 def flash_attn_func(
@@ -37,6 +38,7 @@ def flash_attn_func(
     pack_gqa and deterministic are not looked at: the library splits by itself, and its results are
     always the same from run to run.
     """
+    _refuse_dropout(softmax_scale)
     _refuse(
         qv=qv,
         q_descale=q_descale,
@@ -87,6 +89,7 @@ def flash_attn_varlen_func(
     Returns out, or (out, lse) with return_attn_probs: lse is (heads, total_q). num_splits, pack_gqa
     and deterministic are not looked at, nor are the lengths max_seqlen_q and max_seqlen_k.
     """
+    _refuse_dropout(softmax_scale)
     _refuse(
         seqused_q=seqused_q,
         qv=qv,
@@ -111,6 +114,16 @@ def flash_attn_varlen_func(
         seqused_k=seqused_k,
         return_lse=return_attn_probs,
     )
+
+
+def _refuse_dropout(softmax_scale: Any) -> None:
+    """A call as FlashAttention-2 takes it, without dropout."""
+    if isinstance(softmax_scale, int | float) and softmax_scale == 0:
+        message = (
+            f"is {softmax_scale}, must be a positive number or None: FlashAttention-2 has dropout_p"
+            " in this place; tilewright.attention() takes a scale of 0"
+        )
+        raise invalid("softmax_scale", message)
 
 
 def _refuse(**arguments: Any) -> None:

@@ -168,6 +168,10 @@ WRONG_CALLS = {
         lambda t: {"window_size": (1.5, 0)},
         *(ArgumentTypeError, "window_size", "is (1.5, 0)"),
     ),
+    "a window beyond 64 bits": (
+        lambda t: {"window_size": (1 << 63, 0)},
+        *(InvalidArgumentError, "window_size", "less than 2^63, or -1: no limit"),
+    ),
     "a negative window": (
         lambda t: {"window_size": (-2, 0)},
         *(InvalidArgumentError, "window_size", "is (-2, 0), each must be at least 0"),

@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 import tilewright
-from tilewright import UnsupportedError
+from tilewright import InvalidArgumentError, UnsupportedError
 from tilewright.flash_attn import flash_attn_func, flash_attn_varlen_func
 
 CU_SEQLENS = numpy.int32([0, 3, 33])
@@ -26,6 +26,23 @@ def test_dense_arguments_by_position(make_qkv):
     for x, y in zip(actual, expected, strict=True):
         assert (x == y).all()
     assert isinstance(flash_attn_func(q, k, v), numpy.ndarray)
+
+
+@pytest.mark.parametrize("zero", [0.0, 0, -0.0])
+def test_a_scale_of_0_is_taken_for_another_versions_dropout(make_qkv, packed, zero):
+    q, k, v = make_qkv()
+    calls = (
+        lambda: flash_attn_func(q, k, v, zero),
+        lambda: flash_attn_func(q, k, v, softmax_scale=zero),
+        lambda: flash_attn_varlen_func(*packed, CU_SEQLENS, CU_SEQLENS, 30, 30, softmax_scale=zero),
+    )
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="dropout_p in this place") as raised:
+            call()
+        assert raised.value.argument == "softmax_scale"
+    mean = v.repeat(2, axis=2).mean(1, keepdims=True)
+    out = tilewright.attention(q, k, v, softmax_scale=zero)
+    numpy.testing.assert_allclose(out, numpy.broadcast_to(mean, out.shape), atol=1e-6)
 
 
 def test_packed_arguments_by_position(packed):
