@@ -4,15 +4,23 @@
 class Error(Exception):
     """Base of all. Raised before anything is launched or written (CudaError aside).
 
+    Error(code, argument, message); without an __init__(), which torch.compile cannot look into
+
     code       "invalid_argument", "unsupported", "workspace_too_small", "no_device" or "cuda"
     argument   the argument at fault: "k", "softmax_scale", ...
     """
 
-    def __init__(self, code: str, argument: str, message: str):
-        super().__init__(code, argument, message)
-        self.code = code
-        self.argument = argument
-        self.message = message
+    @property
+    def code(self) -> str:
+        return self.args[0]
+
+    @property
+    def argument(self) -> str:
+        return self.args[1]
+
+    @property
+    def message(self) -> str:
+        return self.args[2]
 
     def __str__(self) -> str:
         return f"{self.argument}: {self.message}"

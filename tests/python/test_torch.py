@@ -158,6 +158,19 @@ def test_backward_is_refused(qkv):
         out.sum().backward()
 
 
+def test_an_error_in_a_compiled_call_keeps_its_message(qkv):
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda q, k, v: tilewright.attention(q, k, v, window_size=(-3, 0)),
+        fullgraph=True,
+        backend="eager",
+    )
+    with pytest.raises(torch._dynamo.exc.Unsupported) as raised:
+        compiled(*qkv)
+    for part in ("InvalidArgumentError", "window_size", "each must be at least 0"):
+        assert part in str(raised.value)
+
+
 @pytest.mark.parametrize("argument", ["out", "stream"])
 def test_what_a_traced_call_cannot_take(qkv, argument):
     q, k, v = qkv
