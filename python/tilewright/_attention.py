@@ -9,9 +9,10 @@ from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import (
     ANY_FLOAT,
     framework_of,
-    needs_torch_operator,
     new_workspace,
+    refuse_immutable_out,
     stream_handle,
+    takes_torch_operator,
     to_native,
 )
 
@@ -91,10 +92,10 @@ def attention(
 
     Returns out, of q's shape and dtype but for value_dim, or (out, lse), or (out, row_max,
     row_sum). lse, row_max and row_sum are (batch, heads, q_len), or (heads, total_q) where q is
-    packed. On CUDA the work is queued and the call returns at once. Where PyTorch traces the call
-    or records gradients it becomes torch.ops.tilewright.attention (see tilewright.torch), which
-    needs out and stream to be None. Raises a tilewright.Error that names the argument at fault;
-    nothing is written then.
+    packed. On CUDA the work is queued and the call returns at once. Where PyTorch traces the call,
+    watches it or records gradients it is torch.ops.tilewright.attention (see tilewright.torch);
+    tracing and gradients need out and stream to be None. Raises a tilewright.Error that names the
+    argument at fault; nothing is written then.
     """
     optional = {
         "sinks": sinks,
@@ -120,7 +121,7 @@ def attention(
     _check_max_seqlen("max_seqlen_q", max_seqlen_q)
     _check_max_seqlen("max_seqlen_k", max_seqlen_k)
 
-    if needs_torch_operator({"q": q, "k": k, "v": v} | optional, out, stream):
+    if takes_torch_operator({"q": q, "k": k, "v": v} | optional, out, stream):
         import tilewright.torch as torch_operator
 
         results = torch_operator.attention(q, k, v, **optional, **options, **returns)
@@ -141,8 +142,8 @@ def run(
 ) -> list[Any]:
     """[out, *statistics], from optional inputs, some of them None, and options of right types."""
     framework = framework_of("q", q)(q, stream_handle(stream))
-    if out is not None and framework.module == "jax":
-        raise invalid("out", "is given, must be None: JAX arrays are immutable")
+    if out is not None:
+        refuse_immutable_out(framework)
     inputs = {"q": q, "k": k, "v": v}
     inputs |= {name: array for name, array in optional.items() if array is not None}
     tensors = {

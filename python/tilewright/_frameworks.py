@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from tilewright import _native
-from tilewright._errors import invalid, wrong_type
+from tilewright._errors import UnsupportedError, invalid, wrong_type
 
 
 def stream_handle(stream: Any) -> int | None:
@@ -200,6 +200,8 @@ def to_native(
     `takes` says what dtypes the argument may have, where it has no `byte_format`.
     """
     check_framework(type(framework), argument, array, like)
+    if framework.module == "torch":
+        refuse_gradient(argument, array)
     held = byte_format  # by the array's unsigned integers, where they are no numbers
     if byte_format is not None:
         array = _as_bytes(framework, argument, array, BYTE_FORMATS[byte_format])
@@ -231,23 +233,75 @@ def new_workspace(framework: Any, workspace_bytes: int) -> _native.Tensor | None
     return to_native(framework, "workspace", memory, is_output=True)
 
 
-def needs_torch_operator(inputs: dict[str, Any], out: Any, stream: Any) -> bool:
-    """Whether PyTorch must see the call whole: it traces it, or records gradients."""
+def refuse_immutable_out(framework: Any) -> None:
+    if framework.module == "jax":
+        raise invalid("out", "is given, must be None: JAX arrays are immutable")
+
+
+def takes_torch_operator(inputs: dict[str, Any], out: Any, stream: Any) -> bool:
+    """Whether a call must be one of PyTorch's operator, so that PyTorch sees it whole.
+
+    That it is where something traces, watches or times PyTorch's operators, or records gradients.
+    Else the compiled module is called directly, which takes less time.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(inputs["q"], torch.Tensor):
         return False
-    tensors = {name: array for name, array in inputs.items() if isinstance(array, torch.Tensor)}
-    is_compiling = torch.compiler.is_compiling()
-    if not is_compiling and not any(_is_special(torch, tensor) for tensor in tensors.values()):
+    tensors = [array for array in inputs.values() if isinstance(array, torch.Tensor)]
+    is_bound = _is_traced(torch) or any(_is_special(torch, tensor) for tensor in tensors)
+    if not is_bound and (out is not None or stream is not None or not _is_watched(torch)):
         return False
     for argument, array in inputs.items():
-        if array is not None and argument not in tensors:
+        if array is not None and not isinstance(array, torch.Tensor):
             check_framework(Torch, argument, array)
     for argument, value in (("out", out), ("stream", stream)):
         if value is not None:
             message = "is given, must be None where PyTorch traces the call or records gradients"
             raise invalid(argument, message)
     return True
+
+
+def framework_for(argument: str, array: Any, stream: Any) -> Any:
+    """The adapter for a call that PyTorch has no operator for."""
+    adapter = framework_of(argument, array)
+    if adapter is Torch:
+        refuse_tracing(argument, array)
+    return adapter(array, stream_handle(stream))
+
+
+def refuse_tracing(argument: str, tensor: Any) -> None:
+    """Where a tracer would record what memory is allocated, and not the call."""
+    torch = sys.modules["torch"]
+    acts_by_itself = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if acts_by_itself or _is_traced(torch):
+        message = (
+            "is traced, or seen by a dispatch mode of PyTorch, which has no operator for this call:"
+            " call it outside, or in an operator of your own (torch.library.custom_op)"
+        )
+        raise UnsupportedError("unsupported", argument, message)
+
+
+def refuse_gradient(argument: str, tensor: Any) -> None:
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        message = (
+            "requires a gradient, which would be lost: call this under torch.no_grad(), or detach()"
+        )
+        raise UnsupportedError("unsupported", argument, message)
+
+
+def _is_traced(torch: Any) -> bool:
+    """Whether calls of operators are recorded, or handed to a dispatch mode."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
+    )
+
+
+def _is_watched(torch: Any) -> bool:
+    """Whether calls of operators are timed, or handed to a function mode."""
+    return torch.autograd._profiler_enabled() or torch._C._len_torch_function_stack() > 0
 
 
 def _is_special(torch: Any, tensor: Any) -> bool:

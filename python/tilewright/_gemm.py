@@ -5,7 +5,14 @@ from typing import Any
 from tilewright import _native
 from tilewright._arguments import check_same, flag, is_second, kernel_name, size_of
 from tilewright._errors import invalid
-from tilewright._frameworks import dtype_name, framework_of, new_workspace, stream_handle, to_native
+from tilewright._frameworks import (
+    dtype_name,
+    framework_for,
+    framework_of,
+    new_workspace,
+    refuse_immutable_out,
+    to_native,
+)
 from tilewright._nvfp4 import weight_shape
 
 _LAYOUTS = ("linear", "swizzled")
@@ -57,8 +64,9 @@ def gemm_nvfp4(
              a row's bits do not depend on m, l or the other rows
     kernel   a name of kernels() with operation "gemm_nvfp4"; the fastest when None
 
-    The sum is in FP32 and rounded once. On CUDA the work is queued and the call returns at once. No
-    gradients are recorded. Raises a tilewright.Error that names the argument at fault.
+    The sum is in FP32 and rounded once. On CUDA the work is queued and the call returns at once.
+    PyTorch has no operator for it: a call that would record gradients, or that is traced or seen by
+    a dispatch mode, is refused. Raises a tilewright.Error that names the argument at fault.
     """
     options = {
         "sfa_swizzled": is_second("sfa_layout", sfa_layout, _LAYOUTS),
@@ -70,12 +78,12 @@ def gemm_nvfp4(
         "kernel_name": kernel_name(kernel),
     }
     result_dtype = _result_dtype(dtype)
-    framework = framework_of("a", a)(a, stream_handle(stream))
+    framework = framework_for("a", a, stream)
     if out is None:
         rows_of_b = _rows_of_packed(b, n) if sfb is None else _rows_of_codes(b, n)
         out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), result_dtype)
     else:
-        _check_out(framework)
+        refuse_immutable_out(framework)
         if n is not None:
             raise invalid("n", f"is {n!r}, must be None where out is given")
 
@@ -111,12 +119,12 @@ def gemm_bf16(
     and k of 64. kernel is a name of kernels() with operation "gemm_bf16". out, stream, and what is
     raised, are gemm_nvfp4()'s.
     """
-    framework = framework_of("a", a)(a, stream_handle(stream))
+    framework = framework_for("a", a, stream)
     if out is None:
         framework_of("b", b)
         out = framework.empty((weight_shape("a", a)[-2], weight_shape("b", b)[-2]))
     else:
-        _check_out(framework)
+        refuse_immutable_out(framework)
     tensors = {
         "a": to_native(framework, "a", a, like="a", takes="bf16"),
         "b": to_native(framework, "b", b, like="a", takes="bf16"),
@@ -124,11 +132,6 @@ def gemm_bf16(
     }
     _native.gemm_bf16(tensors, kernel_name=kernel_name(kernel), stream=framework.stream)
     return framework.deliver(out)
-
-
-def _check_out(framework: Any) -> None:
-    if framework.module == "jax":
-        raise invalid("out", "is given, must be None: JAX arrays are immutable")
 
 
 def _rows_of_packed(b: Any, n: Any) -> int:

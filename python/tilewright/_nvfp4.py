@@ -8,13 +8,13 @@ from tilewright._errors import invalid
 from tilewright._frameworks import (
     BYTE_FORMATS,
     dtype_name,
-    framework_of,
+    framework_for,
     new_workspace,
-    stream_handle,
     to_native,
 )
 
 _BLOCK = 16
+_KINDS = ("encode", "decode")
 
 
 def quantize_nvfp4(
@@ -44,10 +44,12 @@ def quantize_nvfp4(
              to one of 4, the padding 0. torch.float8_e4m3fn, else uint8
 
     docs/nvfp4.md has the formulas, to the bit. On CUDA the work is queued and the call returns at
-    once. No gradients are recorded. Raises a tilewright.Error that names the argument at fault.
+    once. PyTorch has no operator for it: a call that would record gradients, or that is traced or
+    seen by a dispatch mode, is refused. Raises a tilewright.Error that names the argument at fault.
     """
-    swizzled, decode = _options(scale_layout, global_scale_kind)
-    framework = framework_of("x", x)(x, stream_handle(stream))
+    swizzled = _is_swizzled(scale_layout)
+    decode = is_second("global_scale_kind", global_scale_kind, _KINDS)
+    framework = framework_for("x", x, stream)
     rows, columns = _matrix_shape("x", x)
     codes = framework.empty((rows, columns // 2), "uint8")
     shape = (rows, columns // _BLOCK)
@@ -102,7 +104,7 @@ def dequantize_nvfp4(
         raise invalid("block_format", f"is {block_format!r}, must be 'nvfp4' or 'mxfp4'")
     if dtype_name(dtype) not in ("float32", "float16", "bfloat16"):
         raise invalid("dtype", f"is {dtype!r}, must be 'float32', 'float16' or 'bfloat16'")
-    framework = framework_of("codes", codes)(codes, stream_handle(stream))
+    framework = framework_for("codes", codes, stream)
     rows, code_bytes = _matrix_shape("codes", codes)
     out = framework.empty((rows, 2 * code_bytes), dtype_name(dtype))
     scale_format = "e8m0" if block_format == "mxfp4" else "e4m3"
@@ -122,7 +124,7 @@ def dequantize_nvfp4(
 def swizzle_scales(linear: Any, *, stream: Any = None) -> Any:
     """Linear scales (rows, blocks) in the 128x4 layout, rows up to a multiple of 128 and blocks up
     to one of 4, the padding 0. uint8, float8_e4m3fn or float8_e8m0fnu, which the result is too."""
-    framework = framework_of("linear", linear)(linear, stream_handle(stream))
+    framework = framework_for("linear", linear, stream)
     swizzled = framework.empty(_swizzled_shape(*_matrix_shape("linear", linear)))
     _native.swizzle_scales(
         _scale_bytes(framework, "linear", linear),
@@ -134,7 +136,7 @@ def swizzle_scales(linear: Any, *, stream: Any = None) -> Any:
 
 def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = None) -> Any:
     """The linear scales (rows, blocks) of those that swizzle_scales() gives."""
-    framework = framework_of("swizzled", swizzled)(swizzled, stream_handle(stream))
+    framework = framework_for("swizzled", swizzled, stream)
     shape = size_of("rows", rows), size_of("blocks", blocks)
     padded_rows, padded_blocks = _matrix_shape("swizzled", swizzled)
     right_rows, right_blocks = _swizzled_shape(*shape)
@@ -162,7 +164,7 @@ def prepack_nvfp4_weight(
     version is tilewright.NVFP4_WEIGHT_LAYOUT. stream, and what is raised, are quantize_nvfp4()'s.
     """
     swizzled = _is_swizzled(scale_layout)
-    framework = framework_of("codes", codes)(codes, stream_handle(stream))
+    framework = framework_for("codes", codes, stream)
     *batch, rows, code_bytes = weight_shape("codes", codes)
     shape = _native.packed_nvfp4_weight_shape(rows, 2 * code_bytes)
     packed = framework.empty((*batch, *shape), "uint8")
@@ -184,7 +186,7 @@ def unpack_nvfp4_weight(
     bytes that were packed; else the scale's sign is in the codes, and codes under zero are zeros.
     """
     swizzled = _is_swizzled(scale_layout)
-    framework = framework_of("packed", packed)(packed, stream_handle(stream))
+    framework = framework_for("packed", packed, stream)
     *batch, row_tiles, row_bytes = weight_shape("packed", packed)
     rows, columns = size_of("n", n), size_of("k", k)
     if columns % _BLOCK != 0:

@@ -9,6 +9,7 @@ from torch import Tensor
 from tilewright import _native
 from tilewright._arguments import flag, size_of
 from tilewright._errors import invalid, wrong_type
+from tilewright._frameworks import refuse_gradient, refuse_tracing
 from tilewright._gemm import gemm_nvfp4
 from tilewright._nvfp4 import prepack_nvfp4_weight, unpack_nvfp4_weight
 
@@ -40,7 +41,8 @@ class NVFP4Linear(torch.nn.Module):
     scale's shape in which it came. Until then it is zeros.
 
     in_features is a multiple of 16, and on a GPU out_features is, too. Where batch_invariant, a row
-    of the result does not depend on the other rows. No gradients are recorded.
+    of the result does not depend on the other rows. Calls that would record gradients are refused:
+    call it under torch.no_grad().
 
     On a GPU the first call after the weight was loaded or moved waits for the device, unless a CUDA
     graph is being captured on its stream: it should come before any capture. Later ones may read
@@ -107,6 +109,10 @@ class NVFP4Linear(torch.nn.Module):
         """(..., in_features) to (..., out_features), of x's dtype. Compiled models go round it."""
         if x.ndim == 0 or x.shape[-1] != self.in_features:
             raise invalid("x", f"has shape {tuple(x.shape)}, must be (..., {self.in_features})")
+        refuse_tracing("x", x)
+        for name, tensor in (("x", x), ("bias", self.bias)):
+            if tensor is not None:
+                refuse_gradient(name, tensor)
         shape = (*x.shape[:-1], self.out_features)
         if x.numel() == 0:
             return x.new_empty(shape)

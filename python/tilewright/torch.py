@@ -2,13 +2,15 @@
 
 Importing this module registers the operator.
 
-tilewright.attention() goes through the operator by itself where PyTorch traces a call or records
-gradients, so that torch.compile and torch.export take it whole. Import this module to call the
-operator by name, or before an exported program that contains it is loaded.
+tilewright.attention() goes through the operator by itself where PyTorch traces a call, watches it
+or records gradients, so that torch.compile, torch.export, tracers, profilers and FLOP counters take
+it whole. Import this module to call the operator by name, or before an exported program that
+contains it is loaded.
 """
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from tilewright._attention import out_shape, row_shape, run, statistics_of
 from tilewright._errors import UnsupportedError
@@ -74,3 +76,17 @@ def _refuse_backward(ctx, *gradients):
 
 
 attention.register_autograd(_refuse_backward)
+
+
+@register_flop_formula(torch.ops.tilewright.attention, get_raw=True)
+def _flops(q, k, v, sinks=None, cu_seqlens_q=None, cu_seqlens_k=None, *rest, **options) -> int:
+    """Of both products, masked scores included, as PyTorch counts its own attention."""
+    lengths = (_lengths(q, cu_seqlens_q), _lengths(k, cu_seqlens_k))
+    scores = sum(q_len * kv_len for q_len, kv_len in zip(*lengths, strict=True))
+    return 2 * scores * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+
+
+def _lengths(tensor: Tensor, cu_seqlens: Tensor | None) -> list[int]:
+    if cu_seqlens is None:
+        return [tensor.shape[1]] * tensor.shape[0]
+    return cu_seqlens.diff().tolist()
