@@ -82,7 +82,8 @@ Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, s
   quantize_nvfp4({.x = as_matrix(values.view()),
                   .codes = as_matrix(operand.codes.view()),
                   .scales = as_matrix(operand.scales.view()),
-                  .computed_global_scale = operand.global_scale.view()});
+                  .computed_global_scale = operand.global_scale.view()},
+                 {.global_scale_kind = operand.kind});
   return operand;
 }
 

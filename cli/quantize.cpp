@@ -85,7 +85,7 @@ class QuantizeRun {
       machine_.download(&global_scale, device_tensors_.computed_global_scale->data,
                         sizeof(global_scale));
     }
-    const auto expected = reference::quantize_nvfp4(x_.view(), given_, options_.global_scale_kind);
+    const auto expected = reference::quantize_nvfp4(x_.view(), given_, *options_.global_scale_kind);
     const std::size_t wrong_codes = codes_.bytes() - equal_bytes(codes_, expected.codes);
     const std::size_t wrong_scales = scales_.bytes() - equal_scales(expected.scales);
     CheckResult result;

@@ -61,7 +61,7 @@ std::vector<double> values_of(const ConstTensorView& x,
 }
 
 // What a row's sums are multiplied by.
-double global_factor(const std::optional<ConstTensorView>& scale, GlobalScale kind,
+double global_factor(const std::optional<ConstTensorView>& scale, std::optional<GlobalScale> kind,
                      std::int64_t batch, std::int64_t row) {
   if (!scale) {
     return 1.0;

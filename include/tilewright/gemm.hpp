@@ -66,8 +66,9 @@ struct GemmNvfp4Tensors {
 struct GemmNvfp4Options {
   ScaleLayout sfa_layout = ScaleLayout::linear;
   ScaleLayout sfb_layout = ScaleLayout::linear;  // where b is codes
-  GlobalScale global_scale_a_kind = GlobalScale::encode;
-  GlobalScale global_scale_b_kind = GlobalScale::encode;
+  // Each must be given where its global scale is.
+  std::optional<GlobalScale> global_scale_a_kind = std::nullopt;
+  std::optional<GlobalScale> global_scale_b_kind = std::nullopt;
   // b is packed, and all that wrote it was waited for before this call, as after loading a model.
   // Its first tiles are then read while launches before on the stream are still at work.
   bool b_is_constant = false;

@@ -38,7 +38,8 @@ constexpr std::array<std::int64_t, 2> swizzled_scale_shape(std::int64_t rows, st
   return {(rows + 127) / 128 * 128, (blocks + 3) / 4 * 4};
 }
 
-// What a global scale g says. Both are in use: ask where it comes from.
+// What a global scale g says. Both are in use: ask where it comes from. No call assumes either: the
+// wrong one gives values that are wrong by g^2.
 enum class GlobalScale : std::uint8_t {
   encode,  // value = code * scale / g: compressed-tensors, FlashInfer's and vLLM's quantisers
   decode,  // value = code * scale * g: ModelOpt
@@ -55,7 +56,7 @@ struct QuantizeNvfp4Tensors {
 
 struct QuantizeNvfp4Options {
   ScaleLayout scale_layout = ScaleLayout::linear;
-  GlobalScale global_scale_kind = GlobalScale::encode;
+  std::optional<GlobalScale> global_scale_kind = std::nullopt;  // must be given
 };
 
 // Every operation is rounded to FP32, to nearest even; e4m3() and e2m1() round to nearest even and
@@ -81,13 +82,13 @@ struct QuantizeNvfp4Options {
 // neither allocates nor synchronises and can be captured in a CUDA graph. x must be aligned to 16
 // bytes and codes to 8 there, their rows included. Throws tilewright::Error, with nothing written,
 // when an argument is wrong or the device is not supported.
-void quantize_nvfp4(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options = {},
+void quantize_nvfp4(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options,
                     Workspace workspace = {}, Stream stream = nullptr);
 
 // The bytes of workspace that quantize_nvfp4() will need. Looks at no data. Throws what
 // quantize_nvfp4() would throw, the workspace check aside.
 std::size_t quantize_nvfp4_workspace_bytes(const QuantizeNvfp4Tensors& tensors,
-                                           const QuantizeNvfp4Options& options = {});
+                                           const QuantizeNvfp4Options& options);
 
 struct DequantizeNvfp4Tensors {
   ConstTensorView codes;
@@ -98,7 +99,7 @@ struct DequantizeNvfp4Tensors {
 
 struct DequantizeNvfp4Options {
   ScaleLayout scale_layout = ScaleLayout::linear;
-  GlobalScale global_scale_kind = GlobalScale::encode;
+  std::optional<GlobalScale> global_scale_kind = std::nullopt;  // must be given with global_scale
 };
 
 // out = code * scale, which is exact in FP32 (of MXFP4, below 2^128), then / g or * g rounded to

@@ -13,10 +13,9 @@ from tilewright._frameworks import (
     refuse_immutable_out,
     to_native,
 )
-from tilewright._nvfp4 import weight_shape
+from tilewright._nvfp4 import is_decode, weight_shape
 
 _LAYOUTS = ("linear", "swizzled")
-_KINDS = ("encode", "decode")
 _CODES = ("uint8", "float4_e2m1fn_x2")
 
 
@@ -35,8 +34,8 @@ def gemm_nvfp4(
     dtype: Any = "bfloat16",
     sfa_layout: str = "linear",
     sfb_layout: str = "linear",
-    global_scale_a_kind: str = "encode",
-    global_scale_b_kind: str = "encode",
+    global_scale_a_kind: str | None = None,
+    global_scale_b_kind: str | None = None,
     b_is_constant: bool = False,
     batch_invariant: bool = False,
     kernel: str | None = None,
@@ -51,8 +50,9 @@ def gemm_nvfp4(
     sfa, sfb the scales of a's and b's codes, uint8 or float8_e4m3fn; linear ([l,] rows, k / 16) or
              swizzled, as sfa_layout and sfb_layout say
     global_scale_a, global_scale_b
-             fp32, (1,) or one for each row; in the sense of quantize_nvfp4()'s global_scale_kind,
-             here global_scale_a_kind and global_scale_b_kind. 1 when None
+             fp32, (1,) or one for each row; 1 when None
+    global_scale_a_kind, global_scale_b_kind
+             where they are given: quantize_nvfp4()'s global_scale_kind with which they were made
     bias     (n,), added to every row; residual ([l,] m, n), which may be out. Both of out's dtype
     out      ([l,] m, n) bf16, fp16 or fp32; a new array of `dtype` when None. Shares no byte with
              an input, but for a residual that is out
@@ -71,8 +71,8 @@ def gemm_nvfp4(
     options = {
         "sfa_swizzled": is_second("sfa_layout", sfa_layout, _LAYOUTS),
         "sfb_swizzled": is_second("sfb_layout", sfb_layout, _LAYOUTS),
-        "decode_a": is_second("global_scale_a_kind", global_scale_a_kind, _KINDS),
-        "decode_b": is_second("global_scale_b_kind", global_scale_b_kind, _KINDS),
+        "decode_a": is_decode("global_scale_a_kind", global_scale_a_kind),
+        "decode_b": is_decode("global_scale_b_kind", global_scale_b_kind),
         "b_is_constant": flag("b_is_constant", b_is_constant),
         "batch_invariant": flag("batch_invariant", batch_invariant),
         "kernel_name": kernel_name(kernel),

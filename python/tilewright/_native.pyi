@@ -70,8 +70,8 @@ class GemmNvfp4Call:
         *,
         sfa_swizzled: bool,
         sfb_swizzled: bool,
-        decode_a: bool,
-        decode_b: bool,
+        decode_a: bool | None,
+        decode_b: bool | None,
         b_is_constant: bool,
         batch_invariant: bool,
         kernel_name: str,
@@ -81,7 +81,7 @@ class GemmNvfp4Call:
 
 def gemm_bf16(tensors: dict[str, Tensor], *, kernel_name: str, stream: int) -> None: ...
 def dequantize_nvfp4(
-    tensors: dict[str, Tensor], *, swizzled: bool, decode: bool, stream: int
+    tensors: dict[str, Tensor], *, swizzled: bool, decode: bool | None, stream: int
 ) -> None: ...
 def swizzle_scales(linear: Tensor, swizzled: Tensor, stream: int) -> None: ...
 def unswizzle_scales(swizzled: Tensor, linear: Tensor, stream: int) -> None: ...

@@ -21,7 +21,7 @@ def quantize_nvfp4(
     x: Any,
     global_scale: Any = None,
     *,
-    global_scale_kind: str = "encode",
+    global_scale_kind: str,
     scale_layout: str = "linear",
     stream: Any = None,
 ) -> tuple[Any, Any, Any]:
@@ -82,7 +82,7 @@ def dequantize_nvfp4(
     global_scale: Any = None,
     *,
     block_format: str = "nvfp4",
-    global_scale_kind: str = "encode",
+    global_scale_kind: str | None = None,
     scale_layout: str = "linear",
     dtype: Any = "float32",
     stream: Any = None,
@@ -93,13 +93,16 @@ def dequantize_nvfp4(
     scales   as quantize_nvfp4() gives them, uint8 or float8_e4m3fn
     global_scale
              (1,) fp32; 1 when None
+    global_scale_kind
+             where a global scale is given: that with which it was made
     block_format
              "nvfp4"; "mxfp4": blocks of 32 columns, scales uint8 or float8_e8m0fnu, no global scale
     dtype    of the result: "float32", "float16" or "bfloat16", or a framework's dtype of that name
 
     The other arguments, and what is raised, are quantize_nvfp4()'s.
     """
-    swizzled, decode = _options(scale_layout, global_scale_kind)
+    swizzled = _is_swizzled(scale_layout)
+    decode = is_decode("global_scale_kind", global_scale_kind)
     if block_format not in ("nvfp4", "mxfp4"):
         raise invalid("block_format", f"is {block_format!r}, must be 'nvfp4' or 'mxfp4'")
     if dtype_name(dtype) not in ("float32", "float16", "bfloat16"):
@@ -207,10 +210,9 @@ def unpack_nvfp4_weight(
     return framework.deliver(codes), framework.deliver(scales)
 
 
-def _options(scale_layout: Any, global_scale_kind: Any) -> tuple[bool, bool]:
-    """Whether scales are swizzled, and whether the global scale is a decode scale."""
-    swizzled = _is_swizzled(scale_layout)
-    return swizzled, is_second("global_scale_kind", global_scale_kind, ("encode", "decode"))
+def is_decode(argument: str, global_scale_kind: Any) -> bool | None:
+    """None where it is not said, as it need not be where there is no global scale."""
+    return None if global_scale_kind is None else is_second(argument, global_scale_kind, _KINDS)
 
 
 def _is_swizzled(scale_layout: Any) -> bool:

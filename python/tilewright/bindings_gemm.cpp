@@ -12,8 +12,9 @@ namespace {
 // A call's tensors and options, put together once for the workspace query and the call itself.
 class GemmNvfp4Call {
  public:
-  GemmNvfp4Call(const nb::dict& tensors, bool sfa_swizzled, bool sfb_swizzled, bool decode_a,
-                bool decode_b, bool b_is_constant, bool batch_invariant, std::string kernel_name)
+  GemmNvfp4Call(const nb::dict& tensors, bool sfa_swizzled, bool sfb_swizzled,
+                std::optional<bool> decode_a, std::optional<bool> decode_b, bool b_is_constant,
+                bool batch_invariant, std::string kernel_name)
       : owners_(tensors),
         kernel_name_(std::move(kernel_name)),
         tensors_{.a = view(tensors, "a"),
@@ -59,9 +60,10 @@ void py_gemm_bf16(const nb::dict& tensors, const std::string& kernel_name, std::
 
 void bind_gemm(nb::module_& m) {
   nb::class_<GemmNvfp4Call>(m, "GemmNvfp4Call")
-      .def(nb::init<const nb::dict&, bool, bool, bool, bool, bool, bool, std::string>(),
+      .def(nb::init<const nb::dict&, bool, bool, std::optional<bool>, std::optional<bool>, bool,
+                    bool, std::string>(),
            nb::arg("tensors"), nb::kw_only(), nb::arg("sfa_swizzled"), nb::arg("sfb_swizzled"),
-           nb::arg("decode_a"), nb::arg("decode_b"), nb::arg("b_is_constant"),
+           nb::arg("decode_a").none(), nb::arg("decode_b").none(), nb::arg("b_is_constant"),
            nb::arg("batch_invariant"), nb::arg("kernel_name"))
       .def("workspace_bytes", &GemmNvfp4Call::workspace_bytes)
       .def("run", &GemmNvfp4Call::run, nb::arg("workspace").none(), nb::arg("stream"));

@@ -37,7 +37,8 @@ class QuantizeNvfp4Call {
   QuantizeNvfp4Options options_;
 };
 
-void py_dequantize(const nb::dict& tensors, bool swizzled, bool decode, std::uintptr_t stream) {
+void py_dequantize(const nb::dict& tensors, bool swizzled, std::optional<bool> decode,
+                   std::uintptr_t stream) {
   const DequantizeNvfp4Tensors t{.codes = view(tensors, "codes"),
                                  .scales = view(tensors, "scales"),
                                  .out = view(tensors, "out"),
@@ -82,7 +83,7 @@ void bind_nvfp4(nb::module_& m) {
       .def("workspace_bytes", &QuantizeNvfp4Call::workspace_bytes)
       .def("run", &QuantizeNvfp4Call::run, nb::arg("workspace").none(), nb::arg("stream"));
   m.def("dequantize_nvfp4", &py_dequantize, nb::arg("tensors"), nb::kw_only(), nb::arg("swizzled"),
-        nb::arg("decode"), nb::arg("stream"));
+        nb::arg("decode").none(), nb::arg("stream"));
   m.def("swizzle_scales", &py_swizzle, nb::arg("linear"), nb::arg("swizzled"), nb::arg("stream"));
   m.def("unswizzle_scales", &py_unswizzle, nb::arg("swizzled"), nb::arg("linear"),
         nb::arg("stream"));

@@ -1,6 +1,8 @@
 // The arguments that calls of tilewright/nvfp4.hpp and gemm.hpp share, from Python's.
 #pragma once
 
+#include <nanobind/stl/optional.h>
+
 #include <cstdint>
 #include <optional>
 
@@ -22,8 +24,9 @@ inline ScaleLayout to_layout(bool is_swizzled) {
   return is_swizzled ? ScaleLayout::swizzled : ScaleLayout::linear;
 }
 
-inline GlobalScale to_kind(bool is_decode) {
-  return is_decode ? GlobalScale::decode : GlobalScale::encode;
+inline std::optional<GlobalScale> to_kind(std::optional<bool> is_decode) {
+  return is_decode ? std::optional(*is_decode ? GlobalScale::decode : GlobalScale::encode)
+                   : std::nullopt;
 }
 
 inline Stream to_stream(std::uintptr_t stream) { return reinterpret_cast<Stream>(stream); }

@@ -29,14 +29,14 @@ const KernelInfo& check_and_select(const GemmNvfp4Tensors& t, const GemmNvfp4Opt
 }
 
 // (1) or ([batch,] rows)
-RowScales row_scales(const std::optional<ConstTensorView>& t, GlobalScale kind) {
+RowScales row_scales(const std::optional<ConstTensorView>& t, std::optional<GlobalScale> kind) {
   if (!t) {
     return {};
   }
   return {
       .data = static_cast<const float*>(t->data),
       .stride = {.batch = t->rank == 2 ? stride_of(*t, 0) : 0, .row = stride_of(*t, t->rank - 1)},
-      .kind = kind};
+      .kind = *kind};
 }
 
 void set_epilogue(const GemmNvfp4Tensors& t, GemmNvfp4Params& p) {

@@ -50,10 +50,12 @@ void check_scales(const char* argument, const ConstTensorView& scales, ScaleLayo
 
 // (1), or one for each of an operand's rows.
 void check_global_scale(const char* argument, const std::optional<ConstTensorView>& scale,
+                        const char* kind_argument, std::optional<GlobalScale> kind,
                         const char* operand, std::int64_t rows, const GemmNvfp4Tensors& t) {
   if (!scale) {
     return;
   }
+  check_global_scale_kind(kind_argument, kind);
   const bool is_single = scale->rank == 1 && scale->shape[0] == 1;
   if (!is_single) {
     check_tensor(argument, *scale, is_batched(t.a) ? DimNames(kBatchedVector) : kVector,
@@ -82,7 +84,8 @@ void check_a_scales(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) 
   } else if (t.global_scale_a) {
     fail("global_scale_a", "is given, must be absent where a is " + std::string(name(t.a.dtype)));
   }
-  check_global_scale("global_scale_a", t.global_scale_a, "a", rows_of(t.a), t);
+  check_global_scale("global_scale_a", t.global_scale_a, "global_scale_a_kind",
+                     options.global_scale_a_kind, "a", rows_of(t.a), t);
 }
 
 void check_codes_of_b(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
@@ -110,7 +113,8 @@ void check_b(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
   } else {
     check_codes_of_b(t, options);
   }
-  check_global_scale("global_scale_b", t.global_scale_b, "b", n_of(t), t);
+  check_global_scale("global_scale_b", t.global_scale_b, "global_scale_b_kind",
+                     options.global_scale_b_kind, "b", n_of(t), t);
 }
 
 // c, or what is added to it.

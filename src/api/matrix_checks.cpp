@@ -69,6 +69,12 @@ void check_block_scales(const char* argument, const ConstTensorView& scales, Sca
   check_rows_are_contiguous(argument, scales, "swizzled scales");
 }
 
+void check_global_scale_kind(const char* argument, std::optional<GlobalScale> kind) {
+  if (!kind) {
+    fail(argument, "is absent, must be encode or decode: the sense of the global scale");
+  }
+}
+
 void check_packed_weight(const char* argument, const ConstTensorView& packed, std::int64_t rows,
                          std::int64_t columns, const ConstTensorView& like, const char* like_name) {
   check_matrix(argument, packed, like, like_name);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "tensor_checks.hpp"
 #include "tilewright/nvfp4.hpp"
@@ -29,6 +30,9 @@ void check_columns_are_multiple(const char* argument, std::int64_t columns, int 
 void check_block_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
                         std::int64_t rows, std::int64_t blocks, const ConstTensorView& like,
                         const char* like_name);
+
+// The sense of a global scale, where there is one.
+void check_global_scale_kind(const char* argument, std::optional<GlobalScale> kind);
 
 // A weight (rows, columns) as prepack_nvfp4_weight() packs it.
 void check_packed_weight(const char* argument, const ConstTensorView& packed, std::int64_t rows,

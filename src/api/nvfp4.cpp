@@ -32,7 +32,7 @@ QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4
           .scale_blocks = static_cast<int>(t.scales.shape[1]),
           .global_scale = data_of<const float>(t.global_scale),
           .computed_global_scale = data_of<float>(t.computed_global_scale),
-          .global_scale_kind = options.global_scale_kind,
+          .global_scale_kind = *options.global_scale_kind,
           .workspace = static_cast<std::uint32_t*>(workspace.data),
           .multiprocessors = device_info(t.x.device).multiprocessors};
 }
@@ -50,7 +50,7 @@ DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
           .dtype = t.out.dtype,
           .out_stride = stride_of(t.out, 0),
           .global_scale = data_of<const float>(t.global_scale),
-          .global_scale_kind = options.global_scale_kind};
+          .global_scale_kind = options.global_scale_kind.value_or(GlobalScale::encode)};
 }
 
 std::size_t needed_bytes(const QuantizeNvfp4Tensors& t) {

@@ -109,6 +109,7 @@ void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& 
   check_no_overlap("scales", t.scales);
   check_either_global_scale(t);
   check_outputs_are_apart(t);
+  check_global_scale_kind("global_scale_kind", options.global_scale_kind);
 
   check_device_is_supported("x", t.x.device);
   check_rows_are_aligned("x", t.x, alignment_of(t.x.device, kX_alignment_bytes));
@@ -139,6 +140,7 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
       fail("global_scale", "is given, must be absent: MXFP4 has none");
     }
     check_global_scale("global_scale", *t.global_scale, t.codes.device, "codes");
+    check_global_scale_kind("global_scale_kind", options.global_scale_kind);
   }
   check_is_apart("out", t.out,
                  {{"codes", t.codes}, {"scales", t.scales}, {"global_scale", t.global_scale}});

@@ -63,7 +63,8 @@ struct Call {
                            .global_scale_b = global_scale_b.view(),
                            .bias = bias.view(),
                            .residual = residual.view()};
-  GemmNvfp4Options options;
+  GemmNvfp4Options options{.global_scale_a_kind = GlobalScale::encode,
+                           .global_scale_b_kind = GlobalScale::decode};
 };
 
 struct BadCall {
@@ -241,6 +242,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "sfa",
                 {"multiple of 128", "128"}},
         BadCall{"sfa_batch", [](Call& c) { c.tensors.sfa->shape[0] = 1; }, "sfa", {"batch is 1"}},
+        BadCall{"global_scale_a_without_kind",
+                [](Call& c) { c.options.global_scale_a_kind.reset(); },
+                "global_scale_a_kind",
+                {"is absent", "must be encode or decode"}},
         BadCall{"global_scale_a_size",
                 [](Call& c) { c.tensors.global_scale_a->shape[1] = 4; },
                 "global_scale_a",
@@ -280,6 +285,10 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "sfb",
                 {"row stride of 8", "contiguous (stride 4)"}},
+        BadCall{"global_scale_b_without_kind",
+                [](Call& c) { c.options.global_scale_b_kind.reset(); },
+                "global_scale_b_kind",
+                {"is absent", "must be encode or decode"}},
         BadCall{"global_scale_b_size",
                 [](Call& c) { c.tensors.global_scale_b->shape[0] = 2; },
                 "global_scale_b",

@@ -52,7 +52,7 @@ struct Calls {
                                 .codes = codes.view(),
                                 .scales = scales.view(),
                                 .computed_global_scale = global_scale.view()};
-  QuantizeNvfp4Options quantize_options;
+  QuantizeNvfp4Options quantize_options{.global_scale_kind = GlobalScale::encode};
   DequantizeNvfp4Tensors dequantize{
       .codes = codes.view(), .scales = scales.view(), .out = out.view()};
   DequantizeNvfp4Options dequantize_options;
@@ -105,8 +105,8 @@ TEST_P(BadDequantize, IsRefused) {
 
 TEST(Nvfp4Calls, ThatTheCasesSpoilAreRight) {
   Calls c;
-  EXPECT_EQ(quantize_nvfp4_workspace_bytes(c.quantize), 0u);
-  quantize_nvfp4(c.quantize);
+  EXPECT_EQ(quantize_nvfp4_workspace_bytes(c.quantize, c.quantize_options), 0u);
+  quantize_nvfp4(c.quantize, c.quantize_options);
   dequantize_nvfp4(c.dequantize);
   swizzle_scales(c.scales.view(), c.swizzled.view());
   unswizzle_scales(c.swizzled.view(), c.scales.view());
@@ -124,7 +124,7 @@ TEST(Nvfp4Calls, OnAGpuThatIsNotThereAreRefused) {
   }
   c.quantize.x.device = c.quantize.computed_global_scale->device = kGpu;
   c.dequantize.codes.device = c.dequantize.scales.device = c.linear.device = kGpu;
-  expect_throws(no_device, c, [&] { quantize_nvfp4(c.quantize); });
+  expect_throws(no_device, c, [&] { quantize_nvfp4(c.quantize, c.quantize_options); });
   expect_throws(no_device, c, [&] { dequantize_nvfp4(c.dequantize); });
   TensorView swizzled = c.swizzled.view();
   swizzled.device = kGpu;
@@ -253,7 +253,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     GlobalScale, BadQuantize,
-    testing::Values(BadCall{"no_global_scale",
+    testing::Values(BadCall{"no_global_scale_kind",
+                            [](Calls& c) { c.quantize_options.global_scale_kind.reset(); },
+                            "global_scale_kind",
+                            {"is absent", "must be encode or decode"}},
+                    BadCall{"no_global_scale",
                             [](Calls& c) { c.quantize.computed_global_scale.reset(); },
                             "computed_global_scale",
                             {"is absent", "global_scale is absent"}},
@@ -304,6 +308,10 @@ INSTANTIATE_TEST_SUITE_P(
                             },
                             "global_scale",
                             {"MXFP4 has none"}},
+                    BadCall{"global_scale_without_kind",
+                            [](Calls& c) { c.dequantize.global_scale = c.global_scale.view(); },
+                            "global_scale_kind",
+                            {"is absent", "must be encode or decode"}},
                     BadCall{"out_dtype",
                             [](Calls& c) { c.dequantize.out.dtype = DType::int32; },
                             "out",

@@ -214,7 +214,8 @@ TEST_F(Nvfp4Gpu, OffsetsBeyond32Bits) {
   quantize_nvfp4({.x = far,
                   .codes = codes.view(),
                   .scales = scales.view(),
-                  .global_scale = global_scale.view()});
+                  .global_scale = global_scale.view()},
+                 options_of(problem));
   cuda_ok(cudaDeviceSynchronize());
   codes.download(host.codes);
   scales.download(host.scales);
@@ -293,7 +294,7 @@ TEST_F(Nvfp4Gpu, WrongArgumentsAreRefusedAndNothingIsWritten) {
     Workspace workspace{memory.data(), 4096};
     bad.spoil(tensors, workspace);
     try {
-      quantize_nvfp4(tensors, {}, workspace);
+      quantize_nvfp4(tensors, options_of(problem), workspace);
       ADD_FAILURE() << "no exception: " << bad.argument << ", " << bad.part;
     } catch (const Error& error) {
       EXPECT_EQ(error.argument(), bad.argument) << error.what();

@@ -1,5 +1,7 @@
 """gemm_nvfp4() on the CPU, beside dequantised operands in float64."""
 
+import functools
+
 import numpy
 import pytest
 
@@ -10,13 +12,18 @@ pytest.importorskip("ml_dtypes")
 
 M, N, K = 5, 48, 128
 
+quantize = functools.partial(tilewright.quantize_nvfp4, global_scale_kind="encode")
+multiply = functools.partial(tilewright.gemm_nvfp4, global_scale_b_kind="encode")
+
 
 def make(rows, seed, dtype="float32"):
     return numpy.random.default_rng(seed).standard_normal((rows, K)).astype(dtype)
 
 
 def dequantized(codes, scales, global_scale):
-    return tilewright.dequantize_nvfp4(codes, scales, global_scale).astype("float64")
+    return tilewright.dequantize_nvfp4(
+        codes, scales, global_scale, global_scale_kind="encode"
+    ).astype("float64")
 
 
 def relative_error(actual, expected):
@@ -26,14 +33,14 @@ def relative_error(actual, expected):
 
 @pytest.fixture
 def weight():
-    return tilewright.quantize_nvfp4(make(N, 1))
+    return quantize(make(N, 1))
 
 
 @pytest.mark.parametrize("a_dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_w4a16(weight, a_dtype, dtype):
     a = make(M, 2, a_dtype)
-    out = tilewright.gemm_nvfp4(a, *weight, dtype=dtype)
+    out = multiply(a, *weight, dtype=dtype)
     assert out.shape == (M, N) and out.dtype.name == dtype
     expected = a.astype("float64") @ dequantized(*weight).T
     limit = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2e-7}[dtype]
@@ -42,7 +49,7 @@ def test_w4a16(weight, a_dtype, dtype):
 
 @pytest.mark.parametrize("layout", ["linear", "swizzled"])
 def test_w4a4_with_bias_and_residual(weight, layout):
-    codes, scales, global_scale = tilewright.quantize_nvfp4(make(M, 3))
+    codes, scales, global_scale = quantize(make(M, 3))
     bias = make(1, 4)[0, :N].copy()
     residual = make(M, 5)[:, :N]
     expected = dequantized(codes, scales, global_scale) @ dequantized(*weight).T + bias + residual
@@ -50,13 +57,14 @@ def test_w4a4_with_bias_and_residual(weight, layout):
     if layout == "swizzled":
         scales, sfb = tilewright.swizzle_scales(scales), tilewright.swizzle_scales(sfb)
     out = residual.copy()
-    result = tilewright.gemm_nvfp4(
+    result = multiply(
         codes,
         b,
         sfb,
         global_scale_b,
         sfa=scales,
         global_scale_a=global_scale,
+        global_scale_a_kind="encode",
         bias=bias,
         residual=out,
         out=out,
@@ -71,7 +79,7 @@ def test_a_batch_and_decode_scales_of_rows(weight):
     a = numpy.stack([make(M, 6, "float16"), make(M, 7, "float16")])
     b, sfb, _ = weight
     rows = numpy.exp2(numpy.arange(2 * N) % 5 - 2).astype("float32").reshape(2, N)
-    out = tilewright.gemm_nvfp4(
+    out = multiply(
         a,
         numpy.stack([b, b]),
         numpy.stack([sfb, sfb]),
@@ -88,7 +96,7 @@ def test_torch(weight):
     torch = pytest.importorskip("torch")
     a = torch.from_numpy(make(M, 2)).to(torch.bfloat16)
     b, sfb, global_scale = map(torch.from_numpy, weight)
-    out = tilewright.gemm_nvfp4(a, b, sfb.view(torch.float8_e4m3fn), global_scale)
+    out = multiply(a, b, sfb.view(torch.float8_e4m3fn), global_scale)
     assert out.dtype is torch.bfloat16 and out.shape == (M, N)
     expected = a.double().numpy() @ dequantized(*weight).T
     assert relative_error(out.float().numpy(), expected) < 2**-8
@@ -117,6 +125,14 @@ def test_torch(weight):
             *(InvalidArgumentError, "global_scale_b", "has dtype float64, must be fp32"),
         ),
         (
+            {"global_scale_b_kind": None},
+            *(InvalidArgumentError, "global_scale_b_kind", "is absent, must be encode or decode"),
+        ),
+        (
+            {"global_scale_b_kind": "divide"},
+            *(InvalidArgumentError, "global_scale_b_kind", "must be 'encode' or 'decode'"),
+        ),
+        (
             {"bias": numpy.ones(N)},
             *(InvalidArgumentError, "bias", "has dtype float64, must be the dtype of out"),
         ),
@@ -137,7 +153,7 @@ def test_wrong_arguments(weight, nothing_is_written, wrong, exception, argument,
     right = {"a": make(M, 2, "float16"), "b": b, "sfb": sfb, "global_scale_b": global_scale}
     for given in ({"out": out}, {"dtype": "float32"}):
         with nothing_is_written(out), pytest.raises(exception) as raised:
-            tilewright.gemm_nvfp4(**(right | given | wrong))
+            multiply(**(right | given | wrong))
         assert raised.value.argument == argument
         assert message in str(raised.value)
 
@@ -165,18 +181,18 @@ def test_what_jax_traces_is_refused_by_name(weight):
     a = jax.numpy.asarray(make(M, 2, "float16"))
     weight = [jax.numpy.asarray(array) for array in weight]
     with pytest.raises(ArgumentTypeError, match="^a: is traced by JAX"):
-        jax.jit(tilewright.gemm_nvfp4)(a, *weight)
+        jax.jit(multiply)(a, *weight)
     with pytest.raises(ArgumentTypeError, match="^x: is traced by JAX"):
-        jax.jit(tilewright.quantize_nvfp4)(a)
+        jax.jit(quantize)(a)
 
 
 def test_out_may_lie_between_the_rows_of_an_input_but_not_in_them(weight):
-    expected = tilewright.gemm_nvfp4(make(M, 2, "float16"), *weight, dtype="float16")
+    expected = multiply(make(M, 2, "float16"), *weight, dtype="float16")
     buffer = numpy.zeros((M, K + N), "float16")
     a = buffer[:, :K]
     a[:] = make(M, 2, "float16")
-    tilewright.gemm_nvfp4(a, *weight, out=buffer[:, K:])
+    multiply(a, *weight, out=buffer[:, K:])
     assert (buffer[:, K:] == expected).all()
     with pytest.raises(InvalidArgumentError) as raised:
-        tilewright.gemm_nvfp4(a, *weight, out=buffer[:, K - 1 : K - 1 + N])
+        multiply(a, *weight, out=buffer[:, K - 1 : K - 1 + N])
     assert str(raised.value) == "out: shares memory with a, must not overlap an input"

@@ -23,6 +23,8 @@ SMALL = ["gemm", "--device=cpu", "--shapes", "48x64", "32x128", "--m=1,5", "--ga
 SMALL += ["--samples=2", "--peers=none", "--check"]
 CASE = GemmCase(m=3, n=32, k=64, dtype="bf16", w4a4=False, batch_invariant=False, device="cpu")
 
+dequantize = partial(tilewright.dequantize_nvfp4, global_scale_kind="encode")
+
 
 def is_right(inputs, output):
     return CASE.errors(inputs, output).rel_fro <= CASE.error_limit(inputs, is_ours=True)
@@ -144,8 +146,7 @@ def test_the_oracle_decodes_as_the_library_does():
     scales = numpy.arange(128, dtype=numpy.uint8).repeat(2).reshape(128, 2)
     global_scale = numpy.array([8.0], numpy.float32)
     decoded = gemm_oracle._dequantized(codes, scales, global_scale)
-    decode = partial(tilewright.dequantize_nvfp4, global_scale_kind="encode")
-    expected = to_float64(decode(codes, scales, global_scale))
+    expected = to_float64(dequantize(codes, scales, global_scale))
     numpy.testing.assert_array_equal(decoded, expected)
 
 
@@ -153,8 +154,7 @@ def test_all_forms_of_the_inputs_hold_the_same_values():
     inputs = CASE.make_inputs(0)
     (wide,) = inputs.wide_weights[0]
     codes, scales = inputs.weight
-    decode = partial(tilewright.dequantize_nvfp4, global_scale_kind="encode")
-    exact = decode(codes, scales, inputs.global_scale)
+    exact = dequantize(codes, scales, inputs.global_scale)
     assert (to_float64(wide) == to_float64(exact)).all()
     product = to_float64(inputs.a) @ to_float64(wide).T
     numpy.testing.assert_allclose(to_float64(inputs.expected), product, rtol=1e-12, atol=1e-9)

@@ -1,5 +1,7 @@
 """quantize_nvfp4() and its inverse on the CPU: beside the article's recipe in NumPy and PyTorch."""
 
+import functools
+
 import numpy
 import pytest
 
@@ -9,6 +11,9 @@ from tilewright import ArgumentTypeError, InvalidArgumentError
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 E2M1 = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], "float32")
+
+quantize = functools.partial(tilewright.quantize_nvfp4, global_scale_kind="encode")
+dequantize = functools.partial(tilewright.dequantize_nvfp4, global_scale_kind="encode")
 
 
 def make_x(rows=70, columns=256, dtype="bfloat16", seed=0):
@@ -42,7 +47,7 @@ def values_of(codes, scales, global_scale):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_quantizes_like_the_article(dtype):
     x = make_x(dtype=dtype)
-    codes, scales, global_scale = tilewright.quantize_nvfp4(x)
+    codes, scales, global_scale = quantize(x)
     expected_codes, expected_scales, expected_global = article_recipe(x)
     assert codes.dtype == scales.dtype == numpy.uint8 and global_scale.dtype == numpy.float32
     assert global_scale.shape == (1,) and global_scale[0] == expected_global
@@ -53,32 +58,30 @@ def test_quantizes_like_the_article(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("scale_layout", ["linear", "swizzled"])
 def test_dequantizes(dtype, scale_layout):
-    codes, scales, global_scale = tilewright.quantize_nvfp4(make_x())
+    codes, scales, global_scale = quantize(make_x())
     expected = values_of(codes, scales, global_scale)
     if scale_layout == "swizzled":
         scales = tilewright.swizzle_scales(scales)
-    out = tilewright.dequantize_nvfp4(
-        codes, scales, global_scale, scale_layout=scale_layout, dtype=dtype
-    )
+    out = dequantize(codes, scales, global_scale, scale_layout=scale_layout, dtype=dtype)
     assert out.dtype == dtype
     assert (out == expected.astype(dtype)).all()
 
 
 def test_a_decode_scale_is_the_reciprocal_convention():
     x = make_x()
-    codes, scales, encode = tilewright.quantize_nvfp4(x)
+    codes, scales, encode = quantize(x)
     amax = abs(x.astype("float32")).max()
     *_, decode = tilewright.quantize_nvfp4(x, global_scale_kind="decode")
     assert decode[0] == amax / numpy.float32(2688)
     out = tilewright.dequantize_nvfp4(codes, scales, decode, global_scale_kind="decode")
-    expected = tilewright.dequantize_nvfp4(codes, scales, encode)
+    expected = dequantize(codes, scales, encode)
     numpy.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
 def test_a_given_global_scale_is_used_and_returned():
     x = make_x()
-    computed = tilewright.quantize_nvfp4(x)
-    given = tilewright.quantize_nvfp4(x, computed[2])
+    computed = quantize(x)
+    given = quantize(x, computed[2])
     assert given[2] is computed[2]
     assert (given[0] == computed[0]).all() and (given[1] == computed[1]).all()
 
@@ -87,8 +90,8 @@ def test_a_given_global_scale_is_used_and_returned():
 @pytest.mark.parametrize("columns", [16, 64, 208])
 def test_swizzled_scales(rows, columns):
     x = make_x(rows, columns)
-    codes, linear, _ = tilewright.quantize_nvfp4(x)
-    same_codes, swizzled, _ = tilewright.quantize_nvfp4(x, scale_layout="swizzled")
+    codes, linear, _ = quantize(x)
+    same_codes, swizzled, _ = quantize(x, scale_layout="swizzled")
     assert (same_codes == codes).all()
     assert (tilewright.swizzle_scales(linear) == swizzled).all()
     assert (tilewright.unswizzle_scales(swizzled, rows, columns // 16) == linear).all()
@@ -104,7 +107,7 @@ def test_mxfp4_is_read():
     codes = generator.integers(0, 256, (8, 64), "uint8")
     scales = generator.integers(0, 256, (8, 4), "uint8")
     scales[0, 0] = 255
-    out = tilewright.dequantize_nvfp4(codes, scales, block_format="mxfp4")
+    out = dequantize(codes, scales, block_format="mxfp4")
     nibbles = numpy.stack([codes & 15, codes >> 4], axis=2).reshape(8, 4, 32)
     with numpy.errstate(over="ignore"):
         expected = E2M1[nibbles] * numpy.exp2(scales.astype("float64") - 127)[..., None]
@@ -117,25 +120,21 @@ def test_strided_and_read_only_inputs():
     wide = numpy.zeros((40, 192), x.dtype)
     wide[::2, 32:160] = x
     wide.flags.writeable = False
-    for actual, expected in zip(
-        tilewright.quantize_nvfp4(wide[::2, 32:160]), tilewright.quantize_nvfp4(x), strict=True
-    ):
+    for actual, expected in zip(quantize(wide[::2, 32:160]), quantize(x), strict=True):
         assert (actual == expected).all()
 
 
 def test_pytorch_on_the_cpu():
     torch = pytest.importorskip("torch")
     x = make_x(dtype="float32")
-    codes, scales, global_scale = tilewright.quantize_nvfp4(torch.from_numpy(x))
+    codes, scales, global_scale = quantize(torch.from_numpy(x))
     assert codes.dtype == torch.uint8 and scales.dtype == torch.float8_e4m3fn
-    expected = tilewright.quantize_nvfp4(x)
+    expected = quantize(x)
     assert (codes.numpy() == expected[0]).all()
     assert (scales.view(torch.uint8).numpy() == expected[1]).all()
-    out = tilewright.dequantize_nvfp4(
-        codes.view(torch.float4_e2m1fn_x2), scales, global_scale, dtype=torch.bfloat16
-    )
+    out = dequantize(codes.view(torch.float4_e2m1fn_x2), scales, global_scale, dtype=torch.bfloat16)
     assert out.dtype == torch.bfloat16
-    expected_out = torch.from_numpy(tilewright.dequantize_nvfp4(*expected)).bfloat16()
+    expected_out = torch.from_numpy(dequantize(*expected)).bfloat16()
     assert torch.equal(out, expected_out)
     swizzled = tilewright.swizzle_scales(scales)
     assert swizzled.dtype == scales.dtype
@@ -144,7 +143,7 @@ def test_pytorch_on_the_cpu():
         scales.view(torch.uint8),
     )
     mx_scales = torch.full((70, 8), 1.0).to(torch.float8_e8m0fnu)
-    mx = tilewright.dequantize_nvfp4(codes, mx_scales, block_format="mxfp4")
+    mx = dequantize(codes, mx_scales, block_format="mxfp4")
     ones = numpy.full((70, 16), 0x38, "uint8")  # 1 in E4M3
     assert (mx.numpy() == values_of(expected[0], ones, numpy.float32(1))).all()
 
@@ -153,8 +152,8 @@ def test_jax_on_the_cpu():
     jax = pytest.importorskip("jax")
     x = make_x(dtype="float32")
     with jax.default_device(jax.devices("cpu")[0]):
-        results = tilewright.quantize_nvfp4(jax.numpy.asarray(x) + 0)
-    for actual, expected in zip(results, tilewright.quantize_nvfp4(x), strict=True):
+        results = quantize(jax.numpy.asarray(x) + 0)
+    for actual, expected in zip(results, quantize(x), strict=True):
         assert isinstance(actual, jax.Array)
         assert (numpy.asarray(actual) == expected).all()
 
@@ -195,7 +194,7 @@ QUANTIZE = {
 def test_wrong_quantize(nothing_is_written, name):
     change, exception, argument, message = QUANTIZE[name]
     with nothing_is_written(), pytest.raises(exception) as raised:
-        tilewright.quantize_nvfp4(**({"x": make_x()} | change))
+        quantize(**({"x": make_x()} | change))
     assert raised.value.argument == argument
     assert message in str(raised.value)
 
@@ -215,6 +214,10 @@ DEQUANTIZE = {
         {"block_format": "mxfp4", "scales": numpy.zeros((70, 8), "uint8")},
         *("global_scale", "MXFP4 has none"),
     ),
+    "a global scale without its kind": (
+        {"global_scale_kind": None},
+        *("global_scale_kind", "is absent, must be encode or decode"),
+    ),
     "a format": ({"block_format": "fp4"}, "block_format", "'nvfp4' or 'mxfp4'"),
     "a dtype": ({"dtype": numpy.float64}, "dtype", "'float32', 'float16' or 'bfloat16'"),
 }
@@ -223,11 +226,9 @@ DEQUANTIZE = {
 @pytest.mark.parametrize("name", DEQUANTIZE)
 def test_wrong_dequantize(nothing_is_written, name):
     change, argument, message = DEQUANTIZE[name]
-    arguments = dict(
-        zip(("codes", "scales", "global_scale"), tilewright.quantize_nvfp4(make_x()), strict=True)
-    )
+    arguments = dict(zip(("codes", "scales", "global_scale"), quantize(make_x()), strict=True))
     with nothing_is_written(), pytest.raises(InvalidArgumentError) as raised:
-        tilewright.dequantize_nvfp4(**(arguments | change))
+        dequantize(**(arguments | change))
     assert raised.value.argument == argument
     assert message in str(raised.value)
 

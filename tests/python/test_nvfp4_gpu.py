@@ -13,6 +13,8 @@ pytestmark = pytest.mark.skipif(
     torch is None or not torch.cuda.is_available(), reason="needs PyTorch and a CUDA device"
 )
 
+ENCODE = {"global_scale_kind": "encode"}
+
 
 def as_bytes(tensor):
     return tensor.contiguous().view(torch.uint8).cpu()
@@ -45,8 +47,8 @@ def test_scales_are_swizzled_there_and_back():
 
 @pytest.mark.parametrize("scale_layout", ["linear", "swizzled"])
 def test_weights_are_packed_there_and_back(scale_layout):
-    codes, scales, _ = tilewright.quantize_nvfp4(torch.randn(200, 592), scale_layout=scale_layout)
     options = {"scale_layout": scale_layout}
+    codes, scales, _ = tilewright.quantize_nvfp4(torch.randn(200, 592), **ENCODE, **options)
     packed = tilewright.prepack_nvfp4_weight(codes.cuda(), scales.cuda(), **options)
     on_cpu = tilewright.prepack_nvfp4_weight(codes, scales, **options)
     assert torch.equal(packed.cpu(), on_cpu)
@@ -57,14 +59,14 @@ def test_weights_are_packed_there_and_back(scale_layout):
 
 def test_a_side_stream_and_a_graph():
     x = torch.randn(512, 1024, device="cuda").bfloat16()
-    expected = tilewright.quantize_nvfp4(x)
+    expected = tilewright.quantize_nvfp4(x, **ENCODE)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    on_stream = tilewright.quantize_nvfp4(x, stream=stream)
+    on_stream = tilewright.quantize_nvfp4(x, **ENCODE, stream=stream)
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = tilewright.quantize_nvfp4(x)
+        captured = tilewright.quantize_nvfp4(x, **ENCODE)
     graph.replay()
     torch.cuda.synchronize()
     for results in (on_stream, captured):
@@ -75,24 +77,25 @@ def test_a_side_stream_and_a_graph():
 def test_misaligned_rows_are_refused():
     x = torch.zeros(4, 72, device="cuda", dtype=torch.bfloat16)[:, 4:68]
     with pytest.raises(tilewright.InvalidArgumentError, match="x: starts 8 bytes past"):
-        tilewright.quantize_nvfp4(x)
+        tilewright.quantize_nvfp4(x, **ENCODE)
 
 
 def packed_weight(n=256, k=512):
-    codes, scales, global_scale = tilewright.quantize_nvfp4(torch.randn(n, k, device="cuda"))
-    return tilewright.prepack_nvfp4_weight(codes, scales), global_scale
+    """A packed weight, and what gemm_nvfp4() is told of its global scale."""
+    weight = torch.randn(n, k, device="cuda")
+    codes, scales, global_scale = tilewright.quantize_nvfp4(weight, **ENCODE)
+    packed = tilewright.prepack_nvfp4_weight(codes, scales)
+    return packed, {"global_scale_b": global_scale, "global_scale_b_kind": "encode", "n": n}
 
 
 @pytest.mark.parametrize("m", [1, 40, 300])
 def test_products_of_expanded_tensors(m):
-    weight, scale = packed_weight()
+    weight, scaled = packed_weight()
     a = torch.randn(m, 512, device="cuda").bfloat16()
-    expected = tilewright.gemm_nvfp4(a, weight, None, scale, n=256)
-    batch = tilewright.gemm_nvfp4(
-        a.expand(3, m, 512), weight.expand(3, *weight.shape), None, scale, n=256
-    )
+    expected = tilewright.gemm_nvfp4(a, weight, **scaled)
+    batch = tilewright.gemm_nvfp4(a.expand(3, m, 512), weight.expand(3, *weight.shape), **scaled)
     assert torch.equal(batch, expected.expand(3, m, 256))
-    rows = tilewright.gemm_nvfp4(a[:1].expand(m, 512), weight, None, scale, n=256)
+    rows = tilewright.gemm_nvfp4(a[:1].expand(m, 512), weight, **scaled)
     assert torch.equal(rows, rows[:1].expand(m, 256))
 
 
@@ -101,19 +104,16 @@ def test_products_of_expanded_tensors(m):
     ("m", "n", "k"), [(4, 256, 512), (300, 256, 512), (40, 336, 4096), (128, 336, 4096)]
 )
 def test_a_graph_of_products_with_nvfp4_activations(m, n, k):
-    weight, scale = packed_weight(n, k)
-    codes, sfa, global_scale_a = tilewright.quantize_nvfp4(torch.randn(m, k, device="cuda"))
+    weight, scaled = packed_weight(n, k)
+    activations = torch.randn(m, k, device="cuda")
+    codes, sfa, global_scale_a = tilewright.quantize_nvfp4(activations, **ENCODE)
+    scaled |= {"sfa": sfa, "global_scale_a": global_scale_a, "global_scale_a_kind": "encode"}
+    expected = tilewright.gemm_nvfp4(codes, weight, **scaled)
+    del scaled["n"]
     out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
-
-    def product(**options):
-        return tilewright.gemm_nvfp4(
-            codes, weight, None, scale, sfa=sfa, global_scale_a=global_scale_a, **options
-        )
-
-    expected = product(n=n)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        product(out=out)
+        tilewright.gemm_nvfp4(codes, weight, **scaled, out=out)
     for _ in range(3):
         out.fill_(float("nan"))
         graph.replay()

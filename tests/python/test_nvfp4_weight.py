@@ -1,5 +1,7 @@
 """prepack_nvfp4_weight(), its inverse, and gemm_nvfp4() with a packed weight, on the CPU."""
 
+import functools
+
 import numpy
 import pytest
 
@@ -10,6 +12,8 @@ pytest.importorskip("ml_dtypes")
 
 M, N, K = 5, 70, 144
 
+multiply = functools.partial(tilewright.gemm_nvfp4, global_scale_b_kind="encode")
+
 
 def make(*shape, seed=1, dtype="float32"):
     return numpy.random.default_rng(seed).standard_normal(shape).astype(dtype)
@@ -17,7 +21,7 @@ def make(*shape, seed=1, dtype="float32"):
 
 @pytest.fixture
 def weight():
-    return tilewright.quantize_nvfp4(make(N, K))
+    return tilewright.quantize_nvfp4(make(N, K), global_scale_kind="encode")
 
 
 def rotated_right(word, bits):
@@ -46,9 +50,8 @@ def dequantized_element(packed, row, column):
 @pytest.mark.parametrize("layout", ["linear", "swizzled"])
 def test_bytes_are_where_the_documentation_has_them(weight, layout):
     codes, scales, _ = weight
-    one = numpy.ones(1, "float32")
     expected = numpy.zeros((128, 256))
-    expected[:N, :K] = tilewright.dequantize_nvfp4(codes, scales, one)
+    expected[:N, :K] = tilewright.dequantize_nvfp4(codes, scales)
     if layout == "swizzled":
         scales = tilewright.swizzle_scales(scales)
     packed = tilewright.prepack_nvfp4_weight(codes, scales, scale_layout=layout)
@@ -80,11 +83,11 @@ def test_a_product_is_that_of_the_codes(weight, a_dtype):
     a = make(M, K, seed=2).astype(a_dtype)
     b, sfb, global_scale = weight
     packed = tilewright.prepack_nvfp4_weight(b, sfb)
-    expected = tilewright.gemm_nvfp4(a, b, sfb, global_scale)
-    out = tilewright.gemm_nvfp4(a, packed, global_scale_b=global_scale, n=N)
+    expected = multiply(a, b, sfb, global_scale)
+    out = multiply(a, packed, global_scale_b=global_scale, n=N)
     assert out.dtype == expected.dtype and numpy.array_equal(out, expected)
     given = numpy.empty_like(expected)
-    assert tilewright.gemm_nvfp4(a, packed, None, global_scale, out=given) is given
+    assert multiply(a, packed, None, global_scale, out=given) is given
     assert numpy.array_equal(given, expected)
 
 
@@ -93,8 +96,22 @@ def test_a_batch(weight):
     b, sfb, global_scale = weight
     b, sfb = numpy.stack([b, b ^ 8]), numpy.stack([sfb, sfb])
     packed = tilewright.prepack_nvfp4_weight(b, sfb)
-    out = tilewright.gemm_nvfp4(a, packed, None, global_scale, n=N)
-    assert numpy.array_equal(out, tilewright.gemm_nvfp4(a, b, sfb, global_scale))
+    out = multiply(a, packed, None, global_scale, n=N)
+    assert numpy.array_equal(out, multiply(a, b, sfb, global_scale))
+
+
+@pytest.mark.parametrize(("n", "k"), [(65, 144), (100, 256), (128, 208), (128, 256)])
+def test_other_sizes_with_the_same_tiles(n, k):
+    """They are not refused: a packed weight has N and K rounded up to 64 and 128, with zeros."""
+    b, sfb, _ = tilewright.quantize_nvfp4(make(100, 208), global_scale_kind="encode")
+    values = numpy.zeros((128, 256))
+    values[:100, :208] = tilewright.dequantize_nvfp4(b, sfb)
+    a = make(M, k, seed=2, dtype="float16")
+    packed = tilewright.prepack_nvfp4_weight(b, sfb)
+    out = tilewright.gemm_nvfp4(a, packed, n=n, dtype="float32")
+    expected = a.astype("float64") @ values[:n, :k].T
+    assert numpy.linalg.norm(out - expected) < 1e-6 * numpy.linalg.norm(expected)
+    assert (out[:, 100:] == 0).all()
 
 
 def test_torch(weight):

@@ -36,7 +36,7 @@ TEST(DequantizeNvfp4, QuantizingAgainChangesNothing) {
                     .scales = first.scales.view(),
                     .out = second.x.view(),
                     .global_scale = first.global_scale.view()},
-                   {.scale_layout = problem.layout});
+                   {.scale_layout = problem.layout, .global_scale_kind = problem.kind});
   quantize_nvfp4({.x = second.x.view(),
                   .codes = second.codes.view(),
                   .scales = second.scales.view(),

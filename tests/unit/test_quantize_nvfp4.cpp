@@ -78,7 +78,8 @@ TEST(QuantizeNvfp4, GivesTheBytesThatTheArticlePrints) {
   quantize_nvfp4({.x = x.view(),
                   .codes = codes.view(),
                   .scales = scales.view(),
-                  .global_scale = global_scale.view()});
+                  .global_scale = global_scale.view()},
+                 {.global_scale_kind = GlobalScale::encode});
   EXPECT_EQ(std::memcmp(codes.data(), kCodes.data(), kCodes.size()), 0);
   for (int j = 0; j < 8; ++j) {
     EXPECT_EQ(e4m3_to_float(static_cast<std::uint32_t>(scales.data()[j])), kScales[j]) << j;
@@ -97,7 +98,8 @@ TEST(QuantizeNvfp4, ComputesTheGlobalScaleThatTheArticlePrints) {
     quantize_nvfp4({.x = x.view(),
                     .codes = codes.view(),
                     .scales = scales.view(),
-                    .computed_global_scale = global_scale.view()});
+                    .computed_global_scale = global_scale.view()},
+                   {.global_scale_kind = GlobalScale::encode});
     EXPECT_EQ(reference::load(global_scale.view(), 0), kArticlesGlobalScale);
   }
 }
@@ -113,10 +115,9 @@ class EdgeBlock : public testing::Test {
     HostTensor scales(DType::e4m3, {1, 1});
     HostTensor one(DType::fp32, {1});
     reference::store(one.view(), 0, 1.0);
-    quantize_nvfp4({.x = x.view(),
-                    .codes = codes.view(),
-                    .scales = scales.view(),
-                    .global_scale = one.view()});
+    quantize_nvfp4(
+        {.x = x.view(), .codes = codes.view(), .scales = scales.view(), .global_scale = one.view()},
+        {.global_scale_kind = GlobalScale::encode});
     scale = static_cast<int>(scales.data()[0]);
     for (int i = 0; i < 16; ++i) {
       code[i] = static_cast<int>(codes.data()[i / 2]) >> 4 * (i % 2) & 15;
