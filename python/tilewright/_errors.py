@@ -1,5 +1,8 @@
 """The library's exceptions. Each names the argument at fault and is a built-in one as well."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Error(Exception):
     """Base of all. Raised before anything is launched or written (CudaError aside).
@@ -61,6 +64,16 @@ _PYTHON_NAMES = {"o": "out", "c": "out", "scale": "softmax_scale", "window": "wi
 def make(code: str, argument: str, message: str) -> Error:
     """The exception for a C++ error; called by the compiled module."""
     return _CLASSES[code](code, _PYTHON_NAMES.get(argument, argument), message)
+
+
+@contextmanager
+def renamed(**names: str) -> Iterator[None]:
+    """Where a call's argument has another name than the compiled module's."""
+    try:
+        yield
+    except Error as error:
+        argument = names.get(error.argument, error.argument)
+        raise make(error.code, argument, error.message) from None
 
 
 def invalid(argument: str, message: str) -> InvalidArgumentError:

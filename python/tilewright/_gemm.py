@@ -56,7 +56,10 @@ def gemm_nvfp4(
     bias     (n,), added to every row; residual ([l,] m, n), which may be out. Both of out's dtype
     out      ([l,] m, n) bf16, fp16 or fp32; a new array of `dtype` when None. Shares no byte with
              an input, but for a residual that is out
-    n        the weight's rows, where a new array is wanted and b is packed: else nothing says them
+    n        the weight's rows, where a new array is wanted and b is packed: else nothing says them.
+             A packed weight's shape has n and k rounded up to whole tiles. Other sizes with the
+             same tiles are not refused: what b has beyond n and k is left out, and is 0 where b
+             has less
     b_is_constant
              b, packed, has been written, and its stream synchronised since: it may be read while
              what was queued before this call is still at work

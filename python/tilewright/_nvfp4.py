@@ -4,12 +4,13 @@ from typing import Any
 
 from tilewright import _native
 from tilewright._arguments import check_same, is_second, size_of
-from tilewright._errors import invalid
+from tilewright._errors import invalid, renamed
 from tilewright._frameworks import (
     BYTE_FORMATS,
     dtype_name,
     framework_for,
     new_workspace,
+    refuse_immutable_out,
     to_native,
 )
 
@@ -155,13 +156,14 @@ def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = Non
 
 
 def prepack_nvfp4_weight(
-    codes: Any, scales: Any, *, scale_layout: str = "linear", stream: Any = None
+    codes: Any, scales: Any, *, scale_layout: str = "linear", out: Any = None, stream: Any = None
 ) -> Any:
     """A weight as gemm_nvfp4() takes it fastest: packed once, for any number of products.
 
     codes    ([l,] n, k / 2) uint8 or float4_e2m1fn_x2, k a multiple of 16
     scales   as quantize_nvfp4() gives them, uint8 or float8_e4m3fn; a matrix of swizzled ones for
              each of l
+    out      where to write; a new array when None. JAX arrays are immutable: None only
 
     The result is uint8, ([l,] row tiles, bytes), in the layout that docs/nvfp4.md shows; its
     version is tilewright.NVFP4_WEIGHT_LAYOUT. stream, and what is raised, are quantize_nvfp4()'s.
@@ -169,15 +171,19 @@ def prepack_nvfp4_weight(
     swizzled = _is_swizzled(scale_layout)
     framework = framework_for("codes", codes, stream)
     *batch, rows, code_bytes = weight_shape("codes", codes)
-    shape = _native.packed_nvfp4_weight_shape(rows, 2 * code_bytes)
-    packed = framework.empty((*batch, *shape), "uint8")
+    if out is None:
+        shape = _native.packed_nvfp4_weight_shape(rows, 2 * code_bytes)
+        out = framework.empty((*batch, *shape), "uint8")
+    else:
+        refuse_immutable_out(framework)
     tensors = {
         "codes": to_native(framework, "codes", codes, like="codes", byte_format="e2m1x2"),
         "scales": to_native(framework, "scales", scales, like="codes", byte_format="e4m3"),
-        "packed": to_native(framework, "packed", packed, is_output=True, byte_format="u8"),
+        "packed": to_native(framework, "out", out, True, like="codes", byte_format="u8"),
     }
-    _native.prepack_nvfp4_weight(tensors, swizzled=swizzled, stream=framework.stream)
-    return framework.deliver(packed)
+    with renamed(packed="out"):
+        _native.prepack_nvfp4_weight(tensors, swizzled=swizzled, stream=framework.stream)
+    return framework.deliver(out)
 
 
 def unpack_nvfp4_weight(

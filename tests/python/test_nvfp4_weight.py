@@ -114,6 +114,17 @@ def test_other_sizes_with_the_same_tiles(n, k):
     assert (out[:, 100:] == 0).all()
 
 
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_packing_again_into_the_same_memory(batch):
+    random = numpy.random.default_rng(1)
+    out = random.integers(0, 256, (*batch, 2, 4 * 2304), "uint8")
+    for _ in range(2):
+        codes = random.integers(0, 256, (*batch, N, K // 2), "uint8")
+        scales = random.integers(1, 127, (*batch, N, K // 16), "uint8")
+        assert tilewright.prepack_nvfp4_weight(codes, scales, out=out) is out
+        assert numpy.array_equal(out, tilewright.prepack_nvfp4_weight(codes, scales))
+
+
 def test_torch(weight):
     torch = pytest.importorskip("torch")
     b, sfb, _ = map(torch.from_numpy, weight)
@@ -138,6 +149,11 @@ def test_the_layout_has_a_version():
         ({"scales": numpy.zeros((N, 8), "uint8")}, InvalidArgumentError, "scales", "columns is 8"),
         ({"scale_layout": "tiled"}, InvalidArgumentError, "scale_layout", "is 'tiled'"),
         ({"scale_layout": "swizzled"}, InvalidArgumentError, "scales", "multiple of 128"),
+        ({"out": [1]}, ArgumentTypeError, "out", "is a builtins.list"),
+        ({"out": numpy.zeros((2, 9216), "int8")}, InvalidArgumentError, "out", "has dtype int8"),
+        ({"out": numpy.zeros((3, 9216), "uint8")}, InvalidArgumentError, "out", "rows is 3, must"),
+        ({"out": numpy.zeros((2, 9215), "uint8")}, InvalidArgumentError, "out", "columns is 9215"),
+        ({"out": numpy.zeros((1, 2, 9216), "uint8")}, InvalidArgumentError, "out", "has rank 3"),
     ],
 )
 def test_wrong_arguments_of_prepacking(
