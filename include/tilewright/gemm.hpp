@@ -69,8 +69,9 @@ struct GemmNvfp4Options {
   // Each must be given where its global scale is.
   std::optional<GlobalScale> global_scale_a_kind = std::nullopt;
   std::optional<GlobalScale> global_scale_b_kind = std::nullopt;
-  // b is packed, and all that wrote it was waited for before this call, as after loading a model.
-  // Its first tiles are then read while launches before on the stream are still at work.
+  // b is packed, and all that wrote it was waited for before this call: by the host, as after
+  // loading a model, or by a call on this stream that did not say so. Its first tiles are then read
+  // while launches before on the stream are still at work.
   bool b_is_constant = false;
   // A row of c is the same bits whatever M and L are, and whatever the other rows hold.
   bool batch_invariant = false;

@@ -61,8 +61,9 @@ def gemm_nvfp4(
              same tiles are not refused: what b has beyond n and k is left out, and is 0 where b
              has less
     b_is_constant
-             b, packed, has been written, and its stream synchronised since: it may be read while
-             what was queued before this call is still at work
+             b, packed, has been written, and that was waited for: by the host, or by a product on
+             this stream that did not say so. It may be read while what was queued before this call
+             is still at work
     batch_invariant
              a row's bits do not depend on m, l or the other rows
     kernel   a name of kernels() with operation "gemm_nvfp4"; the fastest when None

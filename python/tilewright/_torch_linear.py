@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tilewright import _native
 from tilewright._arguments import flag, size_of
+from tilewright._early_reads import EarlyReads
 from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import refuse_gradient, refuse_tracing
 from tilewright._gemm import gemm_nvfp4
@@ -23,6 +24,8 @@ _NAMES = {
 }
 # Of activations in NVFP4, which this layer does not have.
 _IGNORED = ("input_scale", "input_global_scale")
+# What activations are to be multiplied by, of NVFP4_AWQ; quantisers' own names end in it.
+_REFUSED = "pre_quant_scale"
 
 
 class NVFP4Linear(torch.nn.Module):
@@ -36,17 +39,22 @@ class NVFP4Linear(torch.nn.Module):
     codes uint8 (out_features, in_features / 2), scales float8_e4m3fn (out_features, in_features /
     16), the global scale float32 of one element, or of one for each row, (out_features,) or
     (out_features, 1), all positive and finite; also `bias`, where the layer has one. An
-    `input_scale` or `input_global_scale` is ignored. The weight is packed once, on the layer's
-    device, when it is loaded; state_dict() has it under the names, in the sense and with the global
-    scale's shape in which it came. Until then it is zeros.
+    `input_scale` or `input_global_scale` is ignored, a `pre_quant_scale` is refused. The weight is
+    packed once, on the layer's device, when it is loaded; state_dict() has it under the names, in
+    the sense and with the global scale's shape in which it came. Until then it is zeros. Loading
+    again, under the same names and with as many global scales, keeps the layer's memory, so that
+    CUDA graphs stay true. A pickled layer has the packed weight and NVFP4_WEIGHT_LAYOUT, which must
+    be the same where it is loaded.
 
     in_features is a multiple of 16, and on a GPU out_features is, too. Where batch_invariant, a row
     of the result does not depend on the other rows. Calls that would record gradients are refused:
     call it under torch.no_grad().
 
-    On a GPU the first call after the weight was loaded or moved waits for the device, unless a CUDA
-    graph is being captured on its stream: it should come before any capture. Later ones may read
-    the weight before what was queued earlier is done.
+    On a GPU a product may read the weight while what was queued before it is still at work. It does
+    not in the first call on a stream after the weight was loaded, moved or written by PyTorch, nor
+    where it was loaded under torch.inference_mode(), nor in a CUDA graph before there was a call
+    outside: there should be one before a capture. Whoever writes `packed` by other means must wait
+    for the device before the next call.
     """
 
     def __init__(
@@ -69,7 +77,8 @@ class NVFP4Linear(torch.nn.Module):
         self.batch_invariant = flag("batch_invariant", batch_invariant)
         self.global_scale_kind = "decode"
         self.global_scale_shape = ()  # in a checkpoint
-        self._settled_at = None  # the packed weight's address, once it has been waited for there
+        self.weight_layout = _native.nvfp4_weight_layout
+        self._reads = EarlyReads()
         shape = _native.packed_nvfp4_weight_shape(out_features, in_features)
         packed = torch.zeros(*shape, dtype=torch.uint8, device=device)
         self.register_buffer("packed", packed, persistent=False)
@@ -116,6 +125,7 @@ class NVFP4Linear(torch.nn.Module):
         shape = (*x.shape[:-1], self.out_features)
         if x.numel() == 0:
             return x.new_empty(shape)
+        turn = self._reads.turn(self.packed)
         out = gemm_nvfp4(
             x.reshape(-1, self.in_features).contiguous(),
             self.packed,
@@ -124,27 +134,23 @@ class NVFP4Linear(torch.nn.Module):
             n=self.out_features,
             dtype=x.dtype,
             global_scale_b_kind=self.global_scale_kind,
-            b_is_constant=self._is_settled(),
+            b_is_constant=turn.is_early,
             batch_invariant=self.batch_invariant,
         )
+        self._reads.launched(turn)
         return out.view(shape)
-
-    def _is_settled(self) -> bool:
-        """Whether the packed weight lies in its place. Waits for that, once, outside of graphs."""
-        if self.packed.is_cuda and self._settled_at != self.packed.data_ptr():
-            if torch.cuda.is_current_stream_capturing():
-                return False
-            torch.cuda.synchronize(self.packed.device)
-            self._settled_at = self.packed.data_ptr()
-        return True
 
     def _apply(self, *args, **options):
         """What .to() and the like call."""
-        self._settled_at = None
+        self._reads.forget()
         return super()._apply(*args, **options)
 
     def __setstate__(self, state):
-        super().__setstate__(state | {"_settled_at": None})
+        layout = state.get("weight_layout")
+        if layout != _native.nvfp4_weight_layout:
+            message = f"is {layout}, must be {_native.nvfp4_weight_layout}: load a checkpoint again"
+            raise invalid("weight_layout", message)
+        super().__setstate__(state | {"_reads": EarlyReads()})
 
     def extra_repr(self) -> str:
         return (
@@ -160,12 +166,17 @@ class NVFP4Linear(torch.nn.Module):
         keys = [prefix + name for name in _NAMES[kind]]
         absent = [key for key in keys if key not in state_dict]
         missing += absent
+        problems = [
+            f"{key}: is given, must be left out: this layer does not multiply activations by it"
+            for key in state_dict
+            if key.startswith(prefix) and key.endswith(_REFUSED)
+        ]
         if not absent:
             weight = [state_dict[key] for key in keys]
-            problems = self._problems(dict(zip(keys, weight, strict=True)))
-            errors += problems
+            problems += self._problems(dict(zip(keys, weight, strict=True)))
             if not problems:
                 self._pack(*weight, kind)
+        errors += problems
         others = {*keys, *(prefix + name for name in _IGNORED)}
         rest = {key: value for key, value in state_dict.items() if key not in others}
         super()._load_from_state_dict(
@@ -206,12 +217,19 @@ class NVFP4Linear(torch.nn.Module):
         return problems or _problems_of_global_scale(*list(weight.items())[2])
 
     def _pack(self, codes: Tensor, scales: Tensor, global_scale: Tensor, kind: str) -> None:
-        """Packs on the layer's device; on the tensors' where the layer has no memory."""
-        device = codes.device if self.packed.is_meta else self.packed.device
-        self.packed = prepack_nvfp4_weight(codes.to(device), scales.to(device))
-        self._settled_at = None
-        bits = global_scale.detach().reshape(-1).view(torch.int32)
-        self.global_scale_bits = bits.to(device, copy=True)
+        """Packs into the layer's memory; on the tensors' device where it has none."""
+        codes, scales, global_scale = (x.detach() for x in (codes, scales, global_scale))
+        bits = global_scale.reshape(-1).view(torch.int32)
+        if self.packed.is_meta:
+            self.packed = prepack_nvfp4_weight(codes, scales)
+        else:
+            device = self.packed.device
+            prepack_nvfp4_weight(codes.to(device), scales.to(device), out=self.packed)
+        self._reads.forget()
+        if self.global_scale_bits.is_meta or self.global_scale_bits.shape != bits.shape:
+            self.global_scale_bits = bits.to(self.packed.device, copy=True)
+        else:
+            self.global_scale_bits.copy_(bits)
         self.global_scale_kind = kind
         self.global_scale_shape = tuple(global_scale.shape)
 

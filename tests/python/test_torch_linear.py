@@ -2,7 +2,7 @@
 
 import copy
 import math
-import types
+import pickle
 
 import pytest
 
@@ -11,6 +11,7 @@ import tilewright
 torch = pytest.importorskip("torch")
 
 import tilewright._torch_linear as torch_linear
+from tilewright._early_reads import Turn
 from tilewright.torch import NVFP4Linear
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -91,14 +92,14 @@ def test_the_weight_is_packed_on_the_layers_device(device, device_of_tensors, mo
     tensors, weight, added = checkpoint("decode")
     devices = []
 
-    def prepack(*arrays):
-        devices.extend(array.device.type for array in arrays)
-        return tilewright.prepack_nvfp4_weight(*arrays)
+    def prepack(*arrays, out):
+        devices.extend(array.device.type for array in (*arrays, out))
+        return tilewright.prepack_nvfp4_weight(*arrays, out=out)
 
     monkeypatch.setattr(torch_linear, "prepack_nvfp4_weight", prepack)
     layer = NVFP4Linear(IN, OUT, device=device, dtype=torch.bfloat16)
     layer.load_state_dict(on(device_of_tensors, tensors))
-    assert devices == [device, device]
+    assert devices == [device] * 3
     assert layer.packed.device.type == layer.global_scale_bits.device.type == device
     assert_is_right(layer, torch.randn(5, IN).to(device, torch.bfloat16), weight, added)
 
@@ -156,6 +157,14 @@ def test_activations_of_any_strides_and_of_no_rows(device):
 def test_before_loading_it_has_a_weight_of_zeros(device):
     layer = NVFP4Linear(IN, OUT, bias=False, device=device)
     assert not layer(torch.randn(3, IN).to(device, torch.bfloat16)).any()
+
+
+def test_parameters_are_loaded():
+    tensors, weight, added = checkpoint("decode")
+    for name in ("weight_scale", "weight_scale_2"):
+        tensors[name] = torch.nn.Parameter(tensors[name])
+    layer = NVFP4Linear.from_tensors(tensors)
+    assert_is_right(layer, torch.randn(5, IN).bfloat16(), weight, added)
 
 
 def test_a_layer_without_memory_takes_the_tensors_device(device):
@@ -269,25 +278,99 @@ def test_arguments_of_wrong_types_are_named(call, message):
         call()
 
 
-def test_a_weight_is_waited_for_once_where_it_lies_and_not_in_a_graph(monkeypatch):
-    waits, is_capturing = [], True
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
-    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
-    packed = types.SimpleNamespace(is_cuda=True, data_ptr=lambda: address, device="cuda:0")
-    layer = types.SimpleNamespace(packed=packed, _settled_at=None)
-    address = 4096
-    assert not NVFP4Linear._is_settled(layer) and not waits
-    is_capturing = False
-    assert NVFP4Linear._is_settled(layer) and waits == ["cuda:0"]
-    is_capturing = True
-    assert NVFP4Linear._is_settled(layer) and len(waits) == 1
-    address = 8192
-    assert not NVFP4Linear._is_settled(layer)
+@pytest.mark.parametrize("kind", ["decode", "encode"])
+@pytest.mark.parametrize("shape", [(), (OUT, 1)])
+def test_loading_again_keeps_the_memory(device, kind, shape):
+    states = [on(device, checkpoint(kind, seed=seed)[0]) for seed in (0, 1)]
+    name = "weight_scale_2" if kind == "decode" else "weight_global_scale"
+    for state in states:
+        state[name] = state[name].reshape(1).expand(math.prod(shape)).reshape(shape)
+    layer = NVFP4Linear.from_tensors(states[0])
+
+    def addresses():
+        return [x.data_ptr() for x in (layer.packed, layer.global_scale_bits, layer.bias)]
+
+    before = addresses()
+    layer.load_state_dict(states[1])
+    assert addresses() == before
+    x = torch.randn(5, IN).to(device, torch.bfloat16)
+    assert torch.equal(layer(x), NVFP4Linear.from_tensors(states[1])(x))
 
 
-def test_a_layer_that_was_moved_or_copied_waits_again():
-    layer = NVFP4Linear(IN, OUT)
-    layer._settled_at = 4096
-    assert copy.deepcopy(layer)._settled_at is None
-    assert layer._settled_at == 4096
-    assert layer.to("cpu")._settled_at is None
+def test_as_many_global_scales_as_are_loaded(device):
+    tensors, weight, added = checkpoint("decode")
+    layer = NVFP4Linear.from_tensors(on(device, tensors))
+    tensors["weight_scale_2"] = tensors["weight_scale_2"].repeat(OUT)
+    layer.load_state_dict(on(device, tensors))
+    assert_is_right(layer, torch.randn(5, IN).to(device, torch.bfloat16), weight, added)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_graph_multiplies_by_what_was_loaded_since():
+    states = [on("cuda", checkpoint("decode", seed=seed)[0]) for seed in (0, 1)]
+    layer = NVFP4Linear.from_tensors(states[0])
+    x = torch.randn(5, IN, device="cuda").bfloat16()
+    layer(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer(x)
+    layer.load_state_dict(states[1])
+    torch.cuda.empty_cache()
+    graph.replay()
+    assert torch.equal(out, layer(x))
+    assert torch.equal(out, NVFP4Linear.from_tensors(states[1])(x))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["pre_quant_scale", "input_quantizer._pre_quant_scale"])
+def test_a_scale_of_activations_is_refused(name, strict):
+    tensors, _, _ = checkpoint("decode")
+    tensors[name] = torch.ones(IN)
+    model = torch.nn.Sequential(NVFP4Linear(IN, OUT))
+    state = {f"0.{key}": tensor for key, tensor in tensors.items()}
+    with pytest.raises(RuntimeError, match=f"0.{name}: is given, must be left out"):
+        model.load_state_dict(state, strict=strict)
+    assert not model[0].packed.any()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_a_copy_has_the_same_layout(copied, monkeypatch):
+    layer = NVFP4Linear.from_tensors(checkpoint("decode")[0])
+    x = torch.randn(3, IN).bfloat16()
+    assert torch.equal(copied(layer)(x), layer(x))
+    layer.weight_layout = 2  # as one of another version has
+    message = "weight_layout: is 2, must be 1: load a checkpoint again"
+    with pytest.raises(tilewright.InvalidArgumentError, match=message):
+        copied(layer)
+    del layer.weight_layout
+    with pytest.raises(tilewright.InvalidArgumentError, match="weight_layout: is None, must be 1"):
+        copied(layer)
+
+
+def test_gradients_are_refused_where_they_would_be_lost(device):
+    layer = NVFP4Linear.from_tensors(on(device, checkpoint("decode")[0]))
+    x = torch.randn(3, IN).to(device, torch.bfloat16)
+    expected = layer(x)
+    x.requires_grad_()
+    for rows in (x, x[:0]):
+        with pytest.raises(tilewright.UnsupportedError, match="^x: requires a gradient, which"):
+            layer(rows)
+    with torch.no_grad():
+        assert torch.equal(layer(x), expected)
+    assert torch.equal(layer(x.detach()), expected)
+    layer.bias.requires_grad_()
+    with pytest.raises(tilewright.UnsupportedError, match="^bias: requires a gradient"):
+        layer(x.detach())
+
+
+def test_whether_it_reads_early_is_forgotten_where_the_weight_is_another(device):
+    layer = NVFP4Linear.from_tensors(on(device, checkpoint("decode")[0]))
+    changes = (
+        lambda: layer.load_state_dict(on(device, checkpoint("decode", seed=1)[0])),
+        lambda: layer.to(device),
+    )
+    for change in changes:
+        layer._reads.launched(Turn((4096, 0), stream=0, is_early=False))
+        assert copy.deepcopy(layer)._reads._written is None
+        change()
+        assert layer._reads._written is None

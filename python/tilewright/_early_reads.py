@@ -1,0 +1,49 @@
+"""When a product may read a packed weight while what was queued before it is still at work."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Turn(NamedTuple):
+    """One product's."""
+
+    written: tuple[int, int] | None  # the weight's address and PyTorch's count of its writes
+    stream: int | None  # None in a CUDA graph
+    is_early: bool
+
+
+class EarlyReads:
+    """Whether products with one weight may read it early.
+
+    They may on a stream on which one of them came after the launches before it, and so after
+    whatever wrote the weight. In a CUDA graph they may where that is so of any stream: what a graph
+    holds comes after all that was queued before the graph.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """To be called where something else than a PyTorch operator has written the weight."""
+        self._written: tuple[int, int] | None = None
+        self._streams: set[int] = set()
+
+    def turn(self, weight: Tensor) -> Turn:
+        if not weight.is_cuda or weight.is_inference():  # whose writes PyTorch does not count
+            return Turn(None, None, False)
+        written = weight.data_ptr(), weight._version
+        is_known = written == self._written
+        if torch.cuda.is_current_stream_capturing():
+            return Turn(written, None, is_known)
+        stream = torch.cuda.current_stream(weight.device).cuda_stream
+        return Turn(written, stream, is_known and stream in self._streams)
+
+    def launched(self, turn: Turn) -> None:
+        """Notes that a turn's product is queued."""
+        if turn.stream is None:
+            return
+        if turn.written != self._written:
+            self._written, self._streams = turn.written, set()
+        self._streams.add(turn.stream)
