@@ -86,14 +86,14 @@ def key_mask(
                     of that, where generate() calls it in advance
     local_size      of a causal window, with the query's own key; of a bidirectional one, on either
                     side, without it; or of a chunk
-    allow_...       False where the mask is not only causal, or bidirectional, in a window: the
-                    latter is given for bidirectional masks alone
+    allow_...       False where a window is not all that the mask has; the latter is given for
+                    bidirectional masks alone
     """
     is_causal = allow_is_bidirectional_skip is None
-    is_plain = allow_is_causal_skip or allow_is_bidirectional_skip or q_length == 1
     whole = causal_mask_function if is_causal else bidirectional_mask_function
     has_window = mask_function is not whole
-    if use_vmap or not is_plain or (has_window and local_size is None):
+    is_only_that = allow_is_causal_skip or allow_is_bidirectional_skip or q_length == 1
+    if use_vmap or (has_window and (local_size is None or not is_only_that)):
         raise unsupported("attention_mask", "is more than causal, a sliding window and padding")
     window = local_size if has_window else None
     if is_causal and has_window:

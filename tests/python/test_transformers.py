@@ -350,7 +350,7 @@ def test_position_biases_are_refused():
     if not hasattr(modeling_t5, "ALL_ATTENTION_FUNCTIONS"):
         pytest.skip(f"Transformers {transformers.__version__} has T5's attention to itself")
     config = transformers.T5Config(vocab_size=100, d_model=64, d_kv=16, num_layers=1, num_heads=4)
-    model, tokens = transformers.T5Model(config).eval(), make_tokens()
+    model = transformers.T5EncoderModel(config).eval()
     model.set_attn_implementation("tilewright")
     with pytest.raises(UnsupportedError, match="position_bias: is given, must be left out"):
-        model(tokens, decoder_input_ids=tokens)
+        model(make_tokens())
