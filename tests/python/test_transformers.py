@@ -119,9 +119,10 @@ def test_bf16_logits(device, side):
     assert relative_error(actual, sdpa) < 2e-2
 
 
+@pytest.mark.parametrize("chunk", [None, 6])
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("name", ["llama", "mistral, window"])
-def test_generates_the_same_tokens(name, cache):
+def test_generates_the_same_tokens(name, cache, chunk):
     model, tokens, mask = make_model(*MODELS[name][:2]), make_tokens(), make_mask("left")
     results = []
     for implementation in ("sdpa", "tilewright"):
@@ -133,6 +134,7 @@ def test_generates_the_same_tokens(name, cache):
                 max_new_tokens=10,
                 do_sample=False,
                 cache_implementation=cache,
+                prefill_chunk_size=chunk,
                 disable_compile=True,
             )
         )
