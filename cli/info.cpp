@@ -81,7 +81,7 @@ int info(const std::string& cublaslt_path) {
   }
   if (count == 0) {
     print_row("gpu", has_cuda() ? "none: the CUDA runtime finds no device"
-                                : "none: this build of Tilewright has no CUDA");
+                                : fmt::format("none: {}", cpu_only_notice()));
     print_row("copy, BF16 GEMM", "not measured: they need a GPU");
   }
   return kPass;

@@ -142,6 +142,9 @@ struct DeviceInfo {
   std::size_t smem_per_block_bytes = 0;  // the largest that a block may ask for
 };
 
+// What a build without CUDA says of itself, and how to get one with it; empty in a build with CUDA.
+std::string_view cpu_only_notice();
+
 // The number of CUDA devices; 0 where there is no driver or this build has no CUDA.
 int cuda_device_count();
 

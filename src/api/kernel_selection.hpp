@@ -52,9 +52,11 @@ template <typename Problem>
 const KernelInfo& checked_kernel(const KernelInfo& kernel, const Problem& problem, Device device,
                                  const char* argument) {
   if (kernel.device != device.kind) {
+    const std::string_view notice = kernel.device == DeviceKind::cuda ? cpu_only_notice() : "";
     fail(argument, "is on " + name(device) + ", kernel " + std::string(kernel.name) +
                        " takes tensors on " +
-                       (kernel.device == DeviceKind::cpu ? "the cpu" : "cuda"));
+                       (kernel.device == DeviceKind::cpu ? "the cpu" : "cuda") +
+                       (notice.empty() ? "" : ", but " + std::string(notice)));
   }
   throw_if(can_run(kernel, problem, device_info(device)));
   return kernel;

@@ -82,7 +82,7 @@ class DeviceGuard {
 
 }  // namespace
 
-bool is_built() { return true; }
+std::string_view cpu_only_notice() { return ""; }
 
 int device_count() {
   int count = 0;

@@ -13,8 +13,8 @@
 
 namespace tilewright::cuda {
 
-// Was the library compiled with nvcc?
-bool is_built();
+// What a build without CUDA says of itself; empty where the library was compiled with nvcc.
+std::string_view cpu_only_notice();
 
 int device_count();
 

@@ -3,13 +3,15 @@
 
 namespace tilewright::cuda {
 
-bool is_built() { return false; }
+std::string_view cpu_only_notice() {
+  return "this is a CPU-only build of Tilewright. Build it again where CUDA 13's nvcc is on PATH";
+}
 
 int device_count() { return 0; }
 
 DeviceInfo device_info(int index) {
   throw Error(ErrorCode::no_device, "device",
-              "is cuda:" + std::to_string(index) + ", but this build of Tilewright has no CUDA");
+              "is cuda:" + std::to_string(index) + ", but " + std::string(cpu_only_notice()));
 }
 
 void run_attention(std::string_view, const AttentionParams&, int device, Stream) {

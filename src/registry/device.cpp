@@ -33,6 +33,8 @@ DeviceInfo cpu_info() {
 
 }  // namespace
 
+std::string_view cpu_only_notice() { return cuda::cpu_only_notice(); }
+
 int cuda_device_count() { return cuda::device_count(); }
 
 const DeviceInfo& device_info(Device device) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cuda/cuda_backend.hpp"
-
 namespace tilewright {
 namespace {
 
@@ -43,9 +41,9 @@ std::optional<Reason> dtype_reason(const KernelInfo& kernel, std::span<const DTy
 }
 
 std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device) {
-  if (kernel.device == DeviceKind::cuda && !cuda::is_built()) {
+  if (kernel.device == DeviceKind::cuda && !cpu_only_notice().empty()) {
     return Reason{ErrorCode::no_device, "kernel",
-                  std::string(kernel.name) + " needs CUDA, and this build of Tilewright has none"};
+                  std::string(kernel.name) + " needs CUDA, but " + std::string(cpu_only_notice())};
   }
   if (kernel.device != device.device.kind) {
     return Reason{ErrorCode::unsupported, "device",

@@ -286,7 +286,9 @@ TEST(BadDevice, AMissingGpuIsNamed) {
   const int missing = cuda_device_count();
   const std::string its_name = "cuda:" + std::to_string(missing);
   const auto spoil = [&](Call& c) { c.move_to({DeviceKind::cuda, missing}); };
-  expect_refused({"", spoil, "device", {its_name.c_str()}, ErrorCode::no_device}, plain_call());
+  expect_refused(
+      {"", spoil, "device", {its_name.c_str(), cpu_only_notice().data()}, ErrorCode::no_device},
+      plain_call());
 }
 
 }  // namespace

@@ -151,7 +151,8 @@ TEST(GemmCall, OnAGpuThatIsNotThereIsRefused) {
     GTEST_SKIP() << "there is a GPU";
   }
   const auto move = [](Call& call) { call.move_to(kGpu); };
-  expect_refused({"no_device", move, "device", {"cuda:0"}, ErrorCode::no_device});
+  expect_refused(
+      {"no_device", move, "device", {"cuda:0", cpu_only_notice().data()}, ErrorCode::no_device});
 }
 
 TEST(GemmBf16, NamesWhatIsWrong) {

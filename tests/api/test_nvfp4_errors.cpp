@@ -118,7 +118,8 @@ TEST(Nvfp4Calls, OnAGpuThatIsNotThereAreRefused) {
     GTEST_SKIP() << "there is a GPU";
   }
   Calls c;
-  const BadCall no_device{"no_device", {}, "device", {"cuda:0"}, ErrorCode::no_device};
+  const BadCall no_device{
+      "no_device", {}, "device", {"cuda:0", cpu_only_notice().data()}, ErrorCode::no_device};
   for (TensorView* const view : {&c.quantize.codes, &c.quantize.scales, &c.dequantize.out}) {
     view->device = kGpu;
   }

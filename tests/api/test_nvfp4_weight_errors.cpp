@@ -106,7 +106,8 @@ TEST(WeightCalls, OnAGpuThatIsNotThereAreRefused) {
   const auto move = [](Calls& c) {
     c.codes_view.device = c.scales_view.device = c.packed_view.device = kGpu;
   };
-  const BadCall bad{"no_device", move, "device", {"cuda:0"}, ErrorCode::no_device};
+  const BadCall bad{
+      "no_device", move, "device", {"cuda:0", cpu_only_notice().data()}, ErrorCode::no_device};
   expect_prepack_throws(bad);
   expect_unpack_throws(bad);
 }

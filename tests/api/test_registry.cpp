@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "cuda/cuda_backend.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
@@ -92,7 +91,7 @@ TEST(Registry, EveryRowIsComplete) {
 }
 
 TEST(CanRun, EveryCudaKernelTakesTheSweepOnHopper) {
-  if (!cuda::is_built()) {
+  if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   for (const KernelInfo& k : kernels("attention")) {
@@ -105,14 +104,14 @@ TEST(CanRun, EveryCudaKernelTakesTheSweepOnHopper) {
 }
 
 TEST(CanRun, SaysThatABuildWithoutCudaHasNoGpuKernels) {
-  if (cuda::is_built()) {
+  if (cpu_only_notice().empty()) {
     GTEST_SKIP() << "built with CUDA";
   }
   const auto reason = can_run(kernel("k4"), kH200);
   ASSERT_TRUE(reason);
   EXPECT_EQ(reason->code, ErrorCode::no_device);
   EXPECT_EQ(reason->argument, "kernel");
-  EXPECT_THAT(reason->message, HasSubstr("build of Tilewright has none"));
+  EXPECT_THAT(reason->message, HasSubstr("this is a CPU-only build of Tilewright"));
   EXPECT_EQ(cuda_device_count(), 0);
 }
 
@@ -140,7 +139,7 @@ TEST(CanRun, TheCpuKernelTakesAllFeatures) {
 }
 
 TEST(CanRun, TheLadderTakesSquareHeadDimsGivenEitherWay) {
-  if (!cuda::is_built()) {
+  if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   EXPECT_FALSE(can_run(kernel("k6"), {.head_dim = 64}, kH200));
@@ -148,7 +147,7 @@ TEST(CanRun, TheLadderTakesSquareHeadDimsGivenEitherWay) {
 }
 
 TEST(CanRun, ARowOfFlashTakesWhatItsShapeCan) {
-  if (!cuda::is_built()) {
+  if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   const AttentionProblem any{.q_len = 3, .kv_len = 16384, .causal = true, .window = true};
@@ -179,7 +178,7 @@ class Refused : public testing::TestWithParam<Refusal> {};
 
 TEST_P(Refused, NamesTheArgumentItsValueAndWhatIsAllowed) {
   const Refusal& r = GetParam();
-  if (kernel(r.kernel).device == DeviceKind::cuda && !cuda::is_built()) {
+  if (kernel(r.kernel).device == DeviceKind::cuda && !cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   const auto reason = can_run(kernel(r.kernel), r.problem, r.device);
@@ -308,7 +307,7 @@ TEST(CanRunGemm, AKernelTakesItsFormsOfTheWeight) {
 }
 
 TEST(CanRunGemm, TheSimpleKernelTakesCodes) {
-  if (!cuda::is_built()) {
+  if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4_simple");
@@ -317,7 +316,7 @@ TEST(CanRunGemm, TheSimpleKernelTakesCodes) {
 }
 
 TEST(CanRunGemm, TheFastKernelTakesEitherForm) {
-  if (!cuda::is_built()) {
+  if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4");
@@ -327,7 +326,7 @@ TEST(CanRunGemm, TheFastKernelTakesEitherForm) {
 }
 
 TEST(CanRunGemm, GpuKernelsNameTheSizesThatTheyDoNotTake) {
-  if (!cuda::is_built()) {
+  if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   const auto expect_refused = [](std::string_view name, const GemmProblem& problem,
