@@ -21,12 +21,14 @@ sys.exit(code)
 """
 
 
-def compile_(tmp_path: pathlib.Path, said: str, code: int = 0) -> subprocess.CompletedProcess:
+def compile_(
+    tmp_path: pathlib.Path, said: str, code: int = 0, flags: tuple[str, ...] = ("--werror",)
+) -> subprocess.CompletedProcess:
     compiler = tmp_path / "compiler.py"
     compiler.write_text(COMPILER)
     command = [sys.executable, str(compiler), said, str(code), "-c", "x.cu", "-o"]
     return subprocess.run(
-        [sys.executable, str(LAUNCHER), *command, str(tmp_path / "x.o")],
+        [sys.executable, str(LAUNCHER), *flags, *command, str(tmp_path / "x.o")],
         capture_output=True,
         text=True,
         check=False,
@@ -47,6 +49,13 @@ def test_a_note_of_lost_performance_is_an_error(tmp_path, note):
     assert note in result.stderr
     assert not (tmp_path / "x.o").exists()
     assert not (tmp_path / "x.o.ptxas").exists()
+
+
+def test_a_note_of_lost_performance_is_a_warning_in_a_users_build(tmp_path):
+    result = compile_(tmp_path, SERIALIZED, flags=())
+    assert result.returncode == 0
+    assert f"warning: ptxas reports what makes kernels slow:\n  {SERIALIZED}\n" in result.stderr
+    assert (tmp_path / "x.o.ptxas").exists()
 
 
 def test_the_compilers_own_failure_is_passed_on(tmp_path):
