@@ -30,7 +30,7 @@ int exit_code_of(const Error& error) {
 int run(int argc, char** argv) {
   CLI::App app{"Tilewright: GPU kernels of LLM inference, listed, checked and timed"};
   app.set_version_flag("--version", fmt::format("tilewright {} ({})", kVersion, kCommit));
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // with a minimum, an unknown command would not be named
   app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
     return "error: " + CLI::FailureMessage::simple(parsed, error);
   });
@@ -42,6 +42,9 @@ int run(int argc, char** argv) {
                                add_gemm_command(app),      add_sweep_command(app)};
   try {
     app.parse(argc, argv);
+    if (app.get_subcommands().empty()) {
+      throw CLI::RequiredError("A command");
+    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kPass : kUsage;
   }

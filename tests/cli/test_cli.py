@@ -34,6 +34,18 @@ def reproducing_commands(output):
     ]
 
 
+def test_an_unknown_command_is_named(cli):
+    result = cli("bogus")
+    assert result.returncode == USAGE
+    assert result.stderr.startswith("error: The following argument was not expected: bogus\n")
+
+
+def test_a_missing_command_is_bad_usage(cli):
+    result = cli()
+    assert result.returncode == USAGE
+    assert result.stderr.startswith("error: A command is required\n")
+
+
 # ---- list and info
 
 
