@@ -45,7 +45,12 @@ class NumPy:
         """An uninitialised array of a dtype by its name, or else of the dtype of `like`."""
         numpy = sys.modules["numpy"]
         if dtype == "bfloat16":
-            import ml_dtypes  # noqa: F401  # which teaches NumPy the name
+            try:
+                import ml_dtypes  # noqa: F401  # which teaches NumPy the name
+            except ImportError:
+                message = "is 'bfloat16', which NumPy has with ml_dtypes only: pip install "
+                message += "ml_dtypes, or ask for 'float16' or 'float32'"
+                raise invalid("dtype", message) from None
         return numpy.empty(shape, self.like.dtype if dtype is None else dtype)
 
     def deliver(self, array: Any) -> Any:

@@ -83,6 +83,8 @@ def gemm_nvfp4(
     }
     result_dtype = _result_dtype(dtype)
     framework = framework_for("a", a, stream)
+    if dtype_name(a.dtype) == "float32":  # before a result is made, for which a package may lack
+        raise invalid("a", "has dtype fp32, must be bf16, fp16, or e2m1x2 of NVFP4")
     if out is None:
         rows_of_b = _rows_of_packed(b, n) if sfb is None else _rows_of_codes(b, n)
         out = framework.empty((*weight_shape("a", a)[:-1], rows_of_b), result_dtype)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
 import sys
 import time
 from functools import partial
@@ -393,3 +395,36 @@ def test_race_on_the_gpu(tmp_path, options, dtype):
     assert line["supported"], line["reason"]
     assert 0 < line["rel_fro_error"] < 3e-3 and 0 < line["lse_error"] < 1e-5
     assert list(line["case"]) == list(case.to_json())
+
+
+@pytest.mark.parametrize("pattern", ["flash", "flash/*"])
+def test_a_kernel_of_the_gpu_is_refused_on_the_cpu(capsys, pattern):
+    with pytest.raises(SystemExit) as raised:
+        bench.main([*SMALL, "--kernels", pattern])
+    assert raised.value.code == 3
+    assert f"error: --kernels: {pattern} needs a CUDA device: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("extra", "missing"), [("bench", "numpy"), ("bench", "ml_dtypes"), ("plot", "matplotlib")]
+)
+def test_a_missing_package_is_one_line_with_the_remedy(tmp_path, extra, missing):
+    results = tmp_path / "attention.jsonl"
+    results.write_text(json.dumps(MEASURED) + "\n")
+    arguments = {
+        "bench": ["gemm", "--device=cpu", "--m=1", "--samples=1"],
+        "plot": ["--input", str(results), "--output-dir", str(tmp_path)],
+    }
+    for name in ("torch", missing):  # as if it were not there
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no', name='{name}')")
+    result = subprocess.run(
+        [sys.executable, "-m", f"tilewright.{extra}", *arguments[extra]],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    expected = f"error: there is no {missing}: pip install '.[{extra}]' in Tilewright's folder"
+    assert result.stderr.splitlines()[-1] == expected
+    assert "Traceback" not in result.stderr

@@ -1,6 +1,7 @@
 """gemm_nvfp4() on the CPU, beside dequantised operands in float64."""
 
 import functools
+import sys
 
 import numpy
 import pytest
@@ -195,4 +196,20 @@ def test_out_may_lie_between_the_rows_of_an_input_but_not_in_them(weight):
     assert (buffer[:, K:] == expected).all()
     with pytest.raises(InvalidArgumentError) as raised:
         multiply(a, *weight, out=buffer[:, K - 1 : K - 1 + N])
-    assert str(raised.value) == "out: shares memory with a, must not overlap an input"
+    assert str(raised.value) == (
+        "out: shares memory with a, must not overlap an input or another output"
+    )
+
+
+@pytest.mark.parametrize(
+    ("a_dtype", "message"),
+    [
+        ("float16", "dtype: is 'bfloat16', which NumPy has with ml_dtypes only: pip install ml_dt"),
+        ("float32", "a: has dtype fp32, must be bf16, fp16, or e2m1x2 of NVFP4"),
+    ],
+)
+def test_without_ml_dtypes_the_remedy_is_named(monkeypatch, weight, a_dtype, message):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # the import of it fails
+    with pytest.raises(InvalidArgumentError) as raised:
+        tilewright.gemm_nvfp4(make(M, 2, a_dtype), *weight)
+    assert str(raised.value).startswith(message)

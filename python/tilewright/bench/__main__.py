@@ -12,15 +12,19 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import tilewright
-from tilewright.bench import attention, gemm, peers
-from tilewright.bench.machine import CpuMachine, CudaMachine
-from tilewright.bench.race import Entrant, Rules, identity, race, to_line, warm_up
-from tilewright.bench.report import print_case
-from tilewright.bench.results_file import ResultsFile
-from tilewright.bench.timing import CpuTimer
+from tilewright import _kernels
+from tilewright._extras import needs
+
+with needs("bench"):
+    from tilewright.bench import attention, gemm, peers
+    from tilewright.bench.machine import CpuMachine, CudaMachine
+    from tilewright.bench.race import Entrant, Rules, identity, race, to_line, warm_up
+    from tilewright.bench.report import print_case
+    from tilewright.bench.results_file import ResultsFile
+    from tilewright.bench.timing import CpuTimer
 
 OPERATIONS = {"attention": attention, "gemm": gemm}
 
@@ -76,12 +80,29 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def refuse(message: str) -> NoReturn:
+    """What this machine cannot do, with the exit code that the command line has for it."""
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(3)
+
+
+def why_no_cuda() -> str | None:
+    if torch is None:
+        return "PyTorch is not installed"
+    return None if torch.cuda.is_available() else "PyTorch finds none"
+
+
 def choose_device(wanted: str | None) -> str:
-    has_cuda = torch is not None and torch.cuda.is_available()
-    device = wanted or ("cuda" if has_cuda else "cpu")
-    if device.startswith("cuda") and not has_cuda:
-        sys.exit("--device cuda needs PyTorch and a CUDA device")
+    device = wanted or ("cpu" if why_no_cuda() else "cuda")
+    if device.startswith("cuda") and why_no_cuda():
+        refuse(f"--device {device} needs a CUDA device: {why_no_cuda()}")
     return "cuda:0" if device == "cuda" else device
+
+
+def is_of_gpu(pattern: str) -> bool:
+    """Whether a pattern of --kernels names kernels that run on a GPU."""
+    rows = (*tilewright.kernels(), *_kernels.flash_rows(), *_kernels.nvfp4_rows())
+    return any(row.device == "cuda" and fnmatch.fnmatch(row.name, pattern) for row in rows)
 
 
 def load_kernels(command: str, wanted: str, device: str) -> list[peers.Peer]:
@@ -92,6 +113,9 @@ def load_kernels(command: str, wanted: str, device: str) -> list[peers.Peer]:
     chosen = []
     for pattern in wanted.split(","):
         names = fnmatch.filter(by_name, pattern)
+        if not names and device == "cpu" and is_of_gpu(pattern):
+            why = why_no_cuda() or "the race is on the CPU"
+            refuse(f"--kernels: {pattern} needs a CUDA device: {why}")
         if not names:
             sys.exit(f"--kernels: {pattern} is not one of {', '.join(by_name)} on {device}")
         chosen += [by_name[name] for name in names]
@@ -199,4 +223,5 @@ def run_race(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with needs("bench"):
+        sys.exit(main())

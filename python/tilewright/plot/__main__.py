@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 import tilewright.plot
+from tilewright._extras import needs
 from tilewright.plot.documents import outdated, update
 from tilewright.plot.figures import plot
 from tilewright.plot.gemm import GemmResults, plot_gemm
@@ -53,4 +54,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with needs("plot"):
+        sys.exit(main())
