@@ -7,6 +7,7 @@ import pytest
 
 from test_results import GEMM_CASE, MEASURED, QUANTIZE_CASE, UNSUPPORTED, with_case, without
 from tilewright.plot import __main__ as plot
+from tilewright.plot import figures
 from tilewright.plot.documents import rendered
 from tilewright.plot.results import Results
 from tilewright.plot.text import number
@@ -309,3 +310,21 @@ def test_number(value, text):
 
 def test_the_documents_of_this_repository_are_up_to_date(capsys):
     assert plot.main(["--root", str(REPOSITORY), "--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("speeds", [(0.02, 0.09), (0.24, 0.31), (220, 838), (1.3, 838)])
+def test_every_range_of_speeds_has_plain_numbers_on_its_axis(speeds):
+    figure, ((panel,),) = figures.new_figure(1, 1)
+    panel.plot((512, 1024), speeds)
+    figures._set_scales(panel)
+    figure.canvas.draw()
+    low, high = panel.get_ylim()
+    ticks = [(panel.get_yticks(minor=m), panel.get_yticklabels(minor=m)) for m in (False, True)]
+    labels = [
+        label.get_text()
+        for positions, texts in ticks
+        for at, label in zip(positions, texts, strict=True)
+        if low <= at <= high and label.get_text()
+    ]
+    assert len(labels) >= 3
+    assert [f"{float(label):g}" for label in labels] == labels

@@ -67,10 +67,16 @@ def finish(
 
 
 def _set_scales(panel: Any) -> None:
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     panel.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
     panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    low, high = panel.get_ylim()
+    if high < 10 * low:  # powers of ten would be one tick, or none
+        panel.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=(1, 2, 5, 10)))
+        panel.yaxis.set_minor_locator(NullLocator())
     panel.grid(which="both", alpha=0.25, linewidth=0.5)
 
 
