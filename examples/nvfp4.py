@@ -26,8 +26,8 @@ def main() -> None:
     weight = random.standard_normal((ROWS, COLUMNS), dtype=np.float32)
     a = random.standard_normal((TOKENS, COLUMNS), dtype=np.float32).astype(np.float16)
 
-    codes, scales, g = tilewright.quantize_nvfp4(weight)  # 4 bits a value and 8 for 16 of them
-    rounded = tilewright.dequantize_nvfp4(codes, scales, g, dtype="float32")
+    codes, scales, g = tilewright.quantize_nvfp4(weight, global_scale_kind="encode")
+    rounded = tilewright.dequantize_nvfp4(codes, scales, g, global_scale_kind="encode")
     check("quantised and dequantised", relative_error(rounded, weight), 0.12)
 
     swizzled = tilewright.swizzle_scales(scales)
@@ -39,9 +39,10 @@ def main() -> None:
     check("packed and unpacked", relative_error(unpacked, codes), 0)
 
     exact = a.astype(np.float64) @ rounded.T.astype(np.float64)
-    y = tilewright.gemm_nvfp4(a, codes, scales, g, dtype="float32")
+    options = {"global_scale_b": g, "global_scale_b_kind": "encode", "dtype": "float32"}
+    y = tilewright.gemm_nvfp4(a, codes, scales, **options)
     check("product with codes and scales", relative_error(y, exact), 1e-6)
-    y = tilewright.gemm_nvfp4(a, packed, global_scale_b=g, n=ROWS, dtype="float32")
+    y = tilewright.gemm_nvfp4(a, packed, n=ROWS, **options)
     check("product with the packed weight", relative_error(y, exact), 1e-6)
 
 

@@ -211,5 +211,5 @@ def test_out_may_lie_between_the_rows_of_an_input_but_not_in_them(weight):
 def test_without_ml_dtypes_the_remedy_is_named(monkeypatch, weight, a_dtype, message):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # the import of it fails
     with pytest.raises(InvalidArgumentError) as raised:
-        tilewright.gemm_nvfp4(make(M, 2, a_dtype), *weight)
+        tilewright.gemm_nvfp4(make(M, 2, a_dtype), *weight, global_scale_b_kind="encode")
     assert str(raised.value).startswith(message)
