@@ -10,8 +10,9 @@ namespace {
 
 double counted_pairs(const AttentionCase& c) {
   const AttentionProblem& p = c.problem;
-  const std::int64_t left = c.window.left.value_or(p.q_len + p.kv_len);
-  const std::int64_t right = p.causal ? 0 : c.window.right.value_or(p.q_len + p.kv_len);
+  const std::int64_t all = p.q_len + p.kv_len;
+  const std::int64_t left = std::min(c.window.left.value_or(all), all);
+  const std::int64_t right = p.causal ? 0 : std::min(c.window.right.value_or(all), all);
   double pairs = 0;
   for (std::int64_t i = 0; i < p.q_len; ++i) {
     const std::int64_t here = i + p.kv_len - p.q_len;

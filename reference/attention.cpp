@@ -6,6 +6,7 @@
 
 #include "common/half.hpp"
 #include "reference/host_tensor.hpp"
+#include "reference/parallel_for.hpp"
 
 namespace tilewright::reference {
 namespace {
@@ -81,15 +82,16 @@ struct Keys {
 Keys visible_keys(std::int64_t i, std::int64_t nq, std::int64_t nk,
                   const AttentionOptions& options) {
   const std::int64_t here = i + nk - nq;
+  const std::int64_t all = nq + nk;  // what a wider window sees, it sees too
   Keys keys{.first = 0, .end = nk};
   if (options.causal) {
     keys.end = std::min(keys.end, here + 1);
   }
   if (options.window.left) {
-    keys.first = std::max(keys.first, here - *options.window.left);
+    keys.first = std::max(keys.first, here - std::min(*options.window.left, all));
   }
   if (options.window.right) {
-    keys.end = std::min(keys.end, here + *options.window.right + 1);
+    keys.end = std::min(keys.end, here + std::min(*options.window.right, all) + 1);
   }
   return keys;
 }
@@ -208,12 +210,9 @@ void attend_sequence(const Call& call, std::int64_t b, AttentionResult& result) 
   if (call.tensors.seqused_k) {
     keys.length = static_cast<std::int64_t>(load(*call.tensors.seqused_k, b));
   }
-#pragma omp parallel for collapse(2) schedule(dynamic, 16)
-  for (std::int64_t h = 0; h < call.q.heads; ++h) {
-    for (std::int64_t i = 0; i < queries.length; ++i) {
-      attend_row(call, queries, keys, h, i, result);
-    }
-  }
+  parallel_for(call.q.heads * queries.length, [&](std::int64_t row) {
+    attend_row(call, queries, keys, row / queries.length, row % queries.length, result);
+  });
 }
 
 }  // namespace

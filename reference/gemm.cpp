@@ -79,7 +79,8 @@ double global_factor(const std::optional<ConstTensorView>& scale, std::optional<
 }  // namespace
 
 GemmResult gemm_nvfp4(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
-  const auto [m, n, k, l] = sizes_of(t);
+  const Sizes sizes = sizes_of(t);
+  const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k, l = sizes.l;
   const auto count = static_cast<std::size_t>(l * m * n);
   GemmResult result{.c = std::vector<double>(count), .magnitude = std::vector<double>(count)};
   for (std::int64_t batch = 0; batch < l; ++batch) {

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include "reference/attention.hpp"
 #include "reference/host_tensor.hpp"
+#include "reference/parallel_for.hpp"
 
 namespace tilewright::reference {
 namespace {
@@ -88,6 +91,19 @@ TEST(Oracle, AWindowIsCountedFromTheDiagonal) {
   EXPECT_THAT(attend(q, k, v, {.window = {.right = 0}}).o, ElementsAre(1111 / 4.0, 11111 / 5.0));
 }
 
+TEST(Oracle, AWindowWiderThanAllIsAsWideAsAll) {
+  constexpr std::int64_t kWidest = std::numeric_limits<std::int64_t>::max();
+  const Window widest{.left = kWidest, .right = kWidest};
+  const auto q = tensor_of({1, 3, 1, 1}, {1, 2, 3});
+  for (const std::vector<double>& keys : {std::vector{5.0}, {5, 6, 7, 8}}) {
+    const auto k = tensor_of({1, static_cast<std::int64_t>(keys.size()), 1, 1}, keys);
+    const AttentionResult expected = attend(q, k, k);
+    const AttentionResult result = attend(q, k, k, {.window = widest});
+    EXPECT_EQ(result.o, expected.o);
+    EXPECT_EQ(result.lse, expected.lse);
+  }
+}
+
 TEST(Oracle, TheCapBendsScores) {
   const auto q = tensor_of({1, 1, 1, 1}, {1});
   const auto k = tensor_of({1, 2, 1, 1}, {0, 4});
@@ -128,6 +144,18 @@ TEST(Oracle, RoundedReferenceIsNearAndNotEqual) {
   const auto rounded = attend(q, k, k, {}, Rounding::bf16).o;
   EXPECT_THAT(rounded, Pointwise(DoubleNear(0.02), exact));
   EXPECT_NE(rounded, exact);
+}
+
+TEST(ParallelFor, ThrowsWhatABodyThrows) {
+  std::atomic<int> calls = 0;
+  const auto body = [&](std::int64_t i) {
+    ++calls;
+    if (i == 70) {
+      throw std::bad_alloc();
+    }
+  };
+  EXPECT_THROW(parallel_for(100, body), std::bad_alloc);
+  EXPECT_EQ(calls, 100);
 }
 
 TEST(HostTensor, NormalValuesDependOnSeedAndIndexAlone) {
