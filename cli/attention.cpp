@@ -102,9 +102,8 @@ Command add_attention_command(CLI::App& app) {
   add_size(*command, "--headdim", "HEADDIM", arguments->headdim, "Head dim (default: 128)");
   add_size(*command, "--v-headdim", "V_HEADDIM", arguments->v_headdim,
            "Head dim of the values (default: --headdim)");
-  command
-      ->add_flag("--causal,!--no-causal", arguments->causal,
-                 "Query i sees keys up to i + kv-seqlen - seqlen (default: all)")
+  add_switch(*command, "--causal,!--no-causal", arguments->causal,
+             "Query i sees keys up to i + kv-seqlen - seqlen (default: all)")
       ->envname("CAUSAL");
   add_window_side(*command, "--window-left", "WINDOW_LEFT", arguments->window_left,
                   "Keys that a query sees to its left (default: -1, all)");
@@ -115,9 +114,8 @@ Command add_attention_command(CLI::App& app) {
       ->envname("SOFTCAP")
       ->type_name("C")
       ->capture_default_str();
-  command
-      ->add_flag("--sinks,!--no-sinks", arguments->sinks,
-                 "A random sink logit for each head (default: none)")
+  add_switch(*command, "--sinks,!--no-sinks", arguments->sinks,
+             "A random sink logit for each head (default: none)")
       ->envname("SINKS");
   command->add_option("--scale", arguments->scale, "Of Q K^T (default: 1 / sqrt(headdim))")
       ->check(non_negative_float())

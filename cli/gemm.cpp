@@ -229,12 +229,12 @@ void add_case_options(CLI::App& app, GemmArguments& a) {
   app.add_option("--dtype", a.run.dtype, "Of the result: bf16, fp16 or fp32")
       ->envname("DTYPE")
       ->capture_default_str();
-  app.add_flag("--bias", a.bias, "Add a bias");
-  app.add_flag("--residual", a.residual, "Add a residual");
-  app.add_flag("--prepack", a.prepack,
-               "Pack the weight before it is timed, for the CPU's kernel, too");
-  app.add_flag("--batch-invariant", a.batch_invariant,
-               "Rows of the result are the same bits in every batch");
+  add_switch(app, "--bias", a.bias, "Add a bias");
+  add_switch(app, "--residual", a.residual, "Add a residual");
+  add_switch(app, "--prepack", a.prepack,
+             "Pack the weight before it is timed, for the CPU's kernel, too");
+  add_switch(app, "--batch-invariant", a.batch_invariant,
+             "Rows of the result are the same bits in every batch");
   app.add_option("--scale-layout", a.scale_layout, "Of scales: linear or swizzled")
       ->envname("SCALE_LAYOUT")
       ->capture_default_str();

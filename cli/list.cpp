@@ -126,7 +126,7 @@ Command add_list_command(CLI::App& app) {
   CLI::App* const command =
       app.add_subcommand("list", "The kernels, their constraints, and what this machine can run");
   const auto as_json = std::make_shared<bool>(false);
-  command->add_flag("--json", *as_json, "Print a JSON array");
+  add_switch(*command, "--json", *as_json, "Print a JSON array");
   return {command, [as_json] { return list(*as_json); }};
 }
 

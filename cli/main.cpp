@@ -2,11 +2,14 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "cli/commands.hpp"
+#include "cli/options.hpp"
 #include "tilewright/error.hpp"
 #include "tilewright/version.hpp"
 
@@ -40,6 +43,7 @@ int run(int argc, char** argv) {
   const std::array commands = {add_list_command(app),      add_info_command(app),
                                add_attention_command(app), add_quantize_command(app),
                                add_gemm_command(app),      add_sweep_command(app)};
+  check_negations(argc, argv);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {
@@ -56,24 +60,42 @@ int run(int argc, char** argv) {
   return kUsage;
 }
 
+int run_and_report(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kUsage;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return exit_code_of(error);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: memory: the problem needs more than this machine has\n");
+    return kUnsupported;
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kUnsupported;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kMismatch;
+  }
+}
+
+// A pass is one only where all that was printed has gone out.
+int with_output_written(int exit_code) {
+  if (exit_code != kPass || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) {
+    return exit_code;
+  }
+  std::fprintf(stderr, "error: standard output: cannot be written in full\n");
+  return kUnsupported;
+}
+
 }  // namespace
 }  // namespace tilewright::cli
 
 int main(int argc, char** argv) {
   using namespace tilewright;
-  try {
-    return cli::run(argc, argv);
-  } catch (const cli::UsageError& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return cli::kUsage;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return cli::exit_code_of(error);
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: memory: the problem needs more than this machine has\n");
-    return cli::kUnsupported;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return cli::kMismatch;
-  }
+  // A file that reaches the shell's limit is then an error, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return cli::with_output_written(cli::run_and_report(argc, argv));
 }

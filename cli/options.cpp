@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 #include "cli/commands.hpp"
 
@@ -60,6 +61,28 @@ const KernelInfo* named_kernel(const std::string& option, const std::string& ker
 
 }  // namespace
 
+CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
+                        const std::string& help) {
+  return app.add_flag(names, value, help)->check([](const std::string& text) -> std::string {
+    constexpr std::array<std::string_view, 8> kKnown = {"1", "true",  "on",  "yes",
+                                                        "0", "false", "off", "no"};
+    return std::ranges::find(kKnown, CLI::detail::to_lower(text)) != kKnown.end()
+               ? ""
+               : fmt::format("is {}, must be one of {}", text, fmt::join(kKnown, ", "));
+  });
+}
+
+void check_negations(int argc, const char* const* argv) {
+  for (const std::string_view argument : std::span(argv, static_cast<std::size_t>(argc))) {
+    const std::size_t equals = argument.find('=');
+    if (argument.starts_with("--no-") && equals != std::string_view::npos) {
+      throw UsageError(
+          std::string(argument.substr(0, equals)),
+          fmt::format("has the value '{}', must have none", argument.substr(equals + 1)));
+    }
+  }
+}
+
 CLI::Validator tensor_size() {
   return number<std::int64_t>("a whole number from 1 to 2^30 - 1", [](std::int64_t value) {
     return value >= 1 && value < std::int64_t{1} << 30;
@@ -93,7 +116,7 @@ void add_measurement_options(CLI::App& app, RunOptions& o) {
       ->check(number<std::uint64_t>("a whole number from 0 to 2^64 - 1"))
       ->envname("SEED")
       ->capture_default_str();
-  app.add_flag("--check", o.check, "Check the result against the float64 reference")
+  add_switch(app, "--check", o.check, "Check the result against the float64 reference")
       ->envname("CHECK");
   app.add_option("--samples", o.timing.samples, "Timed launches")
       ->check(
@@ -110,8 +133,8 @@ void add_measurement_options(CLI::App& app, RunOptions& o) {
       ->check(seconds())
       ->envname("GAP")
       ->capture_default_str();
-  app.add_flag("--flush-l2,!--no-flush-l2", o.timing.flush_l2,
-               "Flush the GPU's L2 cache before each launch (default: yes)")
+  add_switch(app, "--flush-l2,!--no-flush-l2", o.timing.flush_l2,
+             "Flush the GPU's L2 cache before each launch (default: yes)")
       ->envname("FLUSH_L2");
   app.add_option("--json", o.json_path, "Write results lines to this file, replacing it")
       ->type_name("FILE");

@@ -37,6 +37,14 @@ CLI::Validator tensor_size();
 // Of FP32, finite and at least 0.
 CLI::Validator non_negative_float();
 
+// Adds a flag by all of its names. It takes no value, or one that says on or off, as its
+// environment variable has; a name with a "!" before it is its negation and takes none.
+CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
+                        const std::string& help);
+
+// Throws UsageError where a negation, --no-FLAG, has a value.
+void check_negations(int argc, const char* const* argv);
+
 struct RunOptions {
   std::vector<std::string> kernels;
   std::string device;  // empty: not given

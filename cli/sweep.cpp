@@ -91,8 +91,8 @@ Command add_sweep_command(CLI::App& app) {
                    "With --check, leave cases of more GFLOP than this unchecked")
       ->check(number<double>("a number"))
       ->capture_default_str();
-  command->add_flag("--resume", arguments->run.resume,
-                    "Keep the file's lines, and skip what this commit measured on this machine");
+  add_switch(*command, "--resume", arguments->run.resume,
+             "Keep the file's lines, and skip what this commit measured on this machine");
   return {command, [arguments, &app] { return run(*arguments, app.get_name()); }};
 }
 

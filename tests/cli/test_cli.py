@@ -95,6 +95,8 @@ def test_info_says_what_was_not_measured(cli):
         ["--batch", "2", "--scale", "0.5", "--kv-seqlen", "131"],
         ["--window-left", "9", "--window-right", "2", "--softcap", "3", "--sinks"],
         ["--v-headdim", "24", "--causal", "--window-left", "0", "--sinks"],
+        ["--window-right", str(2**63 - 1)],
+        ["--kv-seqlen", "2", "--window-left", str(2**63 - 1)],
     ],
 )
 def test_check_passes_on_the_cpu(cli, dtype, case):
@@ -319,6 +321,20 @@ def test_a_wrong_number_in_a_list_or_of_the_environment(cli):
     for result, message in ((in_list, "--seqlens: is 1.5"), (of_environment, "--seqlen: is many")):
         assert result.returncode == USAGE
         assert result.stderr.startswith(f"error: {message}, must be a whole number from 1 to")
+
+
+@pytest.mark.parametrize("value", ["-1", "2", "-", "maybe", "18446744073709551615"])
+def test_a_flag_is_on_or_off(cli, value):
+    by_name = cli("attention", f"--check={value}")
+    of_environment = cli("attention", CHECK=value)
+    for result in (by_name, of_environment):
+        assert result.returncode == USAGE
+        assert result.stderr.startswith(f"error: --check: is {value}, must be one of 1, true, on,")
+    negation = cli("attention", f"--no-flush-l2={value}")
+    assert negation.returncode == USAGE
+    assert f"error: --no-flush-l2: has the value '{value}', must have none" in negation.stderr
+    for known in ("1", "True", "off", "no"):
+        assert cli("attention", f"--causal={known}", *SMALL, FLUSH_L2=known).returncode == PASS
 
 
 # ---- sweep
