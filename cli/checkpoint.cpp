@@ -9,6 +9,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/safetensors.hpp"
+#include "cli/text.hpp"
 #include "reference/nvfp4.hpp"
 
 namespace tilewright::cli {
@@ -29,16 +30,20 @@ std::span<const std::int64_t> shape_of(const ConstTensorView& view) {
   return {view.shape.data(), static_cast<std::size_t>(view.rank)};
 }
 
+[[noreturn]] void refuse(const std::string& tensor, const std::string& what) {
+  throw UsageError("--tensor", fmt::format("tensor '{}' {}", printable(tensor), what));
+}
+
 void check(const std::string& tensor, const HostTensor& value, DType dtype, int rank) {
   const ConstTensorView view = value.view();
   if (view.dtype != dtype || view.rank != rank) {
-    throw UsageError("--tensor", fmt::format("tensor '{}' is {} of rank {}, must be {} of rank {}",
-                                             tensor, safetensors_name(view.dtype), view.rank,
-                                             safetensors_name(dtype), rank));
+    refuse(tensor,
+           fmt::format("is {} of rank {}, must be {} of rank {}", safetensors_name(view.dtype),
+                       view.rank, safetensors_name(dtype), rank));
   }
   if (value.bytes() == 0) {
-    throw UsageError("--tensor", fmt::format("tensor '{}' has shape ({}), must have no size of 0",
-                                             tensor, fmt::join(shape_of(view), ", ")));
+    refuse(tensor,
+           fmt::format("has shape ({}), must have no size of 0", fmt::join(shape_of(view), ", ")));
   }
 }
 
@@ -50,19 +55,15 @@ HostTensor as_global_scale(const std::string& tensor, const HostTensor& value, s
   const bool is_of_rows =
       count == rows && (view.rank == 1 || (view.rank == 2 && view.shape[1] == 1));
   if (view.dtype != DType::fp32 || (!is_single && !is_of_rows)) {
-    throw UsageError(
-        "--tensor",
-        fmt::format("tensor '{0}' is {1} of shape ({2}), must be F32 of shape (), (1), ({3}) or "
-                    "({3}, 1)",
-                    tensor, safetensors_name(view.dtype), fmt::join(shape_of(view), ", "), rows));
+    refuse(tensor,
+           fmt::format("is {0} of shape ({1}), must be F32 of shape (), (1), ({2}) or ({2}, 1)",
+                       safetensors_name(view.dtype), fmt::join(shape_of(view), ", "), rows));
   }
   for (std::int64_t row = 0; row < count; ++row) {
     const double scale = reference::load(view, row);
     if (!(scale > 0) || !std::isfinite(scale)) {
       const std::string where = count == 1 ? "" : fmt::format(" in row {}", row);
-      throw UsageError("--tensor",
-                       fmt::format("tensor '{}' has the value {}{}, must be positive and finite",
-                                   tensor, scale, where));
+      refuse(tensor, fmt::format("has the value {}{}, must be positive and finite", scale, where));
     }
   }
   HostTensor result(
@@ -87,16 +88,13 @@ Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
   const auto& code_shape = code_matrix.view().shape;
   const auto& scale_shape = scale_matrix.view().shape;
   if (code_shape[1] * 2 % kBlock != 0) {
-    throw UsageError(
-        "--tensor", fmt::format("tensor '{}' is ({}, {}), must have rows of a multiple of {} bytes",
-                                codes, code_shape[0], code_shape[1], kBlock / 2));
+    refuse(codes, fmt::format("is ({}, {}), must have rows of a multiple of {} bytes",
+                              code_shape[0], code_shape[1], kBlock / 2));
   }
   if (scale_shape[0] != code_shape[0] || scale_shape[1] * kBlock != code_shape[1] * 2) {
-    throw UsageError(
-        "--tensor",
-        fmt::format("tensor '{}' is ({}, {}), must have a scale for every 8 bytes of "
-                    "'{}', ({}, {})",
-                    scales, scale_shape[0], scale_shape[1], codes, code_shape[0], code_shape[1]));
+    refuse(scales, fmt::format("is ({}, {}), must have a scale for every 8 bytes of '{}', ({}, {})",
+                               scale_shape[0], scale_shape[1], printable(codes), code_shape[0],
+                               code_shape[1]));
   }
   return {.codes = as_batch(code_matrix),
           .scales = as_batch(scale_matrix),

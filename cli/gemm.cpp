@@ -8,7 +8,7 @@
 #include "cli/commands.hpp"
 #include "cli/gemm_tensors.hpp"
 #include "cli/options.hpp"
-#include "cli/results.hpp"
+#include "cli/results_file.hpp"
 
 namespace tilewright::cli {
 namespace {

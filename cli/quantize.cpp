@@ -8,7 +8,7 @@
 #include "cli/commands.hpp"
 #include "cli/device_memory.hpp"
 #include "cli/options.hpp"
-#include "cli/results.hpp"
+#include "cli/results_file.hpp"
 #include "reference/host_tensor.hpp"
 #include "reference/nvfp4.hpp"
 #include "tilewright/nvfp4.hpp"

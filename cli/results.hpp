@@ -1,11 +1,10 @@
-// Results files: one JSON object a line, one line for each kernel measured on each case.
+// The lines of results files: one JSON object for each kernel measured on each case.
 #pragma once
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "cli/cases.hpp"
 #include "cli/check.hpp"
@@ -43,33 +42,14 @@ struct ResultCase {
   double bytes = 0;
 };
 
+// A case, and a kernel of this library, as results files have them.
+Json case_object(const AttentionCase& c);
+std::string impl_of(std::string_view kernel);
+
 // Lines without their `run`.
 Json result_line(const ResultCase& c, const std::string& impl, const Outcome& outcome,
                  const MachineDescription& machine);
 Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome& outcome,
                  const MachineDescription& machine);
-
-class ResultsFile {
- public:
-  // The first line replaces what is in the file; with `resume`, it follows the complete lines
-  // there. Until then the file stays as it is. An empty path writes nothing. Throws UsageError
-  // where the file cannot be written.
-  ResultsFile(const std::string& path, bool resume);
-
-  // Whether a kept line holds the same kernel of the same commit on the same case and machine.
-  bool contains(const AttentionCase& c, std::string_view kernel, const std::string& gpu) const;
-
-  // Writes the line, and sees that it is in the file should the program end here. Its run is this
-  // one, or the one that it resumes: the kept lines' of the same commit and machine.
-  void append(const Json& line);
-
- private:
-  std::string run_of(const Json& line) const;
-
-  std::string path_;
-  std::ofstream file_;
-  std::vector<Json> kept_;
-  std::string new_run_;  // UTC start time and commit
-};
 
 }  // namespace tilewright::cli

@@ -9,7 +9,7 @@
 #include "cli/case_tensors.hpp"
 #include "cli/options.hpp"
 #include "cli/report.hpp"
-#include "cli/results.hpp"
+#include "cli/results_file.hpp"
 
 namespace tilewright::cli {
 

@@ -7,33 +7,23 @@
 #include <array>
 #include <bit>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <tuple>
 
-#include "cli/commands.hpp"
+#include "cli/machine.hpp"
+#include "cli/text.hpp"
 
 namespace tilewright::cli {
 namespace {
 
-using nlohmann::json;
-using Entry = SafetensorsFile::Entry;
-using Entries = std::map<std::string, Entry>;
+using Entries = SafetensorsEntries;
 
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kLength_bytes = 8;
-
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw UsageError("--weights", path + " " + what);
-}
-
-[[noreturn]] void refuse(const std::string& path, const std::string& tensor,
-                         const std::string& what) {
-  throw UsageError("--weights", path + ": tensor '" + tensor + "' " + what);
-}
+constexpr std::uint64_t kMostHeader_bytes = 100'000'000;  // what the format's own library reads
 
 constexpr std::array kDTypes = {std::pair("U8", DType::e2m1x2), std::pair("F8_E4M3", DType::e4m3),
                                 std::pair("F32", DType::fp32), std::pair("F16", DType::fp16),
@@ -74,89 +64,13 @@ std::optional<std::uint64_t> bytes_of(const std::vector<std::uint64_t>& shape,
   return is_empty ? 0 : bytes;
 }
 
-// The header; of a key that an object has twice the parser would keep the last.
-json parse_header(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> keys;  // of each object that is open
-  std::string tensor;
-  const auto check_key = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const auto key = parsed.get<std::string>();
-      const bool is_new = keys.back().insert(key).second;
-      if (keys.size() == 1) {
-        tensor = key;
-      }
-      if (!is_new && keys.size() == 1) {
-        refuse(path, tensor, "is in the header twice, must be there once");
-      } else if (!is_new) {
-        refuse(path, tensor, fmt::format("has '{}' twice, must have it once", key));
-      }
-    }
-    return true;
-  };
-  json header = json::parse(text, check_key, /*allow_exceptions=*/false);
-  if (!header.is_object()) {
-    refuse(path, "has a header that is no JSON object");
-  }
-  return header;
-}
-
-std::vector<std::uint64_t> parse_sizes(const std::string& path, const std::string& tensor,
-                                       const char* field, const json& sizes) {
-  const auto is_size = [](const json& size) { return size.is_number_unsigned(); };
-  if (!sizes.is_array() || !std::ranges::all_of(sizes, is_size)) {
-    refuse(path, tensor,
-           fmt::format("has {} {}, must be an array of whole numbers, none negative", field,
-                       sizes.dump()));
-  }
-  return sizes.get<std::vector<std::uint64_t>>();
-}
-
-Entry parse_entry(const std::string& path, const std::string& tensor, const json& entry) {
-  for (const char* const field : {"dtype", "shape", "data_offsets"}) {
-    if (!entry.is_object() || !entry.contains(field)) {
-      refuse(path, tensor,
-             fmt::format("has no {}, must have dtype, shape and data_offsets", field));
-    }
-  }
-  const json& dtype = entry["dtype"];
-  if (!dtype.is_string()) {
-    refuse(path, tensor, fmt::format("has dtype {}, must be a string", dtype.dump()));
-  }
-  const auto offsets = parse_sizes(path, tensor, "data_offsets", entry["data_offsets"]);
-  if (offsets.size() != 2 || offsets[1] < offsets[0]) {
-    refuse(path, tensor,
-           fmt::format("has data_offsets {}, must be [begin, end], begin at most end", offsets));
-  }
-  return {.dtype = dtype,
-          .shape = parse_sizes(path, tensor, "shape", entry["shape"]),
-          .begin = offsets[0],
-          .end = offsets[1]};
-}
-
-Entries parse_entries(const std::string& path, const std::string& text) {
-  const json header = parse_header(path, text);
-  Entries entries;
-  for (const auto& [tensor, entry] : header.items()) {
-    if (tensor != "__metadata__") {
-      entries.emplace(tensor, parse_entry(path, tensor, entry));
-    } else if (!entry.is_object() || !std::ranges::all_of(entry, &json::is_string)) {
-      refuse(path, tensor, fmt::format("is {}, must be an object of strings", entry.dump()));
-    }
-  }
-  return entries;
-}
-
 void check_sizes(const std::string& path, const Entries& entries) {
   for (const auto& [tensor, entry] : entries) {
     const std::optional<std::uint64_t> bytes = element_bytes(entry.dtype);
     if (bytes && bytes_of(entry.shape, *bytes) != entry.end - entry.begin) {
-      refuse(path, tensor,
-             fmt::format("lies at bytes {} to {}, which is not the size of {} of shape {}",
-                         entry.begin, entry.end, entry.dtype, entry.shape));
+      refuse_tensor(path, tensor,
+                    fmt::format("lies at bytes {} to {}, which is not the size of {} of shape {}",
+                                entry.begin, entry.end, printable(entry.dtype), entry.shape));
     }
   }
 }
@@ -172,9 +86,9 @@ void check_layout(const std::string& path, const Entries& entries, std::uint64_t
   });
   for (const Entries::value_type* const named : in_order) {
     if (named->second.end > data_bytes) {
-      refuse(path, named->first,
-             fmt::format("ends at byte {}, the file has {} bytes of tensors: is it cut off?",
-                         named->second.end, data_bytes));
+      refuse_tensor(path, named->first,
+                    fmt::format("ends at byte {}, the file has {} bytes of tensors: is it cut off?",
+                                named->second.end, data_bytes));
     }
   }
   std::uint64_t end = 0;
@@ -182,15 +96,17 @@ void check_layout(const std::string& path, const Entries& entries, std::uint64_t
   for (const Entries::value_type* const named : in_order) {
     const auto& [tensor, entry] = *named;
     if (entry.begin != end) {
-      refuse(path, tensor,
-             fmt::format("begins at byte {}, must begin at byte {}: {}", entry.begin, end, before));
+      refuse_tensor(
+          path, tensor,
+          fmt::format("begins at byte {}, must begin at byte {}: {}", entry.begin, end, before));
     }
     end = entry.end;
-    before = fmt::format("there '{}' ends", tensor);
+    before = fmt::format("there '{}' ends", printable(tensor));
   }
   if (end != data_bytes) {
-    refuse(path, fmt::format("has {} bytes of tensors, must have {}: there the last tensor ends",
-                             data_bytes, end));
+    refuse_file(path,
+                fmt::format("has {} bytes of tensors, must have {}: there the last tensor ends",
+                            data_bytes, end));
   }
 }
 
@@ -200,27 +116,41 @@ std::string_view safetensors_name(DType dtype) {
   return std::ranges::find(kDTypes, dtype, [](const auto& named) { return named.second; })->first;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path), file_(path, std::ios::binary) {
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   std::error_code error;
-  const std::uint64_t file_bytes = std::filesystem::file_size(path, error);
-  if (error || !file_) {
-    refuse(path, "cannot be read");
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  const std::uint64_t file_bytes = is_file ? std::filesystem::file_size(path, error) : 0;
+  if (is_file) {
+    file_.open(path, std::ios::binary);
+  }
+  if (error || !file_.is_open()) {
+    refuse_file(path, "cannot be read");
   }
   std::uint64_t header_bytes = 0;
-  if (!file_.read(reinterpret_cast<char*>(&header_bytes), kLength_bytes)) {
-    refuse(path, fmt::format("has {} bytes, fewer than the 8 of a header's length", file_bytes));
+  if (file_bytes < kLength_bytes || !read_bytes(&header_bytes, kLength_bytes)) {
+    refuse_file(path,
+                fmt::format("has {} bytes, fewer than the 8 of a header's length", file_bytes));
   }
   if (header_bytes > file_bytes - kLength_bytes) {
-    refuse(path,
-           fmt::format("has {} bytes, fewer than its header of {}", file_bytes, header_bytes));
+    refuse_file(path,
+                fmt::format("has {} bytes, fewer than its header of {}", file_bytes, header_bytes));
+  }
+  if (header_bytes > kMostHeader_bytes) {
+    refuse_file(path, fmt::format("has a header of {} bytes, must have at most {}", header_bytes,
+                                  kMostHeader_bytes));
   }
   std::string text(header_bytes, '\0');
-  file_.read(text.data(), static_cast<std::streamsize>(header_bytes));
-  entries_ = parse_entries(path, text);
+  if (!read_bytes(text.data(), header_bytes)) {
+    refuse_file(path, "cannot be read");
+  }
+  entries_ = parse_safetensors_header(path, text);
   data_start_ = kLength_bytes + header_bytes;
   check_layout(path, entries_, file_bytes - data_start_);
   check_sizes(path, entries_);
+}
+
+bool SafetensorsFile::read_bytes(void* to, std::uint64_t bytes) {
+  return file_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes)).good();
 }
 
 bool SafetensorsFile::contains(const std::string& tensor) const {
@@ -229,27 +159,28 @@ bool SafetensorsFile::contains(const std::string& tensor) const {
 
 reference::HostTensor SafetensorsFile::read(const std::string& tensor) {
   if (!contains(tensor)) {
-    refuse(path_, tensor, "is not in the file");
+    refuse_tensor(path_, tensor, "is not in the file");
   }
-  const Entry& entry = entries_.at(tensor);
+  const SafetensorsEntry& entry = entries_.at(tensor);
   const std::optional<DType> dtype = dtype_of(entry.dtype);
   if (!dtype) {
-    refuse(path_, tensor,
-           fmt::format("has dtype {}, must be U8, F8_E4M3, F32, F16 or BF16", entry.dtype));
+    refuse_tensor(
+        path_, tensor,
+        fmt::format("has dtype {}, must be U8, F8_E4M3, F32, F16 or BF16", printable(entry.dtype)));
   }
   if (entry.shape.size() > kMaxRank) {
-    refuse(path_, tensor,
-           fmt::format("has rank {}, must be at most {}", entry.shape.size(), kMaxRank));
+    refuse_tensor(path_, tensor,
+                  fmt::format("has rank {}, must be at most {}", entry.shape.size(), kMaxRank));
   }
   std::vector<std::int64_t> shape(entry.shape.begin(), entry.shape.end());
   if (shape.empty()) {
     shape.push_back(1);
   }
+  check_host_memory(2.0 * static_cast<double>(entry.end - entry.begin));  // and its copy
   reference::HostTensor result(*dtype, shape);
   file_.seekg(static_cast<std::streamoff>(data_start_ + entry.begin));
-  if (!file_.read(reinterpret_cast<char*>(result.data()),
-                  static_cast<std::streamsize>(result.bytes()))) {
-    refuse(path_, tensor, "cannot be read");
+  if (!read_bytes(result.data(), result.bytes())) {
+    refuse_tensor(path_, tensor, "cannot be read");
   }
   return result;
 }

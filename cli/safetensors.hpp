@@ -3,23 +3,22 @@
 
 #include <cstdint>
 #include <fstream>
-#include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "cli/safetensors_header.hpp"
 #include "reference/host_tensor.hpp"
 
 namespace tilewright::cli {
 
-// A file is 8 bytes, the little-endian length of what follows; a JSON object, which has dtype,
-// shape and data_offsets [begin, end) of each tensor; and the tensors' bytes, without gaps or
-// overlaps. Whatever does not fit together is refused with a UsageError that names the file, and
-// the tensor where it is one's: the header when the file is opened, a dtype that is not read here
-// when the tensor is.
 // The dtypes below by the names that files have for them.
 std::string_view safetensors_name(DType dtype);
 
+// A file is 8 bytes, the little-endian length of what follows; a JSON object of at most 100 MB,
+// which has dtype, shape and data_offsets [begin, end) of each tensor; and the tensors' bytes,
+// without gaps or overlaps. Whatever does not fit together is refused with a UsageError that names
+// the file, and the tensor where it is one's: the header when the file is opened, a dtype that is
+// not read here when the tensor is.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -30,18 +29,13 @@ class SafetensorsFile {
   // shape (1). Sizes may be 0.
   reference::HostTensor read(const std::string& tensor);
 
-  // A tensor as the header has it; it lies at [begin, end), counted from the header's end.
-  struct Entry {
-    std::string dtype;
-    std::vector<std::uint64_t> shape;
-    std::uint64_t begin;
-    std::uint64_t end;
-  };
-
  private:
+  // Whether there were as many.
+  bool read_bytes(void* to, std::uint64_t bytes);
+
   std::string path_;
   std::ifstream file_;
-  std::map<std::string, Entry> entries_;
+  SafetensorsEntries entries_;
   std::uint64_t data_start_ = 0;
 };
 

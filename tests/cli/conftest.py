@@ -1,9 +1,12 @@
 """The command line as a fixture, GPUs hidden from it."""
 
 import os
+import pathlib
 import subprocess
 
 import pytest
+
+KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS")
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +21,22 @@ def binary():
     return path
 
 
+@pytest.fixture(scope="session")
+def address_space_limit(binary):
+    """A shell command that limits it; AddressSanitizer cannot live with one."""
+    if b"__asan_init" in pathlib.Path(binary).read_bytes():
+        pytest.skip("AddressSanitizer reserves more address space than a limit would leave")
+    return "ulimit -v {kib}".format
+
+
 @pytest.fixture
 def cli(binary, tmp_path):
-    def run(*arguments, **environment):
-        kept = {name: os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH")}
+    """Runs it, after a shell command `before`; keywords are environment variables."""
+
+    def run(*arguments, before="true", **environment):
+        kept = {name: os.environ.get(name, "") for name in KEPT_VARIABLES}
         return subprocess.run(
-            [binary, *map(str, arguments)],
+            ["bash", "-c", f'{before} && exec "$@"', "bash", binary, *map(str, arguments)],
             check=False,
             capture_output=True,
             text=True,

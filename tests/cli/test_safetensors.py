@@ -165,10 +165,10 @@ def test_a_file_cut_off_anywhere_is_refused(gemm):
         ({"dtype": "U8"}, "is U8 of rank 2, must be F8_E4M3 of rank 2"),
         ({"dtype": "F16"}, "not the size of F16"),
         ({"shape": [N, K // 16 + 1]}, "is not the size of F8_E4M3"),
-        ({"shape": [-1, -384]}, "has shape [-1,-384], must be an array of whole numbers, none"),
-        ({"shape": [48.5, 8]}, "has shape [48.5,8], must be"),
-        ({"shape": [48.0, 8]}, "has shape [48.0,8], must be"),
-        ({"shape": ["48", 8]}, 'has shape ["48",8], must be'),
+        ({"shape": [-1, -384]}, "has -1 in its shape, must be an array of whole numbers, none"),
+        ({"shape": [48.5, 8]}, "has 48.5 in its shape, must be"),
+        ({"shape": [48.0, 8]}, "has 48.0 in its shape, must be"),
+        ({"shape": ["48", 8]}, 'has "48" in its shape, must be'),
         ({"shape": [1 << 64, 8]}, "must be an array of whole numbers"),
         ({"shape": [1, 1, 1, 1, N, K // 16]}, "has rank 6, must be at most 5"),
         ({"shape": [1 << 40, 1 << 40]}, "is not the size of"),
@@ -179,8 +179,8 @@ def test_a_file_cut_off_anywhere_is_refused(gemm):
         ({"shape": [K // 16, N]}, "must have a scale for every 8 bytes"),
         ({"data_offsets": [10]}, "has data_offsets [10], must be [begin, end]"),
         ({"data_offsets": [3072, 3456, 3456]}, "has data_offsets [3072, 3456, 3456], must be"),
-        ({"data_offsets": [3072.0, 3456.0]}, "has data_offsets [3072.0,3456.0], must be an array"),
-        ({"data_offsets": [3072.9, 3456.9]}, "has data_offsets [3072.9,3456.9], must be an array"),
+        ({"data_offsets": [3072.0, 3456.0]}, "has 3072.0 in its data_offsets, must be an array"),
+        ({"data_offsets": [3072.9, 3456.9]}, "has 3072.9 in its data_offsets, must be an array"),
         ({"data_offsets": [384, 0]}, "has data_offsets [384, 0], must be [begin, end]"),
         ({"data_offsets": [1 << 60, (1 << 60) + 384]}, "ends at byte"),
     ],
@@ -242,9 +242,15 @@ def test_tensors_of_other_layers_are_checked_too(gemm):
         assert f"tensor 'other' lies at bytes 0 to 8, which is not the size of {dtype}" in (
             result.stderr
         )
-    for metadata in (3, "pt", ["pt"], {"format": 1}):
+    for metadata, message in (
+        (3, "is 3, must be an object"),
+        ("pt", 'is "pt", must be an object'),
+        (["pt"], "is [...], must be an object"),
+        ({"format": 1}, "has format 1, must be a string"),
+        ({"format": ["pt"]}, "has format [...], must be a string"),
+    ):
         header = json.dumps({"__metadata__": metadata})
-        assert "tensor '__metadata__' is " in gemm(file_of(header, b"")).stderr
+        assert f"tensor '__metadata__' {message}" in gemm(file_of(header, b"")).stderr
 
 
 def test_a_weight_whose_columns_are_no_blocks_is_refused(gemm):

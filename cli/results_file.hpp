@@ -1,0 +1,46 @@
+// Results files: a line for each kernel measured on each case. No line is lost on the way.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/results.hpp"
+
+namespace tilewright::cli {
+
+// Of a line that a file had, what resuming asks for.
+struct KeptLine {
+  std::string run;
+  std::string case_text;
+  std::string impl;
+  std::string impl_version;
+  std::string gpu;
+};
+
+class ResultsFile {
+ public:
+  // The first line replaces what is in the file; with `resume`, it follows the lines there, of
+  // which the last may have been cut off and is then left out. Until then the file stays as it is,
+  // and from then on it is complete at every moment, whatever ends the program. An empty path
+  // writes nothing. Throws UsageError where the file cannot be written, or has other lines than
+  // those of results, more than 64 MiB, or a line of more than 1 MiB.
+  ResultsFile(const std::string& path, bool resume);
+
+  // Whether a kept line holds the same kernel of the same commit on the same case and machine.
+  bool contains(const AttentionCase& c, std::string_view kernel, const std::string& gpu) const;
+
+  // Writes the line, and sees that it is in the file should the program end here. Its run is this
+  // one, or the one that it resumes: the kept lines' of the same commit and machine.
+  void append(const Json& line);
+
+ private:
+  std::string run_of(const Json& line) const;
+
+  std::string path_;
+  std::string content_;  // what is in the file, or will be with the first line
+  std::vector<KeptLine> kept_;
+  std::string new_run_;  // UTC start time and commit
+};
+
+}  // namespace tilewright::cli

@@ -1,0 +1,16 @@
+#include "cli/text.hpp"
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+
+namespace tilewright::cli {
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t kLongest_bytes = 256;
+  const std::string quoted = fmt::format("{:?}", text.substr(0, kLongest_bytes));
+  const std::string escaped = quoted.substr(1, quoted.size() - 2);
+  return text.size() <= kLongest_bytes ? escaped
+                                       : fmt::format("{}... ({} bytes)", escaped, text.size());
+}
+
+}  // namespace tilewright::cli
