@@ -198,6 +198,17 @@ def test_a_problem_that_fits_nowhere_names_the_bytes(cli):
     assert "needs 65536000000000 bytes of host memory" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [["attention", "--seqlen", "8192"], ["gemm", "--n", "8192"], ["quantize", "--rows", "16384"]],
+)
+def test_memory_that_is_not_given_is_unsupported(cli, address_space_limit, problem):
+    before = address_space_limit(kib=120_000)
+    result = cli(*problem, "--check", before=before, OMP_NUM_THREADS="1")
+    assert result.returncode == UNSUPPORTED
+    assert "error: memory: " in result.stderr
+
+
 @pytest.fixture(scope="session")
 def wrong_exp(tmp_path_factory):
     """A library whose exp() is wrong: preloaded, it spoils the float64 reference."""
