@@ -81,8 +81,8 @@ void check_layout(const std::string& path, const Entries& entries, std::uint64_t
   for (const auto& named : entries) {
     in_order.push_back(&named);
   }
-  std::ranges::stable_sort(in_order, {}, [](const Entries::value_type* named) {
-    return std::tuple(named->second.begin, named->second.end);
+  std::ranges::sort(in_order, {}, [](const Entries::value_type* named) {
+    return std::tie(named->second.begin, named->second.end, named->first);
   });
   for (const Entries::value_type* const named : in_order) {
     if (named->second.end > data_bytes) {

@@ -42,8 +42,9 @@ constexpr std::int64_t weight_column_tiles(std::int64_t columns) {
   return (columns + kPadded - 1) / kPadded * (kPadded / WeightTile::kColumns);
 }
 
-static_assert(packed_nvfp4_weight_shape(65, 144) ==
-              std::array{weight_row_tiles(65), weight_column_tiles(144) * WeightTile::k_bytes});
+static_assert(packed_nvfp4_weight_shape(65, 144)[0] == weight_row_tiles(65));
+static_assert(packed_nvfp4_weight_shape(65, 144)[1] ==
+              weight_column_tiles(144) * WeightTile::k_bytes);
 
 // Where the first value of a thread's pair lies in a tile; the other is right of it. This is the
 // order of WGMMA's registers: m64k16 by m64k16, rows g and g + 8 by turns.
