@@ -81,6 +81,9 @@ inline constexpr int kMaxRank = 5;
 // A strided tensor in memory that somebody else owns.
 //   shape, stride   the first `rank` entries count; strides are in elements, as in DLPack.
 //   Void            `void` for outputs, `const void` for inputs.
+// What operations take has sizes from 1 to 2^30 - 1, a data pointer that is aligned to elements,
+// and elements that lie at most 2^60 bytes apart. The stride of a dimension of size 1 does not
+// matter.
 template <typename Void>
 struct BasicTensorView {
   static_assert(std::is_void_v<Void>);

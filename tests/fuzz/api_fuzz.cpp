@@ -14,6 +14,7 @@
 
 #include "fuzz/call.hpp"
 #include "fuzz/check.hpp"
+#include "fuzz/registry_query.hpp"
 #include "tilewright/error.hpp"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
@@ -27,6 +28,7 @@ constexpr std::array kMakers = {make_attention, make_gemm,      make_quantize, m
 Tally accepted("calls were accepted");
 Tally compared("of them were compared with the reference");
 Tally refused("calls were refused");
+Tally registry("queries of the registry");
 Tally asked("queries alone, of memory that is not there");
 
 // Why the library refuses a call; nothing where it does not.
@@ -115,6 +117,12 @@ void run(std::span<const std::uint8_t> data) {
   static Arena arena;
   arena.clear();
   Choices choices(data);
+  if (choices.one_in(8)) {
+    context = [] { return std::string(); };
+    query_registry(choices);
+    ++registry;
+    return;
+  }
   const std::unique_ptr<Call> call = choices.one_of(kMakers)(choices, arena);
   if (!call->is_complete()) {
     return;

@@ -88,13 +88,6 @@ void Call::replace(std::string_view name, const TensorView& tensor) {
   argument.is_given = true;
 }
 
-float Call::bad_float() const {
-  constexpr std::array kBad = {-1.0f, -1e-45f, std::numeric_limits<float>::infinity(),
-                               -std::numeric_limits<float>::infinity(),
-                               std::numeric_limits<float>::quiet_NaN()};
-  return choices_.one_of(kBad);
-}
-
 // ---- Spoiling
 
 void Call::spoil() {

@@ -72,9 +72,6 @@ class Call {
   // Gives an argument, and another tensor instead of its own.
   void replace(std::string_view name, const TensorView& tensor);
 
-  // A float that options do not take, and one that they may.
-  float bad_float() const;
-
   Choices& choices_;
   Arena& arena_;
 

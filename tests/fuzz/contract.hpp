@@ -50,9 +50,8 @@ class Contract {
   // The arguments for which it must be refused.
   std::string text() const;
 
-  // What holds of every tensor: its shape, sizes of 1 and more, memory that is there, aligned to
-  // elements, and reached without an overflow. Whether the rank is right, so that sizes can be
-  // asked for.
+  // What holds of every tensor (see tensor.hpp), and the shape. Whether the rank is right, so that
+  // sizes can be asked for.
   bool has_shape(const Argument& argument, std::initializer_list<std::int64_t> shape);
 
   void has_dtype(const Argument& argument, std::initializer_list<DType> dtypes);

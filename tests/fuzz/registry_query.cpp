@@ -1,0 +1,135 @@
+#include "fuzz/registry_query.hpp"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "fuzz/check.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright::fuzz {
+namespace {
+
+constexpr std::int64_t kMostSize = (std::int64_t{1} << 30) - 1;
+constexpr std::array kDTypes = {DType::bf16, DType::fp16, DType::fp32, DType::e2m1x2, DType::u8};
+constexpr std::array<std::int64_t, 12> kSizes = {64,
+                                                 128,
+                                                 256,
+                                                 16,
+                                                 1,
+                                                 1 << 14,
+                                                 kMostSize,
+                                                 kMostSize + 1,
+                                                 0,
+                                                 -1,
+                                                 std::numeric_limits<std::int64_t>::max(),
+                                                 std::numeric_limits<std::int64_t>::min()};
+
+const KernelInfo& any_kernel(Choices& choices) {
+  std::vector<const KernelInfo*> all;
+  for (const auto rows : {kernels(), flash_rows(), nvfp4_rows()}) {
+    for (const KernelInfo& kernel : rows) {
+      all.push_back(&kernel);
+    }
+  }
+  return *choices.one_of(all);
+}
+
+// This machine's CPU, or a GPU that need not be here.
+DeviceInfo any_device(Choices& choices) {
+  if (choices.one_in(4)) {
+    return device_info({});
+  }
+  constexpr std::array kMultiprocessors = {132, 78, 1};
+  DeviceInfo device{.device = {DeviceKind::cuda, 0}, .name = "a GPU", .compute_capability = 90};
+  device.multiprocessors = choices.one_of(kMultiprocessors);
+  device.memory_bytes = std::size_t{1} << 37;
+  return device;
+}
+
+AttentionProblem any_attention(Choices& choices) {
+  const auto size = [&] {
+    return choices.one_in(4) ? choices.one_of(kSizes) : choices.between(1, 300);
+  };
+  AttentionProblem problem{.dtype = choices.one_of(kDTypes),
+                           .batch = size(),
+                           .q_len = size(),
+                           .kv_len = size(),
+                           .heads = size(),
+                           .kv_heads = size(),
+                           .head_dim = choices.one_of(kSizes)};
+  for (bool AttentionProblem::*const feature :
+       {&AttentionProblem::causal, &AttentionProblem::window, &AttentionProblem::softcap,
+        &AttentionProblem::sinks, &AttentionProblem::packed, &AttentionProblem::packed_queries,
+        &AttentionProblem::packed_keys, &AttentionProblem::unnormalized,
+        &AttentionProblem::batch_invariant}) {
+    problem.*feature = choices.one_in(4);
+  }
+  problem.value_dim = choices.coin() ? 0 : choices.one_of(kSizes);
+  return problem;
+}
+
+GemmProblem any_gemm(Choices& choices) {
+  const auto size = [&] {
+    return choices.coin() ? choices.one_of(kSizes) : 16 * choices.between(1, 300);
+  };
+  return {.a_dtype = choices.one_of(kDTypes),
+          .c_dtype = choices.one_of(kDTypes),
+          .m = size(),
+          .n = size(),
+          .k = size(),
+          .l = size(),
+          .b_is_packed = choices.coin(),
+          .batch_invariant = choices.coin()};
+}
+
+bool are_sizes(std::initializer_list<std::int64_t> sizes) {
+  return std::ranges::all_of(sizes,
+                             [](std::int64_t size) { return size >= 1 && size <= kMostSize; });
+}
+
+// Whether the workspace was told.
+template <typename Problem>
+bool query(const KernelInfo& kernel, const Problem& problem, const DeviceInfo& device,
+           bool has_sizes) {
+  const std::optional<Reason> reason = can_run(kernel, problem, device);
+  check(has_sizes || reason, "a kernel can run sizes that no tensor has");
+  try {
+    workspace_bytes(kernel, problem, device);
+    check(has_sizes, "sizes that no tensor has need a workspace");
+    return true;
+  } catch (const Error& error) {
+    check_printable(error.what());
+    check(reason.has_value(),
+          std::string("a kernel can run it, its workspace cannot be told: ") + error.what());
+  }
+  return false;
+}
+
+}  // namespace
+
+void query_registry(Choices& choices) {
+  const KernelInfo& kernel = any_kernel(choices);
+  const DeviceInfo device = any_device(choices);
+  if (kernel.operation == "attention") {
+    const AttentionProblem p = any_attention(choices);
+    const bool has_sizes =
+        are_sizes({p.batch, p.q_len, p.kv_len, p.heads, p.kv_heads, p.head_dim}) &&
+        (p.value_dim == 0 || are_sizes({p.value_dim}));
+    query(kernel, p, device, has_sizes);
+    if (has_sizes) {
+      flash_row_of(p, device);
+    }
+  } else {
+    const GemmProblem p = any_gemm(choices);
+    const bool has_sizes = are_sizes({p.m, p.n, p.k, p.l});
+    if (query(kernel, p, device, has_sizes) && kernel.name == "nvfp4") {
+      nvfp4_row_of(p, device);
+    }
+  }
+}
+
+}  // namespace tilewright::fuzz
