@@ -141,20 +141,21 @@ void Call::spoil_description(TensorView& tensor) {
 }
 
 void Call::spoil_address(TensorView& tensor) {
-  auto* const data = static_cast<std::byte*>(tensor.data);
+  const auto move = [&](const void* from, std::int64_t bytes) {
+    tensor.data = reinterpret_cast<void*>(reinterpret_cast<std::intptr_t>(from) + bytes);
+  };
   switch (choices_.below(4)) {
     case 0:
       tensor.data = nullptr;
       break;
     case 1:
-      tensor.data = data + choices_.between(-3, 3);
+      move(tensor.data, choices_.between(-3, 3));
       break;
     case 2:
-      tensor.data = data + 64 * choices_.between(-64, 64);
+      move(tensor.data, 64 * choices_.between(-64, 64));
       break;
     default:
-      tensor.data = static_cast<std::byte*>(choices_.one_of(arguments_).tensor.data) +
-                    4 * choices_.between(-4, 4);
+      move(choices_.one_of(arguments_).tensor.data, 4 * choices_.between(-4, 4));
   }
 }
 
