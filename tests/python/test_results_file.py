@@ -134,6 +134,49 @@ def test_a_line_that_is_cut_off_is_dropped(run, path):
     assert len(peer.cases) == 1 and len(lines_of(path)) == CASES
 
 
+@pytest.mark.parametrize("option", ["--append", "--resume"])
+@pytest.mark.parametrize(
+    ("content", "number"),
+    [
+        (b"hello", 1),
+        (b'\n{"a": 1\n{}\n', 2),
+        (b"{}\n[1]\n", 2),
+        (b'{"\xff": 1}\n', 1),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n", 1),
+    ],
+)
+def test_a_file_with_other_lines_is_refused(path, option, content, number):
+    path.write_bytes(content)
+    with pytest.raises(SystemExit, match=f"--json: .* line {number} is no JSON object, must be"):
+        bench.main([*SMALL, "--peers=none", f"--json={path}", option])
+    assert path.read_bytes() == content
+
+
+def test_lines_are_split_where_they_end(path):
+    """Not where text in them has a separator of its own."""
+    path.write_text('{"operation": "o\u2028", "case": {}}\r\n')
+    ResultsFile(path, append=True, resume=False).put([])
+    assert [json.loads(line) for line in path.read_text().split("\n")[:-1]] == [
+        {"operation": "o\u2028", "case": {}}
+    ]
+
+
+def test_links_permissions_and_pipes_stay(path, tmp_path):
+    line = {"operation": "o", "case": {}}
+    real = tmp_path / "real.jsonl"
+    real.write_text("")
+    real.chmod(0o640)
+    path.symlink_to(real)
+    ResultsFile(path, append=True, resume=False).put([line])
+    assert path.is_symlink() and json.loads(real.read_text()) == line
+    assert real.stat().st_mode & 0o777 == 0o640
+    read_end, write_end = os.pipe()
+    pipe = ResultsFile(pathlib.Path(f"/proc/self/fd/{write_end}"), append=True, resume=False)
+    for _ in range(2):
+        pipe.put([line])
+        assert json.loads(os.read(read_end, 1000)) == line
+
+
 def test_a_file_is_never_half_written(path, monkeypatch):
     file = ResultsFile(path, append=False, resume=False)
     file.put([{"operation": "o", "case": {}}])

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import sys
 from typing import Any
 
 
@@ -34,23 +35,53 @@ class ResultsFile:
             place = min(former, default=place)
             self.lines = [there for i, there in enumerate(self.lines) if i not in former]
         self.lines[place:place] = lines
-        new = self.path.with_name(f".{self.path.name}.new")
-        new.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-        os.replace(new, self.path)
+        if self.path.exists() and not self.path.is_file():  # a pipe or a terminal
+            with self.path.open("a") as stream:
+                stream.write(_text_of(lines))
+        else:
+            _replace(self.path.resolve(), _text_of(self.lines))
 
 
 def _is_same_case(line: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(line[key] == other.get(key) for key in ("operation", "case"))
 
 
+def _text_of(lines: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    """The file has its old text or the new one, whatever ends the process or the machine."""
+    new = path.with_name(f".{path.name}.new")
+    with new.open("w") as file:
+        if path.exists():
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
 def _read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Lines that are objects; the last one of a file that was written otherwise may be cut off."""
+    """Lines, which are objects; the last one of a file that was written otherwise may be cut off.
+
+    Ends the process where another one is none: it would be lost.
+    """
     lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
+    texts = path.read_bytes().split(b"\n") if path.is_file() else []
+    for number, text in enumerate(texts, start=1):
+        line = _parse(text)
+        is_cut_off = number == len(texts) and text.startswith(b"{")
+        if line is not None:
             lines.append(line)
+        elif text.strip() and not is_cut_off:
+            sys.exit(f"--json: {str(path)!r} line {number} is no JSON object, must be one")
     return lines
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
