@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/checkpoint.hpp"
@@ -65,11 +67,18 @@ Parts parts_of(const std::uint8_t* data, std::size_t size) {
   return parts;
 }
 
-std::size_t element_bytes(const std::string& dtype) {
-  if (dtype == "BOOL" || dtype == "U8" || dtype == "I8" || dtype.starts_with("F8_")) {
-    return 1;
+// Of the format's dtypes; 0 of any other text, whose tensors may have any size.
+std::size_t element_bytes(std::string_view dtype) {
+  constexpr std::array kWords = {" BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 ", " I16 U16 F16 BF16 ",
+                                 " I32 U32 F32 ", " I64 U64 F64 C64 "};
+  const std::string word = " " + std::string(dtype) + " ";
+  for (std::size_t i = 0; i < kWords.size(); ++i) {
+    if (dtype.find(' ') == std::string_view::npos &&
+        std::string_view(kWords[i]).find(word) != std::string_view::npos) {
+      return std::size_t{1} << i;
+    }
   }
-  return dtype.ends_with("16") ? 2 : dtype.ends_with("32") ? 4 : dtype.ends_with("64") ? 8 : 0;
+  return 0;
 }
 
 // That a file which was opened is one: every tensor has the bytes of its shape, and tensors take
@@ -82,7 +91,7 @@ void check_format(const Parts& parts) {
       continue;
     }
     pieces.emplace_back(entry.at("data_offsets").at(0), entry.at("data_offsets").at(1));
-    std::uint64_t bytes = element_bytes(entry.at("dtype"));
+    std::uint64_t bytes = element_bytes(entry.at("dtype").get<std::string>());
     const bool is_known = bytes > 0;
     for (const std::uint64_t size : entry.at("shape")) {
       bytes *= size;
