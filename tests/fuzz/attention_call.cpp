@@ -89,7 +89,7 @@ class AttentionCall final : public Call {
 
   void make(Workspace workspace) const override { attention(tensors(), options_, workspace); }
 
-  // Where scores may be beyond FP32 float64 has others.
+  // With extreme options scores overflow in FP32, and not in float64.
   bool has_one_result() const override {
     return scale() < 1e3 && options_.softcap < 1e3 &&
            (options_.softcap == 0 || options_.softcap > 1e-3);
@@ -352,12 +352,6 @@ class AttentionCall final : public Call {
       values.push_back(static_cast<int>(reference::load(tensor(name), i)));
     }
     return values;
-  }
-
-  // A size that may be asked about; open where it is out of all bounds.
-  static std::int64_t known(std::int64_t size) {
-    constexpr std::int64_t kMost = std::int64_t{1} << 31;
-    return size >= 1 && size <= kMost ? size : kAny;
   }
 
   std::int64_t batch_of_lengths() const {

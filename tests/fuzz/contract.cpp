@@ -59,6 +59,8 @@ bool are_disjoint(const ConstTensorView& a, const ConstTensorView& b) {
 
 }  // namespace
 
+std::int64_t known(std::int64_t size) { return size >= 1 && size <= kMostSize ? size : kAny; }
+
 bool Contract::may_name(std::string_view argument) const {
   const auto has = [&](const std::vector<std::string>& names) {
     return std::ranges::find(names, argument) != names.end();

@@ -26,6 +26,9 @@ struct Argument {
 // A size that a rule leaves open.
 inline constexpr std::int64_t kAny = -1;
 
+// The size, to reckon with; open where no tensor has it.
+std::int64_t known(std::int64_t size);
+
 class Contract {
  public:
   explicit Contract(Arena& arena) : arena_(arena) {}

@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::int64_t kTile_bytes = 2304;
 
-// A size that may be asked about; open where it is out of all bounds.
-std::int64_t known(std::int64_t size) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 31;
-  return size >= 1 && size <= kMost ? size : kAny;
-}
-
 // The number up to a multiple; open where it is.
 std::int64_t up_to_multiple(std::int64_t value, std::int64_t of) {
   return value == kAny ? kAny : (value + of - 1) / of * of;
