@@ -43,6 +43,8 @@ class GemmCall final : public Call {
     const std::int64_t n = judge_b(c, is_batched, a.batch, k);
     judge_global_scale(c, "global_scale_a", is_batched, a.batch, a.rows);
     judge_global_scale(c, "global_scale_b", is_batched, a.batch, n);
+    judge_kind(c, "global_scale_a", "global_scale_a_kind", options_.global_scale_a_kind);
+    judge_kind(c, "global_scale_b", "global_scale_b_kind", options_.global_scale_b_kind);
     judge_results(c, is_batched, {.batch = a.batch, .rows = a.rows, .columns = n});
     if (options_.kernel != "auto" && options_.kernel != "cpu") {
       c.refuse("kernel");
@@ -116,7 +118,12 @@ class GemmCall final : public Call {
     const auto layout = [&] {
       return choices_.one_in(4) ? ScaleLayout::swizzled : ScaleLayout::linear;
     };
-    const auto kind = [&] { return choices_.coin() ? GlobalScale::decode : GlobalScale::encode; };
+    const auto kind = [&]() -> std::optional<GlobalScale> {
+      if (choices_.one_in(16)) {
+        return std::nullopt;
+      }
+      return choices_.coin() ? GlobalScale::decode : GlobalScale::encode;
+    };
     options_ = {.sfa_layout = layout(),
                 .sfb_layout = layout(),
                 .global_scale_a_kind = kind(),
@@ -246,6 +253,13 @@ class GemmCall final : public Call {
       c.has_shape(scale, {batch, rows});
     } else {
       c.has_shape(scale, {rows});
+    }
+  }
+
+  void judge_kind(Contract& c, std::string_view scale, std::string_view name,
+                  std::optional<GlobalScale> kind) const {
+    if (is_given(scale) && !kind) {
+      c.refuse(name);
     }
   }
 

@@ -41,7 +41,9 @@ class MatrixCall : public Call {
     rows_ = choices_.one_of(kRows);
     blocks_ = choices_.one_of(kBlocks);
     layout_ = choices_.one_in(4) ? ScaleLayout::swizzled : ScaleLayout::linear;
-    kind_ = choices_.coin() ? GlobalScale::decode : GlobalScale::encode;
+    if (!choices_.one_in(16)) {
+      kind_ = choices_.coin() ? GlobalScale::decode : GlobalScale::encode;
+    }
   }
 
  protected:
@@ -77,7 +79,7 @@ class MatrixCall : public Call {
 
   std::int64_t rows_, blocks_;
   ScaleLayout layout_;
-  GlobalScale kind_;
+  std::optional<GlobalScale> kind_;
 };
 
 class QuantizeCall final : public MatrixCall {
@@ -109,6 +111,9 @@ class QuantizeCall final : public MatrixCall {
     }
     judge_one_scale(c, "global_scale");
     judge_one_scale(c, "computed_global_scale");
+    if (!kind_) {
+      c.refuse("global_scale_kind");
+    }
     c.on_one_device(arguments());
     c.outputs_are_apart(arguments());
   }
@@ -130,7 +135,7 @@ class QuantizeCall final : public MatrixCall {
     if (t.global_scale) {
       given = static_cast<float>(reference::load(*t.global_scale, 0));
     }
-    const auto expected = reference::quantize_nvfp4(t.x, given, kind_);
+    const auto expected = reference::quantize_nvfp4(t.x, given, *kind_);
     const std::int64_t rows = t.x.shape[0];
     const std::int64_t blocks = t.x.shape[1] / 16;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -196,6 +201,9 @@ class DequantizeCall final : public MatrixCall {
       c.refuse("global_scale");
     }
     judge_one_scale(c, "global_scale");
+    if (is_given("global_scale") && !kind_) {
+      c.refuse("global_scale_kind");
+    }
     c.on_one_device(arguments());
     c.outputs_are_apart(arguments());
   }
@@ -226,9 +234,10 @@ class DequantizeCall final : public MatrixCall {
         const int byte = byte_at(tensor("codes"), row, k / 2);
         const int scale =
             scale_at(tensor("scales"), layout_, row, k / block_size(), out.shape[1] / block_size());
-        reference::store(rounded.view(), 0,
-                         reference::dequantize_nvfp4(k % 2 == 0 ? byte % 16 : byte / 16,
-                                                     tensor("scales").dtype, scale, global, kind_));
+        reference::store(
+            rounded.view(), 0,
+            reference::dequantize_nvfp4(k % 2 == 0 ? byte % 16 : byte / 16, tensor("scales").dtype,
+                                        scale, global, kind_.value_or(GlobalScale::encode)));
         const auto* const actual = static_cast<const std::byte*>(out.data) +
                                    (row * out.stride[0] + k * out.stride[1]) *
                                        static_cast<std::int64_t>(size_bytes(out.dtype));
