@@ -341,6 +341,7 @@ INSTANTIATE_TEST_SUITE_P(
                             [](Calls& c) {
                               c.dequantize.global_scale = c.global_scale.view();
                               c.dequantize.global_scale->data = c.out.data();
+                              c.dequantize_options.global_scale_kind = GlobalScale::encode;
                             },
                             "out",
                             {"shares memory with global_scale"}},
