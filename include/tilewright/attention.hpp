@@ -97,9 +97,9 @@ std::size_t attention_workspace_bytes(const AttentionTensors& tensors,
 
 // Computes o and, where given, the row statistics. On CUDA tensors the work is queued on `stream`
 // and the call returns at once; it neither allocates nor synchronises and can be captured in a CUDA
-// graph (make one ordinary call first: a kernel's first call on a device sets its shared-memory
-// limit). On CPU tensors the results are there on return. Throws tilewright::Error, with nothing
-// written, when an argument is wrong or no kernel can run the problem.
+// graph, even where no call came before it. On CPU tensors the results are there on return. Throws
+// tilewright::Error, with nothing written, when an argument is wrong or no kernel can run the
+// problem.
 void attention(const AttentionTensors& tensors, const AttentionOptions& options = {},
                Workspace workspace = {}, Stream stream = nullptr);
 

@@ -1,5 +1,5 @@
-// The one exception that the library throws, but for std::bad_alloc where the host's memory runs out;
-// then, too, nothing has been written.
+// The one exception that the library throws, but for std::bad_alloc where the host's memory runs
+// out; then, too, nothing has been written.
 #pragma once
 
 #include <cstdint>

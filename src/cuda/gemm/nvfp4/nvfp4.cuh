@@ -18,9 +18,9 @@
 //   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
 //                     part of a tile -> partial sums, or those of others -> own | C
 //
-// While the launch before it on the stream is at work, a block may set itself up, and ask for
-// weights if these are constant: for its own first ones, or, where it does not know yet what will
-// be its own, for some to be brought to the L2 cache. All else waits for that launch's end.
+// While the launch before it on the stream is at work, a block may set itself up and, where no
+// tickets say what will be its own, ask for its first weights if these are constant. All else waits
+// for that launch's end.
 //
 // In a cluster of two blocks these compute different rows for the same tokens and load half of
 // them each, for both.
@@ -78,23 +78,6 @@ __device__ int line_of(int chunk) {
   return chunk * (S::kColumnSteps * kTileLines);
 }
 
-// Blocks together ask for the beginnings of all workers' shares to be brought to the L2 cache,
-// whoever will be which worker.
-template <typename S>
-__device__ void prefetch_weights(const KernelParams& p, const CUtensorMap& map_b) {
-  PartWalk walk(p.schedule, static_cast<int>(blockIdx.x) / S::C.cluster);
-  int left = S::kPrefetchedChunks;
-#pragma unroll 1
-  for (TilePart part; left > 0 && walk.next(p.schedule, part);) {
-    const TileOrigin origin = origin_of<S>(p.order, part.tile);
-#pragma unroll 1
-    for (int chunk = part.begin; chunk < part.end && left > 0; ++chunk, --left) {
-      SM90_TMA_LOAD_4D::PREFETCH::copy(&map_b, 0, line_of<S>(chunk), origin.row / WeightTile::kRows,
-                                       origin.batch);
-    }
-  }
-}
-
 // A worker's number, which one thread of it finds out: its index or, where workers wait for others,
 // a ticket. The launch before may still be writing to the memory in which these are counted.
 template <typename S>
@@ -130,13 +113,10 @@ __device__ int worker_of(const SharedStorage<S>& shared) {
 
 // Sets up what the block's threads share.
 template <typename S>
-__device__ void set_up(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_b) {
+__device__ void set_up(SharedStorage<S>& shared, const KernelParams& p) {
   if (threadIdx.x == 0) {
     shared.ring.init(S::kConsumers * 4);
     cutlass::arch::fence_barrier_init();
-    if (p.partial.ticket != nullptr && p.b_is_ready) {
-      prefetch_weights<S>(p, map_b);
-    }
     if (rank_in_worker<S>() == 0) {
       shared.worker = take_number<S>(p);
     }
@@ -482,7 +462,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       prefetch_tma_descriptor(&map_c);
     }
   }
-  set_up<S>(shared, p, map_b);
+  set_up<S>(shared, p);
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
     if constexpr (S::kMovesRegisters) {

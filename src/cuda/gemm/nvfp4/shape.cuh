@@ -30,10 +30,6 @@ struct Shape {
   static constexpr int kConsumers = C.row_consumers * C.column_consumers;
   static constexpr int kConsumerThreads = kConsumers * 128;
   static constexpr int kColumnSteps = C.columns() / WeightTile::kColumns;
-  // That blocks ask for beforehand: 16 MB of all of them, of which the L2 cache has three times as
-  // much.
-  static constexpr int kPrefetchedChunks =
-      std::max<int>(128 * 1024 / (kColumnSteps * WeightTile::k_bytes * C.row_consumers), 1);
   // What a block loads of the tokens, for its cluster: some of the steps, or else some of the
   // tokens.
   static constexpr bool kSharesSteps = kColumnSteps % C.cluster == 0;
