@@ -158,7 +158,8 @@ def run(
         tensors[name] = to_native(framework, name, array, is_output=True)
 
     call = _native.AttentionCall(tensors, **options)
-    call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
+    workspace = new_workspace(framework, call.workspace_bytes())  # held until all is delivered
+    call.run(workspace, framework.stream)
     return [framework.deliver(result) for result in results]
 
 

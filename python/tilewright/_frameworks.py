@@ -231,7 +231,11 @@ def _as_bytes(framework: Any, argument: str, array: Any, expected: str) -> Any:
 
 
 def new_workspace(framework: Any, workspace_bytes: int) -> _native.Tensor | None:
-    """Scratch memory for a call on the framework's stream; None where it needs none."""
+    """Scratch memory for a call on the framework's stream; None where it needs none.
+
+    To be held until the call's results are delivered: where a framework orders its own work, only
+    that puts the call before what next uses the memory.
+    """
     if workspace_bytes == 0:
         return None
     memory = framework.empty((-(-workspace_bytes // 4),), "float32")

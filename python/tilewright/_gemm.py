@@ -112,7 +112,8 @@ def gemm_nvfp4(
         if array is not None:
             tensors[argument] = to_native(framework, argument, array, like="a", **form)
     call = _native.GemmNvfp4Call(tensors, **options)
-    call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
+    workspace = new_workspace(framework, call.workspace_bytes())  # held until all is delivered
+    call.run(workspace, framework.stream)
     return framework.deliver(out)
 
 

@@ -72,7 +72,8 @@ def quantize_nvfp4(
             framework, "global_scale", global_scale, like="x", takes="fp32"
         )
     call = _native.QuantizeNvfp4Call(tensors, swizzled=swizzled, decode=decode)
-    call.run(new_workspace(framework, call.workspace_bytes()), framework.stream)
+    workspace = new_workspace(framework, call.workspace_bytes())  # held until all is delivered
+    call.run(workspace, framework.stream)
     delivered = [framework.deliver(result) for result in results]
     return (*delivered, global_scale) if global_scale is not None else tuple(delivered)
 
