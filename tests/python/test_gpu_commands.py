@@ -42,7 +42,7 @@ RACES = {
         "sinks-flash": 4,
         "softcap-flash": 8,
     },
-    "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-graph": 28},
+    "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-host": 8, "gemm-graph": 28},
     "gemm-serving": {"chain-nvfp4": 16, "invariant-nvfp4": 24},
     "gemm-steps": {"gemm-steps": 3},
     "gemm-choices": {"choices-nvfp4": 76},

@@ -11,7 +11,13 @@ import pytest
 from test_bench import CASE, Scripted
 from tilewright.bench.machine import CpuMachine
 from tilewright.bench.race import Rules, race, to_line
-from tilewright.bench.timing import CudaGraphTimer, CudaRowTimer, CudaTimer, Rotation
+from tilewright.bench.timing import (
+    CudaGraphTimer,
+    CudaHostTimer,
+    CudaRowTimer,
+    CudaTimer,
+    Rotation,
+)
 
 
 class Device:
@@ -114,6 +120,27 @@ def test_launches_of_a_graph_share_their_time(device):
     assert len(seen) == 4 and device.us == 40  # captured, replayed once, and twice for the sample
 
 
+def test_the_host_s_clock_runs_until_the_device_is_done(device, monkeypatch):
+    timer = CudaHostTimer("cuda:0", "rotation", launches=4)
+    clock = types.SimpleNamespace(us=0.0)
+    queued = []
+
+    def call():
+        clock.us += 3
+        queued.append(5)
+
+    def synchronize():
+        clock.us += sum(queued)
+        queued.clear()
+
+    device.synchronize = synchronize
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.us * 1e-6)
+    row, launches = timer.prepare(call, 4)
+    queued.append(1000)  # work from before is not timed
+    assert timer.sample(row, lambda: "read", launches) == (pytest.approx([8]), "read")
+    assert timer.has_host and timer.has_rows
+
+
 def test_a_capture_ends_where_a_call_raises_an_error(device):
     def call():
         raise RuntimeError("not in a graph")
@@ -144,7 +171,7 @@ class QueueTimer:
     cold_by, launches = "rotation", 20
 
     def __init__(self, has_rows=False):
-        self.asked, self.has_rows, self.is_graph = [], has_rows, False
+        self.asked, self.has_rows, self.is_graph, self.has_host = [], has_rows, False, False
 
     def prepare(self, call, launches):
         return call, launches

@@ -11,7 +11,13 @@ from tilewright.bench.case import Case, Errors
 from tilewright.bench.gemm_inputs import GemmInputs
 from tilewright.bench.gemm_oracle import errors, rounding_error
 from tilewright.bench.options import numbers
-from tilewright.bench.timing import CudaGraphTimer, CudaRowTimer, CudaTimer, l2_cache_bytes
+from tilewright.bench.timing import (
+    CudaGraphTimer,
+    CudaHostTimer,
+    CudaRowTimer,
+    CudaTimer,
+    l2_cache_bytes,
+)
 
 SUMS_ERROR = 1e-6  # of this library's results, over that of rounding the exact ones
 # Rounding alone gives 2.1e-4 and 1.7e-3; Humming also rounds partial sums.
@@ -27,8 +33,14 @@ DEFAULTS = {
 }
 RULES = {"samples": 25, "gap": 0.02}
 BATCH_INVARIANT = {"off": (False,), "on": (True,), "both": (False, True)}
-TIMERS = {"row": CudaRowTimer, "graph": CudaGraphTimer, "alone": CudaTimer}
+TIMERS = {
+    "row": CudaRowTimer,
+    "graph": CudaGraphTimer,
+    "alone": CudaTimer,
+    "host": CudaHostTimer,
+}
 LAUNCHES = 20  # of a row, or queued behind one head start
+HOST_LAUNCHES = 1000  # of a row by the host's clock
 CACHES_BETWEEN = 2  # so many times the L2 cache is read between two reads of a weight
 
 
@@ -146,7 +158,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timed",
         choices=TIMERS,
         default="row",
-        help=f"{LAUNCHES} launches in a row together; the same in a CUDA graph; each by itself",
+        help=f"{LAUNCHES} launches in a row together; the same in a CUDA graph; each by itself; "
+        f"{HOST_LAUNCHES} in a row by the host's clock, without a head start",
     )
     parser.add_argument(
         "--humming-search",
@@ -159,7 +172,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
     cold_by = "rotation" if args.rotate_weights else None
-    return TIMERS[args.timed](device, cold_by, LAUNCHES)
+    timer = TIMERS[args.timed]
+    return timer(device, cold_by, HOST_LAUNCHES if timer.has_host else LAUNCHES)
 
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:

@@ -158,6 +158,7 @@ def to_line(entrant: Entrant, case: Case, run: str, timer: Any, machine: Any) ->
         "cold_l2": timer.cold_by is not None,
         "cold_by": timer.cold_by,
         "graph": timer.is_graph,
+        **({"host": True} if timer.has_host else {}),
         "rel_fro_error": errors and rounded(errors.rel_fro),
         "max_abs_error": errors and rounded(errors.max_abs),
         **({"lse_error": rounded(errors.lse)} if errors and errors.lse is not None else {}),

@@ -1,4 +1,4 @@
-"""Times launches one by one or in rows: by CUDA events on a GPU, by the host's clock on a CPU."""
+"""Times launches one by one or in rows, by CUDA events or by the host's clock."""
 
 import itertools
 import math
@@ -67,6 +67,7 @@ class Timer:
     launches = 1
     has_rows = False  # whose mean is a sample
     is_graph = False
+    has_host = False  # whose time counts too
 
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
         """(what to call, how many launches to ask sample() for)."""
@@ -186,6 +187,26 @@ class CudaGraphTimer(CudaRowTimer):
         graph.replay()
         self.synchronize()
         return graph.replay, launches
+
+
+class CudaHostTimer(CudaRowTimer):
+    """The host's clock around a row of calls and the device's work on them, without a head start.
+
+    So a call takes what the host or the device takes for it, whichever is longer.
+    """
+
+    has_host = True
+
+    def sample(
+        self, call: Callable[[], Any], read: Callable[[], Any], launches: int
+    ) -> tuple[list[float], Any]:
+        """(the mean µs of a row's launches, what `read` returned after them)."""
+        self.synchronize()
+        start = time.perf_counter()
+        call()
+        self.synchronize()
+        total_us = (time.perf_counter() - start) * 1e6
+        return [total_us / launches], read()
 
 
 def l2_cache_bytes(device: str) -> int:
