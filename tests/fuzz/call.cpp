@@ -51,6 +51,11 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// Extremes are moved, too.
+std::int64_t wrapped_sum(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
 }  // namespace
 
 void Call::add(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
@@ -124,13 +129,13 @@ void Call::spoil_description(TensorView& tensor) {
       tensor.rank = static_cast<int>(choices_.between(-1, kMaxRank + 2));
       break;
     case 2:
-      tensor.shape[dim] += choices_.coin() ? 1 : -1;
+      tensor.shape[dim] = wrapped_sum(tensor.shape[dim], choices_.coin() ? 1 : -1);
       break;
     case 3:
       tensor.shape[dim] = choices_.one_of(kExtremes);
       break;
     case 4:
-      tensor.stride[dim] += choices_.between(-3, 3);
+      tensor.stride[dim] = wrapped_sum(tensor.stride[dim], choices_.between(-3, 3));
       break;
     case 5:
       tensor.stride[dim] = choices_.one_of(kExtremes);
