@@ -167,7 +167,7 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& probl
                               const DeviceInfo& device);
 std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device);
 
-// The one of flash_rows() in which "flash" runs `problem` on `device`; null where none takes it.
+// The one of flash_rows() in which "flash" runs `problem` on `device`; null where it cannot.
 const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device);
 
 // The one of nvfp4_rows() in which "nvfp4" runs `problem` on `device`.

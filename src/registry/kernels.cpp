@@ -398,6 +398,9 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& 
 }
 
 const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device) {
+  if (problem_reason(kFlash, problem, device)) {
+    return nullptr;
+  }
   const std::optional<int> row = cuda::best_flash_row(problem, device.multiprocessors);
   return row ? &flash_rows()[static_cast<std::size_t>(*row)] : nullptr;
 }

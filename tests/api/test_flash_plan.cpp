@@ -98,6 +98,8 @@ TEST(FlashPlan, NamesTheRowThatItTakes) {
     EXPECT_EQ(flash_row_named(row->name), plan_flash(problem, kSms).choice);
   }
   EXPECT_EQ(flash_row_of(square(1, 512, 1, 80), gpu), nullptr);
+  constexpr int kLargest = (1 << 30) - 1;  // rows that no launch takes
+  EXPECT_EQ(flash_row_of(square(kLargest, kLargest, kLargest, 128), gpu), nullptr);
   EXPECT_EQ(flash_row_named("flash"), std::nullopt);
 }
 
