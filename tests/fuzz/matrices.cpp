@@ -12,9 +12,11 @@ namespace {
 
 constexpr std::int64_t kTile_bytes = 2304;
 
-// The number up to a multiple; open where it is.
+constexpr std::int64_t kLargest = std::int64_t{1} << 32;  // of what two sizes give together
+
+// The number up to a multiple; open where it is, or is none of a right call.
 std::int64_t up_to_multiple(std::int64_t value, std::int64_t of) {
-  return value == kAny ? kAny : (value + of - 1) / of * of;
+  return value < 0 || value > kLargest ? kAny : (value + of - 1) / of * of;
 }
 
 std::int64_t quotient(std::int64_t value, std::int64_t by) {
