@@ -77,6 +77,8 @@ def find_loss(before: bytes, after: bytes) -> str | None:
 
 def interrupt(binary: str, path: pathlib.Path, rng: random.Random) -> str:
     """By a signal, 1 to 50 ms after it started, or at any time of a whole sweep."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background; it is inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     which = rng.choice([signal.SIGINT, signal.SIGKILL])
     gap_s, longest_s = rng.choice([(0, 0.05), (0.002, 0.05), (0.002, 0.25)])
     process = start(binary, path, gap_s)
