@@ -279,7 +279,8 @@ class GemmCall final : public Call {
   // The pair that may be one, where it is: the same address, the same strides.
   std::optional<std::pair<std::string_view, std::string_view>> residual_that_is_the_result(
       Contract& c) const {
-    if (!is_given("residual") || tensor("residual").data != tensor("c").data) {
+    if (!is_given("residual") || tensor("residual").data != tensor("c").data ||
+        tensor("c").rank > kMaxRank) {
       return std::nullopt;
     }
     for (int i = 0; i < tensor("c").rank; ++i) {
