@@ -6,6 +6,7 @@ import pytest
 
 from test_results import GEMM, UNSUPPORTED, with_case
 from tilewright.plot import __main__ as plot
+from tilewright.plot import figures, gemm
 from tilewright.plot.documents import rendered
 from tilewright.plot.gemm import GemmResults
 
@@ -181,3 +182,39 @@ def test_kinds_and_weights_keep_their_order_and_a_weights_products_stand_by_m(ro
         [(256, 1)],
     ]
     assert list(kinds)[1] == "Activations in FP16"
+
+
+def curves(figure):
+    """Of each panel: label -> [(x, y)]."""
+    return [
+        {line.get_label(): [tuple(map(float, xy)) for xy in line.get_xydata()] for line in p.lines}
+        for p in figure.axes
+    ]
+
+
+def test_a_race_is_plotted_relative_to_the_first_peer(root, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(figures, "save", lambda figure, stem: figure)
+    lines = lines_of(TIMES) + lines_of(TIMES | {"humming": 80.0}, m=1024)
+    lines += lines_of({"tilewright/nvfp4": 5.0, "humming": 20.0}, m=64)  # without cuBLAS
+    figure = gemm.plot_gemm(GemmResults(lines), root / "plot")
+    (panel,) = figure.axes
+    assert curves(figure) == [
+        {
+            "nvfp4": [(16.0, 4.0), (1024.0, 4.0)],
+            "cublas": [(16.0, 1.0), (1024.0, 1.0)],
+            "humming": [(16.0, 2.0), (1024.0, 0.5)],
+        }
+    ]
+    assert panel.get_yscale() == "linear" and panel.get_ylim()[0] == 0
+    assert panel.get_ylabel() == "speed, cublas = 1"
+
+
+def test_steps_are_plotted_in_tflops(root, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(figures, "save", lambda figure, stem: figure)
+    figure = gemm.plot_gemm(GemmResults(lines_of({"tilewright/nvfp4": 10.0})), root / "plot")
+    (panel,) = figure.axes
+    tflops = 2 * 16 * 4096 * 7168 / 10e-6 * 1e-12
+    assert curves(figure) == [{"nvfp4": [(16.0, pytest.approx(tflops))]}]
+    assert panel.get_ylabel() == "TFLOP/s"

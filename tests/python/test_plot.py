@@ -312,19 +312,32 @@ def test_the_documents_of_this_repository_are_up_to_date(capsys):
     assert plot.main(["--root", str(REPOSITORY), "--check"]) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("speeds", [(0.02, 0.09), (0.24, 0.31), (220, 838), (1.3, 838)])
-def test_every_range_of_speeds_has_plain_numbers_on_its_axis(speeds):
+def tick_labels(axis):
+    """Those within view."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    return [label.get_text() for at, label in ticks if low <= at <= high]
+
+
+@pytest.mark.parametrize("speeds", [(0.02, 0.09), (0.24, 0.31), (220, 838), (1.3, 838), (1, 1)])
+def test_speeds_have_a_linear_axis_from_zero_with_plain_numbers(speeds):
+    pytest.importorskip("matplotlib")
     figure, ((panel,),) = figures.new_figure(1, 1)
     panel.plot((512, 1024), speeds)
-    figures._set_scales(panel)
+    figures.set_scales(panel, max(speeds))
     figure.canvas.draw()
-    low, high = panel.get_ylim()
-    ticks = [(panel.get_yticks(minor=m), panel.get_yticklabels(minor=m)) for m in (False, True)]
-    labels = [
-        label.get_text()
-        for positions, texts in ticks
-        for at, label in zip(positions, texts, strict=True)
-        if low <= at <= high and label.get_text()
-    ]
-    assert len(labels) >= 3
+    assert panel.get_yscale() == "linear"
+    assert panel.get_ylim()[0] == 0 and max(speeds) < panel.get_ylim()[1] < 1.1 * max(speeds)
+    labels = tick_labels(panel.yaxis)
+    assert len(labels) >= 4
     assert [f"{float(label):g}" for label in labels] == labels
+
+
+def test_lengths_are_plain_numbers():
+    pytest.importorskip("matplotlib")
+    figure, ((panel,),) = figures.new_figure(1, 1)
+    panel.plot((256, 512, 1024, 2048), (1, 2, 3, 4))
+    figures.set_scales(panel, 4)
+    figure.canvas.draw()
+    assert tick_labels(panel.xaxis) == ["256", "512", "1k", "2k"]
+    assert not any(label.get_text() for label in panel.get_xticklabels(minor=True))

@@ -22,18 +22,23 @@ def plot(results: Results, stem: pathlib.Path) -> list[pathlib.Path]:
     return finish(figure, axes, ("sequence length", "TFLOP/s"), results, stem)
 
 
-def new_figure(rows: int, columns: int) -> tuple[Any, Any]:
-    """(figure, panels)"""
+def pyplot() -> Any:
+    """matplotlib's, which makes the same files for the same results."""
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "tilewright"  # the same file for the same results
+    matplotlib.rcParams["svg.hashsalt"] = "tilewright"
     from matplotlib import pyplot
 
-    return pyplot.subplots(
+    return pyplot
+
+
+def new_figure(rows: int, columns: int) -> tuple[Any, Any]:
+    """(figure, panels)"""
+    return pyplot().subplots(
         rows,
         columns,
-        figsize=(1.6 + 4.4 * columns, 0.8 + 3.3 * rows),
+        figsize=(1.2 + (3.2 if columns > 2 else 4.2) * columns, 1.4 + 2.8 * rows),
         sharex=True,
         sharey=True,
         squeeze=False,
@@ -45,10 +50,9 @@ def finish(
     figure: Any, axes: Any, labels: tuple[str, str], results: LinesOfRace, stem: pathlib.Path
 ) -> list[pathlib.Path]:
     """Axes, a legend and a title for drawn panels; writes STEM.png and STEM.svg."""
-    from matplotlib import pyplot
-
+    highest = max(panel.dataLim.ymax for panel in axes.flat if panel.lines)
     for panel in axes.flat:
-        _set_scales(panel)
+        set_scales(panel, highest)
     for panel in axes[-1]:
         panel.set_xlabel(labels[0])
     for panel in axes[:, 0]:
@@ -56,28 +60,50 @@ def finish(
     handles = {}  # a curve may be missing from a panel
     for panel in axes.flat:
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", frameon=False,
+                  ncols=min(len(handles), 1 + 2 * axes.shape[1]))  # fmt: skip
     figure.suptitle(results.lines[0]["gpu"])
+    return save(figure, stem)
+
+
+def save(figure: Any, stem: pathlib.Path) -> list[pathlib.Path]:
+    """Writes STEM.png and STEM.svg, without a date or a version."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     figure.savefig(paths[0], dpi=144, metadata={"Software": None})
-    figure.savefig(paths[1], metadata={"Date": None})
-    pyplot.close(figure)
+    figure.savefig(paths[1], metadata={"Date": None, "Creator": None})
+    pyplot().close(figure)
     return paths
 
 
-def _set_scales(panel: Any) -> None:
-    from matplotlib.ticker import MaxNLocator, NullLocator
+def set_scales(panel: Any, highest: float) -> None:
+    """Lengths, or numbers of tokens, by powers of two; speeds from zero to a little above the
+    highest; ticks that are plain numbers."""
+    set_lengths(panel)
+    set_speeds(panel, highest)
+
+
+def set_lengths(panel: Any) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
 
     panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
-    panel.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
+    panel.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(lambda x, _: plain_length(x))
+
+
+def set_speeds(panel: Any, highest: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    panel.set_ylim(0, 1.06 * highest)
+    panel.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=(1, 2, 5, 10)))
     panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    low, high = panel.get_ylim()
-    if high < 10 * low:  # powers of ten would be one tick, or none
-        panel.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=(1, 2, 5, 10)))
-        panel.yaxis.set_minor_locator(NullLocator())
-    panel.grid(which="both", alpha=0.25, linewidth=0.5)
+    panel.grid(alpha=0.25, linewidth=0.5)
+
+
+def plain_length(length: float) -> str:
+    """512, 1k, 2k"""
+    return f"{length / 1024:g}k" if length >= 1024 else f"{length:g}"
 
 
 def _draw_panel(panel, results: Results, head_dim: int, causal: bool) -> None:

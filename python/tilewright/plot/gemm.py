@@ -1,5 +1,7 @@
-"""Matrix products: the tables of a race and its plot, time against the number of tokens."""
+"""Matrix products: the tables of a race and its plot, speed against the number of tokens."""
 
+import itertools
+import math
 import pathlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +48,10 @@ class Product:
         return f"{self.n} × {self.k}"
 
     @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
     def weight_bytes(self) -> float:
         return self.n * self.k * 9 / 16
 
@@ -84,6 +90,14 @@ class GemmResults(LinesOfRace):
         """The fastest peer's time over that of the fastest of ours, where both ran."""
         ours, peers = self.best_us(product, self.ours), self.best_us(product, self.peers)
         return peers / ours if ours and peers else None
+
+    def speed(self, product: Product, impl: str, baseline: str | None) -> float | None:
+        """The baseline's time over that of `impl`, where both ran; without a baseline TFLOP/s."""
+        time = self.times_us.get((product, impl))
+        if baseline is None:
+            return product.flops / time * 1e-6 if time else None
+        baseline_us = self.times_us.get((product, baseline))
+        return baseline_us / time if time and baseline_us else None
 
 
 def gemm_table(path: pathlib.Path) -> str:
@@ -137,23 +151,33 @@ def _table_of(results: GemmResults, products: list[Product]) -> str:
 
 
 def plot_gemm(results: GemmResults, stem: pathlib.Path) -> list[pathlib.Path]:
-    """Writes STEM.png and STEM.svg: a row of panels for each kind, a panel for each weight."""
-    weights = list(dict.fromkeys(p.weight for products in results.kinds.values() for p in products))
-    figure, axes = new_figure(len(results.kinds), len(weights))
-    for (kind, products), row in zip(results.kinds.items(), axes, strict=True):
-        for weight, panel in zip(weights, row, strict=True):
-            own = sorted(product for product in products if product.weight == weight)
-            _draw_panel(panel, results, own)
-            panel.set_title(f"{weight}\n{kind}", fontsize="medium")
-    return finish(figure, axes, ("tokens (M)", "µs"), results, stem)
+    """Writes STEM.png and STEM.svg: beside peers the speed relative to the first of them, for its
+    range is small enough for a linear axis; without, TFLOP/s."""
+    baseline = results.peers[0] if results.peers else None
+    kinds = list(results.kinds.values())
+    weights = list(dict.fromkeys(p.weight for products in kinds for p in products))
+    panels = [
+        [p for p in products if p.weight == weight] for weight in weights for products in kinds
+    ]
+    columns = len(kinds) if len(kinds) > 1 else min(len(weights), 2)
+    figure, axes = new_figure(math.ceil(len(panels) / columns), columns)
+    for panel, products in itertools.zip_longest(axes.flat, panels):
+        if products:
+            panel.set_title(f"{products[0].weight}\n{products[0].kind}", fontsize="medium")
+            _draw_panel(panel, results, products, baseline)
+        else:
+            panel.set_visible(False)
+    speed = f"speed, {baseline} = 1" if baseline else "TFLOP/s"
+    return finish(figure, axes, ("tokens (M)", speed), results, stem)
 
 
-def _draw_panel(panel, results: GemmResults, products: list[Product]) -> None:
+def _draw_panel(
+    panel: Any, results: GemmResults, products: list[Product], baseline: str | None
+) -> None:
     colors = colors_of(results)
     for impl in results.impls:
-        points = [
-            (p.m, results.times_us[p, impl]) for p in products if (p, impl) in results.times_us
-        ]
+        speeds = [(p.m, results.speed(p, impl, baseline)) for p in products]
+        points = [(m, speed) for m, speed in speeds if speed]
         if points:
             panel.plot(*zip(*points, strict=True), color=colors[impl], markersize=4.5,
                        marker=marker_of(results, impl), fillstyle="none", label=impl)  # fmt: skip
