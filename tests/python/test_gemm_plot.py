@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from test_results import GEMM, UNSUPPORTED, with_case
+from test_results import GEMM, MEASURED, UNSUPPORTED, with_case
 from tilewright.plot import __main__ as plot
-from tilewright.plot import figures, gemm
+from tilewright.plot import figures, gemm, headline
 from tilewright.plot.documents import rendered
 from tilewright.plot.gemm import GemmResults
 
@@ -50,8 +50,8 @@ def root(tmp_path):
     return tmp_path
 
 
-def write(root, lines):
-    path = root / "results/gemm-race.jsonl"
+def write(root, lines, name="gemm-race"):
+    path = root / f"results/{name}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -218,3 +218,88 @@ def test_steps_are_plotted_in_tflops(root, monkeypatch):
     tflops = 2 * 16 * 4096 * 7168 / 10e-6 * 1e-12
     assert curves(figure) == [{"nvfp4": [(16.0, pytest.approx(tflops))]}]
     assert panel.get_ylabel() == "TFLOP/s"
+
+
+@pytest.fixture
+def headline_races(root):
+    """Attention that is 1.2 and 0.9 times as fast as the best peer, and GEMMs 2 and 0.5 times. One
+    peer was not timed with 32 tokens. Of other activations and features nothing counts."""
+    attention = [
+        with_case(MEASURED | {"impl": impl, "impl_version": f"{impl} 9", "tflops": speed}, **case)
+        for case, ours in (({}, 120.0), ({"causal": True, "q_len": 512, "kv_len": 512}, 90.0))
+        for impl, speed in (("tilewright/flash", ours), ("cudnn", 100.0), ("fa3", 80.0))
+    ]
+    half = {"tilewright/nvfp4": 10.0, "cublas": 5.0, "humming": 20.0}
+    products = [
+        *lines_of(TIMES),
+        *lines_of({"tilewright/nvfp4": 10.0, "cublas": 40.0}, m=32),
+        *lines_of(half, m=1024),
+        *lines_of(half, a_dtype="nvfp4"),
+        *lines_of(half, rmsnorm=True),
+    ]
+    return [write(root, attention, "attention-race"), write(root, products)]
+
+
+MARKER = "headline:attention-race,gemm-race"
+HEADLINE = f"<!-- {MARKER} begin -->\n<!-- {MARKER} end -->\n"
+
+
+def test_the_headlines_caption(root, headline_races):
+    page = root / "docs/worklog/page.md"
+    page.write_text(HEADLINE)
+    _, image, caption, _ = rendered(root, page).split("\n\n")
+    assert image == "![headline](../plots/headline.svg)"
+    assert caption == (
+        "Geometric means: attention 1.039 × the best of cuDNN and FlashAttention-3 on 2 shapes; "
+        "GEMMs with NVFP4 weights and BF16 activations 1.000 × the best of cuBLAS and Humming on "
+        "2 shapes (without M 32, where not every peer was timed). Peers: cuDNN (cudnn 9), "
+        "FlashAttention-3 (fa3 9), cuBLAS (0123456789), Humming (0123456789). NVIDIA H200, driver "
+        "580.1, CUDA 13.0; run 2026-01-31T12:34:56Z 0123456789."
+    )
+
+
+def test_a_headline_whose_gemms_have_no_peers_has_a_dash(root, headline_races):
+    attention, products = headline_races
+    write(root, lines_of({"tilewright/nvfp4": 10.0}))
+    caption = headline.headline_caption([attention, products])
+    assert "BF16 activations — × the best of" in caption
+    assert "without M" not in caption
+
+
+def test_the_headlines_figure(headline_races, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(headline, "save", lambda figure, stem: figure)
+    figure = headline.plot_headline(headline_races, tmp_path / "headline")
+    figure.canvas.draw()
+    shapes, _ = figure.axes
+    bars = [(bar.get_y(), bar.get_height()) for bar in shapes.patches]
+    assert bars == [(0, 1), (1, pytest.approx(0.2)), (0, pytest.approx(0.9)), (1, 0)]
+    assert [label.get_text() for label in shapes.get_xticklabels()] == ["128\nfull", "128\ncausal"]
+    assert shapes.get_xlabel().endswith("lengths, 512 to 4k")
+    assert curves(figure)[1]["4096 × 7168"] == [(16.0, 2.0), (1024.0, 0.5)]
+    for panel in figure.axes:
+        assert panel.get_yscale() == "linear"
+        assert panel.get_ylim() == (0, pytest.approx(2.12))
+        labels = [label.get_text() for label in panel.get_yticklabels()]
+        assert "1" in labels and all(label == f"{float(label):g}" for label in labels)
+    titles = [panel.get_title("left") for panel in figure.axes]
+    assert titles == ["Attention, forward: 1.039 ×", "GEMM, NVFP4 weights: 1.000 ×"]
+    assert figure.get_suptitle().startswith("NVIDIA H200: ")
+
+
+def test_the_headline_is_drawn_where_a_document_asks_for_it(root, headline_races):
+    pytest.importorskip("matplotlib")
+    svg = root / "docs/plots/headline.svg"
+    assert plot.main(["--root", str(root)]) == 0
+    assert not svg.exists()
+    later = HEADLINE.replace("gemm-race", "later")
+    (root / "README.md").write_text(later)
+    assert plot.main(["--root", str(root)]) == 0
+    assert not svg.exists() and (root / "README.md").read_text() == later
+    (root / "README.md").write_text(HEADLINE)
+    assert plot.main(["--root", str(root)]) == 0
+    first = svg.read_bytes()
+    assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert plot.main(["--root", str(root)]) == 0
+    assert svg.read_bytes() == first
+    assert b"<dc:date>" not in first and b"Matplotlib" not in first

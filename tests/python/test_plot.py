@@ -341,3 +341,53 @@ def test_lengths_are_plain_numbers():
     figure.canvas.draw()
     assert tick_labels(panel.xaxis) == ["256", "512", "1k", "2k"]
     assert not any(label.get_text() for label in panel.get_xticklabels(minor=True))
+
+
+LADDER = {"k1": 2.0, "k2": 20.0, "k3_1": 25.0, "k3_2": 24.0, "k4": 300.0, "k5": 600.0,
+          "flash": 791.52}  # fmt: skip
+
+
+def ladder_of(root, speeds, **changes):
+    """The lines that the ladder's marker gives for kernels of these speeds."""
+    cases = ({"q_len": 16384, "kv_len": 16384}, {"q_len": 16384, "kv_len": 16384, "causal": True})
+    lines = [
+        with_case(MEASURED | {"impl": f"tilewright/{impl}", "tflops": speed * scale} | changes, **c)
+        for c, scale in zip(cases, (1, 0.5), strict=True)
+        for impl, speed in speeds.items()
+    ]
+    write_lines(root / "results/attention-ladder.jsonl", lines)
+    (root / "README.md").write_text(block("ladder:attention-ladder"))
+    return rendered(root, root / "README.md").splitlines()
+
+
+def test_the_ladder_beside_the_peak(root):
+    lines = ladder_of(root, LADDER)
+    table = [line.split(" | ") for line in lines if line.startswith("|")]
+    assert table[0][1:] == ["idea", "TFLOP/s", "× the one before", "% of peak |"]
+    assert [[row[0], *row[2:]] for row in table[2:]] == [
+        ["| `k1`", "2.00", "—", "0.20 |"],
+        ["| `k2`", "20.0", "10.0", "2.02 |"],
+        ["| `k3_1`", "25.0", "1.25", "2.53 |"],  # the fastest of its rung
+        ["| `k4_qk`", "—", "—", "— |"],
+        ["| `k4`", "300", "—", "30.3 |"],
+        ["| `k5`", "600", "2.00", "60.6 |"],
+        ["| `k6`", "—", "—", "— |"],
+        ["| `flash`", "792", "—", "80.0 |"],
+    ]
+    assert all(len(row[1]) < 50 for row in table)
+    footer = lines[-3]
+    assert footer.startswith("BF16, head dim 128, full mask, length 16384, medians. Peak: 989.4 ")
+    assert "NVIDIA H100 Tensor Core GPU Architecture" in footer
+    assert footer.endswith("NVIDIA H200, driver 580.1, CUDA 13.0; run 2026-01-31T12:34:56Z "
+                           "0123456789.")  # fmt: skip
+
+
+def test_the_ladder_on_a_gpu_of_unknown_peak(root):
+    lines = ladder_of(root, LADDER, gpu="NVIDIA H100 PCIe")
+    assert "| `k2` | tiles and an online softmax in one launch | 20.0 | 10.0 | — |" in lines
+    assert not any("Peak" in line for line in lines)
+
+
+def test_a_ladder_that_is_not_measured_yet(root):
+    (root / "README.md").write_text(block("ladder:later"))
+    assert "begin -->\n\nNot measured yet.\n\n<!--" in rendered(root, root / "README.md")

@@ -6,7 +6,7 @@ import sys
 
 import tilewright.plot
 from tilewright._extras import needs
-from tilewright.plot.documents import outdated, update
+from tilewright.plot.documents import PLOTS, outdated, plot_headlines, update
 from tilewright.plot.figures import plot
 from tilewright.plot.gemm import GemmResults, plot_gemm
 from tilewright.plot.results import Results
@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         paths = update(args.root)
         for pattern in PLOTTED:
             for results in sorted((args.root / "results").glob(pattern)):
-                paths += plot_file(results, args.root / "docs/plots")
+                paths += plot_file(results, args.root / PLOTS)
+        paths += plot_headlines(args.root)
     for path in paths:
         print(f"{path} is not what results/ gives" if args.check else path)
     return 1 if args.check and paths else 0

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from tilewright.plot.gemm import gemm_choices_table, gemm_table
 from tilewright.plot.goals import goals_table
+from tilewright.plot.headline import headline_caption, plot_headline
+from tilewright.plot.ladder import ladder_table
 from tilewright.plot.quantize import quantize_table
 from tilewright.plot.tables import (
     behind_table,
@@ -23,9 +25,10 @@ from tilewright.plot.tables import (
     results_table,
 )
 
+PLOTS = "docs/plots"
 NAME = (
     r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|goals|quantize|plot|profile"
-    r"|counters|resources|library):[\w:.-]+"
+    r"|counters|resources|library|headline|ladder):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
@@ -39,14 +42,37 @@ def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def section(root: pathlib.Path, path: pathlib.Path, name: str) -> str:
-    """What stands between the markers of that name in the document `path`."""
-    kind, _, file = name.partition(":")
-    if kind != "plot":
+    """What stands between the markers of that name in the document `path`.
+
+    plot:FILE             the plot of results/FILE.jsonl
+    headline:FILE,FILE    the figure of an attention race and a GEMM race, and its caption
+    """
+    kind, _, files = name.partition(":")
+    if kind not in ("plot", "headline"):
         return table(root, name)
-    if not (root / "results" / f"{file}.jsonl").exists():
+    races = races_of(root, files)
+    if not races:
         return ""
-    folder = os.path.relpath(root / "docs/plots", path.parent)
-    return f"![{file}]({folder}/{file}.svg)"
+    file = files if kind == "plot" else kind
+    image = f"![{file}]({os.path.relpath(root / PLOTS, path.parent)}/{file}.svg)"
+    return image if kind == "plot" else f"{image}\n\n{headline_caption(races)}"
+
+
+def races_of(root: pathlib.Path, files: str) -> list[pathlib.Path]:
+    """The results files of a list with commas; none where one is not there yet."""
+    races = [root / "results" / f"{file}.jsonl" for file in files.split(",")]
+    return races if all(race.exists() for race in races) else []
+
+
+def plot_headlines(root: pathlib.Path) -> list[pathlib.Path]:
+    """Draws the figure that a document has between headline markers."""
+    texts = [path.read_text() for path in documents(root)]
+    names = [match["name"] for text in texts for match in BLOCK.finditer(text)]
+    headlines = {name.removeprefix("headline:") for name in names if name.startswith("headline:")}
+    paths = []
+    for races in filter(None, (races_of(root, files) for files in sorted(headlines))):
+        paths += plot_headline(races, root / PLOTS / "headline")
+    return paths
 
 
 def table(root: pathlib.Path, name: str) -> str:
@@ -54,6 +80,7 @@ def table(root: pathlib.Path, name: str) -> str:
 
     results:FILE[:PAGE]   results/FILE.jsonl
     ratio:FILE            the same, beside the best peer
+    ladder:FILE           the ladder's kernels on one case, each beside the one before
     peers:FILE[:FILE...]  how these stand to the best peer
     behind:FILE[:FILE...] their cases in which a peer is ahead
     choices:FILE          results/FILE.jsonl, of the rows of flash's table
@@ -77,6 +104,7 @@ def table(root: pathlib.Path, name: str) -> str:
     path, make, *arguments = {
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
+        "ladder": (results, ladder_table),
         "choices": (results, choices_table),
         "gemm": (results, gemm_table),
         "goals": (results, goals_table),
@@ -88,7 +116,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "library": (budget, library_table, budget.with_name("library.json")),
     }[kind]
     if not path.exists():
-        return "Not measured yet." if kind in ("counters", "gemm", "ratio") else ""
+        return "Not measured yet." if kind in ("counters", "gemm", "ladder", "ratio") else ""
     return make(path, *arguments)
 
 
