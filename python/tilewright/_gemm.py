@@ -122,7 +122,7 @@ def gemm_bf16(
 ) -> Any:
     """a (m, k) times the transpose of b (n, k), both bf16: (m, n) bf16, on a CUDA device.
 
-    The steps towards gemm_nvfp4() that docs/worklog/nvfp4-gemm.md describes; n is a multiple of 16
+    The steps towards gemm_nvfp4() that docs/worklog/gemm-ladder.md describes; n is a multiple of 16
     and k of 64. kernel is a name of kernels() with operation "gemm_bf16". out, stream, and what is
     raised, are gemm_nvfp4()'s.
     """

@@ -7,7 +7,7 @@
 // SMEM      none.
 // Registers whatever the compiler takes; nothing depends on them.
 // Traffic   every product loads both its factors: 4 bytes for 2 FLOPs. Only the caches help.
-// Worklog   docs/worklog/nvfp4-gemm.md
+// Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.cuh"

@@ -13,7 +13,7 @@
 // Registers 32 accumulators a thread.
 // Limits    K a multiple of 64, rows aligned to 16 bytes. Loads and products take turns inside a
 //           block; only other blocks on the SM hide them.
-// Worklog   docs/worklog/nvfp4-gemm.md
+// Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.cuh"

@@ -14,7 +14,7 @@
 // Layouts   plain row-major tiles: 16 threads read as many rows of sB, 64 bytes apart, so that two
 //           banks serve them all, in 8 turns. gemm_swizzled is about that.
 // Limits    K a multiple of 32.
-// Worklog   docs/worklog/nvfp4-gemm.md
+// Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.cuh"

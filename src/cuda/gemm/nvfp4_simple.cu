@@ -17,7 +17,7 @@
 // Registers 32 accumulators and 32 totals a thread.
 // Limits    BF16 activations; K a multiple of 64, rows aligned to 16 bytes. A tile of B is
 //           dequantised anew by every block that needs it, and nothing overlaps.
-// Worklog   docs/worklog/nvfp4-gemm.md
+// Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
