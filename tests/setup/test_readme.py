@@ -1,4 +1,4 @@
-"""The code of README.md's "Use it", as it stands there, and the examples."""
+"""The code of README.md and docs/using.md, the examples, and the links of all pages."""
 
 import os
 import pathlib
@@ -12,16 +12,20 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOT_SUPPORTED = 3  # the exit code of what this machine or build cannot do
+USING = "docs/using.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
-    section = (ROOT / "README.md").read_text().partition("\n## Use it\n")[2].partition("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-ACTIVATING, INSTALLING, COMMANDS, BUILDING = blocks("sh")
-(PYTHON,) = blocks("python")
-(CPP,) = blocks("cpp")
+(TWO_COMMANDS,) = blocks("README.md", "sh")
+(FIVE_LINES,) = blocks("README.md", "python")
+ACTIVATING, INSTALLING, COMMANDS, BUILDING = blocks(USING, "sh")
+(PYTHON,) = blocks(USING, "python")
+(CPP,) = blocks(USING, "cpp")
 
 
 @pytest.fixture
@@ -54,9 +58,10 @@ def cuda_toolkit_of(build_dir: pathlib.Path) -> dict[str, str]:
     return {"CUDAToolkit_ROOT": nvcc[1]} if nvcc else {}
 
 
-def test_python(tmp_path):
-    script = tmp_path / "readme.py"
-    script.write_text(PYTHON)
+@pytest.mark.parametrize("code", [FIVE_LINES, PYTHON], ids=["README.md", USING])
+def test_python(tmp_path, code):
+    script = tmp_path / "page.py"
+    script.write_text(code)
     subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
 
 
@@ -98,6 +103,13 @@ def test_installing(tmp_path):
     assert "this is a CPU-only build of Tilewright" in result.stdout
 
 
+@pytest.mark.parametrize("line", TWO_COMMANDS.splitlines())
+def test_the_two_commands(line):
+    run, command = shlex.split(line, comments=True)
+    usage = subprocess.run([ROOT / run, "help"], capture_output=True, text=True, check=True).stdout
+    assert re.search(rf"^  {command}  ", usage, re.MULTILINE)
+
+
 def test_activating():
     assert ACTIVATING == "source .venv/bin/activate\n"
     script = "source .venv/bin/activate; command -v tilewright"
@@ -109,3 +121,20 @@ def test_activating():
 
 def test_the_example_of_nvfp4():
     subprocess.run([sys.executable, ROOT / "examples" / "nvfp4.py"], check=True)
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """Those that GitHub gives the page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    text = re.sub(r"<!-- (\S+) begin -->.*?<!-- \1 end -->", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
