@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "tilewright/attention.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
 
 namespace tilewright::cli {
+
+using AttentionKernel = Kernel<Attention>;
 
 // What the command line's options say of a side of the window that has no limit.
 inline constexpr std::int64_t kNoWindow = -1;

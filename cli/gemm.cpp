@@ -13,8 +13,6 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr std::string_view kOperation = "gemm_nvfp4";
-constexpr std::array kOperations = {std::string_view("gemm_bf16"), kOperation};
 
 struct GemmArguments {
   RunOptions run;
@@ -63,7 +61,7 @@ GemmCase case_of(const GemmArguments& a) {
 }
 
 ResultCase result_case(const GemmCase& c, double bytes) {
-  const GemmProblem& p = c.problem;
+  const GemmNvfp4Problem& p = c.problem;
   Json object = {{"m", p.m}, {"n", p.n}, {"k", p.k}, {"l", p.l}};
   object["a_dtype"] = type_name(p.a_dtype);
   object["b_dtype"] = "nvfp4";
@@ -79,20 +77,25 @@ ResultCase result_case(const GemmCase& c, double bytes) {
     object["scale_layout"] = "swizzled";
   }
   return {
-      .operation = std::string(kOperation), .object = object, .flops = flops(c), .bytes = bytes};
+      .operation = std::string(GemmNvfp4::kName), .object = object, .flops = flops(c), .bytes = bytes};
 }
 
-// What the case asks for beyond its problem, of which BF16 steps take nothing.
-std::optional<Reason> feature_reason(const KernelInfo& kernel, const GemmCase& c) {
-  if (!is_bf16_step(kernel)) {
-    return std::nullopt;
-  }
+// What the case asks for beyond a kernel's problem, of which BF16 steps take nothing.
+std::optional<Reason> feature_reason(const Kernel<GemmNvfp4>&, const GemmCase&) {
+  return std::nullopt;
+}
+
+std::optional<Reason> feature_reason(const Kernel<GemmBf16>& kernel, const GemmCase& c) {
+  const GemmNvfp4Problem& p = c.problem;
   const auto refuse = [&](const char* what, std::string_view is, std::string_view takes) {
     return Reason{ErrorCode::unsupported, what,
-                  fmt::format("is {}, kernel {} takes {}", is, kernel.name, takes)};
+                  fmt::format("is {}, kernel {} takes {}", is, kernel.info.name, takes)};
   };
-  if (c.problem.l > 1) {
-    return refuse("l", std::to_string(c.problem.l), "1");
+  if (p.a_dtype != DType::bf16 || p.c_dtype != DType::bf16) {
+    return refuse("dtype", type_name(p.a_dtype != DType::bf16 ? p.a_dtype : p.c_dtype), "bf16");
+  }
+  if (p.l > 1) {
+    return refuse("l", std::to_string(p.l), "1");
   }
   if (c.bias || c.residual) {
     return refuse(c.bias ? "bias" : "residual", "given", "none");
@@ -100,36 +103,59 @@ std::optional<Reason> feature_reason(const KernelInfo& kernel, const GemmCase& c
   return std::nullopt;
 }
 
+// Whether a kernel runs the case, with its weight in the form that the kernel is given.
+bool runs(const Kernel<GemmNvfp4>& kernel, const GemmCase& c, const DeviceInfo& device) {
+  GemmNvfp4Problem problem = c.problem;
+  problem.b_is_packed = takes_packed_weight(kernel.info, c);
+  return !can_run(kernel, problem, device);
+}
+
+bool runs(const Kernel<GemmBf16>& kernel, const GemmCase& c, const DeviceInfo& device) {
+  const GemmNvfp4Problem& p = c.problem;
+  return !feature_reason(kernel, c) && !can_run(kernel, {.m = p.m, .n = p.n, .k = p.k}, device);
+}
+
+// Both operations' kernels, in ascending order of speed.
+template <typename F>
+void for_each_kernel(F&& f) {
+  std::ranges::for_each(kernels<GemmBf16>(), f);
+  std::ranges::for_each(kernels<GemmNvfp4>(), f);
+}
+
 std::vector<const KernelInfo*> runnable_kernels(const GemmCase& c, Device device) {
   std::vector<const KernelInfo*> runnable;
-  for (const std::string_view operation : kOperations) {
-    for (const KernelInfo& kernel : kernels(operation)) {
-      GemmProblem problem = c.problem;
-      problem.b_is_packed = takes_packed_weight(kernel, c);
-      if (!feature_reason(kernel, c) && !can_run(kernel, problem, device_info(device))) {
-        runnable.push_back(&kernel);
-      }
+  for_each_kernel([&](const auto& kernel) {
+    if (runs(kernel, c, device_info(device))) {
+      runnable.push_back(&kernel.info);
     }
-  }
+  });
   if (runnable.empty()) {
     throw Error(ErrorCode::unsupported, "kernel", "none can run this case on " + name(device));
   }
   return runnable;
 }
 
-const KernelInfo& named_kernel(const std::string& kernel_name, const GemmCase& c) {
-  std::string known = "auto, all";
-  for (const std::string_view operation : kOperations) {
-    if (const KernelInfo* const kernel = find_kernel(operation, kernel_name)) {
-      if (const auto reason = feature_reason(*kernel, c)) {
-        throw Error(reason->code, reason->argument, reason->message);
-      }
-      return *kernel;
-    }
-    for (const KernelInfo& each : kernels(operation)) {
-      known += fmt::format(", {}", each.name);
-    }
+template <typename Op>
+const KernelInfo* named_kernel(const std::string& kernel_name, const GemmCase& c) {
+  const Kernel<Op>* const kernel = find_kernel<Op>(kernel_name);
+  if (kernel == nullptr) {
+    return nullptr;
   }
+  if (const auto reason = feature_reason(*kernel, c)) {
+    throw Error(reason->code, reason->argument, reason->message);
+  }
+  return &kernel->info;
+}
+
+const KernelInfo& named_kernel(const std::string& kernel_name, const GemmCase& c) {
+  if (const KernelInfo* const kernel = named_kernel<GemmBf16>(kernel_name, c)) {
+    return *kernel;
+  }
+  if (const KernelInfo* const kernel = named_kernel<GemmNvfp4>(kernel_name, c)) {
+    return *kernel;
+  }
+  std::string known = "auto, all";
+  for_each_kernel([&](const auto& each) { known += ", " + each.info.name; });
   throw UsageError("--kernel", fmt::format("is '{}', must be one of {}", kernel_name, known));
 }
 

@@ -51,7 +51,7 @@ HostTensor swizzled(HostTensor& linear) {
 // Activations, residual and result, and the machine's copies of the first and the last: refused
 // where the host cannot hold them.
 const GemmCase& check_memory(const GemmCase& c) {
-  const GemmProblem& p = c.problem;
+  const GemmNvfp4Problem& p = c.problem;
   const auto c_bytes = static_cast<double>(size_bytes(p.c_dtype));
   const double row_bytes = 2.0 * static_cast<double>(p.k) * size_bytes(DType::bf16) +
                            3.0 * static_cast<double>(p.n) * c_bytes;
@@ -59,18 +59,22 @@ const GemmCase& check_memory(const GemmCase& c) {
   return c;
 }
 
-bool takes(const KernelInfo& kernel, WeightForm form) {
-  return std::ranges::find(kernel.weight_forms, form) != kernel.weight_forms.end();
+bool takes(const Kernel<GemmNvfp4>& kernel, WeightForm form) {
+  return std::ranges::find(kernel.facts.weight_forms, form) != kernel.facts.weight_forms.end();
 }
 
 }  // namespace
 
-bool takes_packed_weight(const KernelInfo& kernel, const GemmCase& c) {
+bool takes_packed_weight(const KernelInfo& info, const GemmCase& c) {
+  if (is_bf16_step(info)) {
+    return false;
+  }
+  const Kernel<GemmNvfp4>& kernel = *find_kernel<GemmNvfp4>(info.name);
   return takes(kernel, WeightForm::packed) &&
-         (c.prepack || kernel.device == DeviceKind::cuda || !takes(kernel, WeightForm::codes));
+         (c.prepack || info.device == DeviceKind::cuda || !takes(kernel, WeightForm::codes));
 }
 
-bool is_bf16_step(const KernelInfo& kernel) { return kernel.operation == "gemm_bf16"; }
+bool is_bf16_step(const KernelInfo& kernel) { return kernel.operation == GemmBf16::kName; }
 
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed) {
   check_host_memory(static_cast<double>(l) * static_cast<double>(rows) * static_cast<double>(k) *
@@ -88,7 +92,7 @@ Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, s
 }
 
 double flops(const GemmCase& c) {
-  const GemmProblem& p = c.problem;
+  const GemmNvfp4Problem& p = c.problem;
   return 2.0 * static_cast<double>(p.l) * static_cast<double>(p.m) * static_cast<double>(p.n) *
          static_cast<double>(p.k);
 }
@@ -180,7 +184,7 @@ GemmBf16Tensors GemmTensors::bf16_tensors() {
 
 TensorView GemmTensors::packed_weight() {
   if (!packed_) {
-    const GemmProblem& p = case_.problem;
+    const GemmNvfp4Problem& p = case_.problem;
     const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
     packed_ = contiguous(memory_.allocate(static_cast<std::size_t>(p.l * row_tiles * row_bytes)),
                          DType::u8, std::array{p.l, row_tiles, row_bytes}, machine_.device());

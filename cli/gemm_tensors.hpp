@@ -6,8 +6,7 @@
 #include "cli/check.hpp"
 #include "cli/device_memory.hpp"
 #include "reference/host_tensor.hpp"
-#include "tilewright/gemm.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright::cli {
 
@@ -24,7 +23,7 @@ struct Nvfp4Operand {
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed);
 
 struct GemmCase {
-  GemmProblem problem;
+  GemmNvfp4Problem problem;
   bool bias = false;
   bool residual = false;
   ScaleLayout scale_layout = ScaleLayout::linear;  // of both operands' scales

@@ -22,12 +22,12 @@ CLI::Validator seconds() {
 
 // All that can run one of the problems, in the table's order. Where there is none, the error's
 // reason is that of the device's fastest kernel with the first problem.
-std::vector<const KernelInfo*> runnable_kernels(Device device,
+std::vector<const AttentionKernel*> runnable_kernels(Device device,
                                                 const std::vector<AttentionProblem>& problems) {
-  std::vector<const KernelInfo*> runnable;
+  std::vector<const AttentionKernel*> runnable;
   std::string reason;
-  for (const KernelInfo& kernel : kernels("attention")) {
-    if (kernel.device != device.kind) {
+  for (const AttentionKernel& kernel : kernels<Attention>()) {
+    if (kernel.info.device != device.kind) {
       continue;
     }
     const bool can_run_one = std::ranges::any_of(problems, [&](const AttentionProblem& problem) {
@@ -46,12 +46,12 @@ std::vector<const KernelInfo*> runnable_kernels(Device device,
   return runnable;
 }
 
-const KernelInfo* named_kernel(const std::string& option, const std::string& kernel_name) {
-  const KernelInfo* const kernel = find_kernel("attention", kernel_name);
+const AttentionKernel* named_kernel(const std::string& option, const std::string& kernel_name) {
+  const AttentionKernel* const kernel = find_kernel<Attention>(kernel_name);
   if (kernel == nullptr) {
     std::vector<std::string_view> known;
-    for (const KernelInfo& each : kernels("attention")) {
-      known.push_back(each.name);
+    for (const AttentionKernel& each : kernels<Attention>()) {
+      known.push_back(each.info.name);
     }
     throw UsageError(option, fmt::format("is '{}', must be auto, all or some of {}", kernel_name,
                                          fmt::join(known, ",")));
@@ -186,7 +186,7 @@ Device device_for(const KernelInfo& kernel, std::optional<Device> wanted) {
   return wanted.value_or(Device{kernel.device, 0});
 }
 
-std::optional<std::string> why_not(const KernelInfo& kernel, const AttentionProblem& problem,
+std::optional<std::string> why_not(const AttentionKernel& kernel, const AttentionProblem& problem,
                                    Device device) {
   try {
     const std::optional<Reason> reason = can_run(kernel, problem, device_info(device));
@@ -196,14 +196,14 @@ std::optional<std::string> why_not(const KernelInfo& kernel, const AttentionProb
   }
 }
 
-std::vector<const KernelInfo*> choose_kernels(const std::string& option,
+std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
                                               const std::vector<std::string>& names,
                                               std::optional<Device> wanted,
                                               const std::vector<AttentionProblem>& problems) {
   const auto runnable = [&] {
     return runnable_kernels(wanted.value_or(default_device()), problems);
   };
-  std::vector<const KernelInfo*> chosen;
+  std::vector<const AttentionKernel*> chosen;
   for (const std::string& each : names) {
     if (each == "all") {
       const auto all = runnable();

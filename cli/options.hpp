@@ -81,13 +81,13 @@ Device default_device();
 Device device_for(const KernelInfo& kernel, std::optional<Device> wanted);
 
 // Why a kernel cannot run a problem there, a missing device included.
-std::optional<std::string> why_not(const KernelInfo& kernel, const AttentionProblem& problem,
+std::optional<std::string> why_not(const AttentionKernel& kernel, const AttentionProblem& problem,
                                    Device device);
 
 // The kernels of those names. "all" stands for every kernel that can run one of the problems on the
 // device asked for (or the default one), "auto" for the fastest of these. Throws unsupported where
 // there is none.
-std::vector<const KernelInfo*> choose_kernels(const std::string& option,
+std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
                                               const std::vector<std::string>& names,
                                               std::optional<Device> wanted,
                                               const std::vector<AttentionProblem>& problems);

@@ -65,35 +65,35 @@ const MachineDescription& Runner::describe(Device device) {
   return entry->second;
 }
 
-void Runner::run(const AttentionCase& c, const std::vector<const KernelInfo*>& kernels) {
+void Runner::run(const AttentionCase& c, const std::vector<const AttentionKernel*>& kernels) {
   OpenCase open_case{.c = c};
-  for (const KernelInfo* kernel : kernels) {
-    progress_.show(done_, fmt::format("{} {}", kernel->name, label(c.problem)));
+  for (const AttentionKernel* kernel : kernels) {
+    progress_.show(done_, fmt::format("{} {}", kernel->info.name, label(c.problem)));
     run_kernel(*kernel, open_case);
     ++done_;
   }
 }
 
-void Runner::run_kernel(const KernelInfo& kernel, OpenCase& open_case) {
-  const Device device = device_for(kernel, wanted_device_);
+void Runner::run_kernel(const AttentionKernel& kernel, OpenCase& open_case) {
+  const Device device = device_for(kernel.info, wanted_device_);
   const MachineDescription& description = describe(device);
-  if (results_.contains(open_case.c, kernel.name, description.gpu)) {
+  if (results_.contains(open_case.c, kernel.info.name, description.gpu)) {
     ++resumed_;
     return;
   }
   try {
     const Outcome outcome = outcome_of(kernel, device, open_case);
-    results_.append(result_line(open_case.c, kernel.name, outcome, description));
+    results_.append(result_line(open_case.c, kernel.info.name, outcome, description));
     report(kernel, open_case.c, outcome);
   } catch (const std::exception&) {
     progress_.clear();
-    fmt::print(stderr, "FAILED {} {}\n  reproduce: {}\n", kernel.name, label(open_case.c.problem),
+    fmt::print(stderr, "FAILED {} {}\n  reproduce: {}\n", kernel.info.name, label(open_case.c.problem),
                reproducing_command(kernel, open_case.c));
     throw;
   }
 }
 
-Outcome Runner::outcome_of(const KernelInfo& kernel, Device device, OpenCase& open_case) {
+Outcome Runner::outcome_of(const AttentionKernel& kernel, Device device, OpenCase& open_case) {
   Outcome outcome;
   outcome.reason = why_not(kernel, open_case.c.problem, device);
   if (outcome.reason) {
@@ -102,12 +102,12 @@ Outcome Runner::outcome_of(const KernelInfo& kernel, Device device, OpenCase& op
   try {
     MachineTensors& tensors = open_case.on(machine(device));
     if (options_.check && flops(open_case.c) <= options_.check_limit_gflop * kGiga) {
-      outcome.check = tensors.check(kernel.name, open_case.host_inputs().expected());
+      outcome.check = tensors.check(kernel.info.name, open_case.host_inputs().expected());
     }
     if (outcome.is_wrong()) {  // the time of a wrong result is worth nothing
       outcome.reason = "wrong result: " + outcome.check->failure;
     } else {
-      outcome.timing = tensors.time(kernel.name, options_.timing);
+      outcome.timing = tensors.time(kernel.info.name, options_.timing);
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) {
@@ -118,9 +118,9 @@ Outcome Runner::outcome_of(const KernelInfo& kernel, Device device, OpenCase& op
   return outcome;
 }
 
-void Runner::report(const KernelInfo& kernel, const AttentionCase& c, const Outcome& outcome) {
+void Runner::report(const AttentionKernel& kernel, const AttentionCase& c, const Outcome& outcome) {
   progress_.clear();
-  print_outcome(kernel.name, c, outcome);
+  print_outcome(kernel.info.name, c, outcome);
   if (outcome.reason) {
     fmt::print("  reproduce: {}\n", reproducing_command(kernel, c));
   }
@@ -130,9 +130,9 @@ void Runner::report(const KernelInfo& kernel, const AttentionCase& c, const Outc
   unchecked_ += outcome.timing && !outcome.check ? 1 : 0;
 }
 
-std::string Runner::reproducing_command(const KernelInfo& kernel, const AttentionCase& c) const {
+std::string Runner::reproducing_command(const AttentionKernel& kernel, const AttentionCase& c) const {
   const std::string device = options_.device.empty() ? "" : " --device " + options_.device;
-  return fmt::format("{} attention --kernel {}{} {}{}", program_, kernel.name, device, arguments(c),
+  return fmt::format("{} attention --kernel {}{} {}{}", program_, kernel.info.name, device, arguments(c),
                      options_.check ? " --check" : "");
 }
 

@@ -19,7 +19,7 @@ class Runner {
   Runner(const RunOptions& options, std::string program, std::size_t total);
 
   // Every kernel on one case. A CUDA error is thrown on, after the command that reproduces it.
-  void run(const AttentionCase& c, const std::vector<const KernelInfo*>& kernels);
+  void run(const AttentionCase& c, const std::vector<const AttentionKernel*>& kernels);
 
   // Says what was left out and returns the exit code: kMismatch after a wrong result, kUnsupported
   // where nothing could run or, with `all_must_run`, something could not.
@@ -28,10 +28,10 @@ class Runner {
  private:
   struct OpenCase;  // one case's tensors, made when the first kernel needs them
 
-  void run_kernel(const KernelInfo& kernel, OpenCase& open_case);
-  Outcome outcome_of(const KernelInfo& kernel, Device device, OpenCase& open_case);
-  void report(const KernelInfo& kernel, const AttentionCase& c, const Outcome& outcome);
-  std::string reproducing_command(const KernelInfo& kernel, const AttentionCase& c) const;
+  void run_kernel(const AttentionKernel& kernel, OpenCase& open_case);
+  Outcome outcome_of(const AttentionKernel& kernel, Device device, OpenCase& open_case);
+  void report(const AttentionKernel& kernel, const AttentionCase& c, const Outcome& outcome);
+  std::string reproducing_command(const AttentionKernel& kernel, const AttentionCase& c) const;
   const MachineDescription& describe(Device device);
   Machine& machine(Device device);
 

@@ -1,4 +1,6 @@
-// What the library can run: its kernels, their constraints, and why one cannot run a problem.
+// What the library can run: the kernels of every operation, what they take, and why one cannot run
+// a problem. The operations themselves are in attention_kernels.hpp, gemm_kernels.hpp and
+// nvfp4_kernels.hpp: each is a type, Op below.
 #pragma once
 
 #include <cstddef>
@@ -7,128 +9,32 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tilewright/error.hpp"
+#include "tilewright/launch.hpp"
 #include "tilewright/tensor.hpp"
 
 namespace tilewright {
 
-// What a kernel may or may not be able to do beside plain attention.
-enum class Feature : std::uint8_t { window, softcap, sinks, packed, unnormalized };
-
-constexpr std::string_view name(Feature feature) {
-  switch (feature) {
-    case Feature::window:
-      return "window";
-    case Feature::softcap:
-      return "softcap";
-    case Feature::sinks:
-      return "sinks";
-    case Feature::packed:
-      return "packed";
-    case Feature::unnormalized:
-      return "unnormalized";
-  }
-  return "unknown";
-}
-
-// A pair of head dims that a kernel takes: of q and k, and of v and o.
-struct HeadDims {
-  int qk;
-  int v;
-
-  friend constexpr bool operator==(HeadDims, HeadDims) = default;
+// What a kernel takes of an argument, in words: {"head_dim", "64, 128"}, {"window", "none"}.
+struct Limit {
+  std::string argument;
+  std::string allowed;
 };
 
-// "128", or "192 (v 128)" where they differ.
-inline std::string name(HeadDims dims) {
-  return std::to_string(dims.qk) + (dims.v == dims.qk ? "" : " (v " + std::to_string(dims.v) + ")");
-}
-
-// The forms of gemm_nvfp4()'s weight.
-enum class WeightForm : std::uint8_t {
-  codes,   // with scales
-  packed,  // by prepack_nvfp4_weight()
-};
-
-constexpr std::string_view name(WeightForm form) {
-  return form == WeightForm::codes ? "codes" : "packed";
-}
-
-// One kernel's row: everything a person or a dispatcher wants to know before calling it.
+// What every kernel has, whatever its operation.
 struct KernelInfo {
-  std::string_view name;          // what AttentionOptions::kernel takes
-  std::string_view operation;     // "attention", "gemm_bf16" or "gemm_nvfp4"
-  std::string_view summary;       // one line
-  DeviceKind device;              // where its tensors live
-  int compute_capability;         // the GPU it is built for, 90 for Hopper's sm_90a; 0 on the CPU
-  std::span<const DType> dtypes;  // of q, k and v; of a
-  int alignment_bytes;   // of base pointers and outer strides of q, k, v and o, or of a, b and c
-  std::string_view doc;  // its worklog page, relative to the repository
-
-  // Of attention.
-  std::span<const HeadDims> head_dims = {};  // empty: any up to 16384
-  std::span<const Feature> features = {};
-
-  // Of a GEMM.
-  std::span<const DType> out_dtypes = {};  // of c
-  int n_multiple = 1;                      // what N and K must be multiples of
-  int k_multiple = 1;
-  std::span<const WeightForm> weight_forms = {};  // of gemm_nvfp4's b; empty: b is no NVFP4 weight
-};
-
-// All kernels of this version, whether or not this build or machine can run them; those of an
-// operation follow each other, in ascending order of speed.
-std::span<const KernelInfo> kernels();
-std::span<const KernelInfo> kernels(std::string_view operation);
-
-// The shapes of tiles that "flash" chooses from, each as a kernel of its own: "flash/0" and on, the
-// rows of its table. They are there to be measured: a row runs all that its shape can, be it the
-// best for it or not. kernels() has none of them, and "auto" never takes one.
-std::span<const KernelInfo> flash_rows();
-
-// The same of "nvfp4": "nvfp4/0" and on.
-std::span<const KernelInfo> nvfp4_rows();
-
-// An operation's kernel of that name, of kernels(), flash_rows() or nvfp4_rows(), or null.
-const KernelInfo* find_kernel(std::string_view operation, std::string_view name);
-
-// The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
-// are checked against alignment_bytes when the tensors are given. Of packed sequences `batch` is
-// the number; q_len and kv_len are then the tokens of all of them together. Sizes are at least 1
-// and less than 2^30, as those of tensors are.
-struct AttentionProblem {
-  DType dtype = DType::bf16;
-  std::int64_t batch = 1;
-  std::int64_t q_len = 1;
-  std::int64_t kv_len = 1;
-  std::int64_t heads = 1;
-  std::int64_t kv_heads = 1;
-  std::int64_t head_dim = 128;
-  std::int64_t value_dim = 0;  // of v and o; 0: head_dim
-  bool causal = false;
-  bool window = false;
-  bool softcap = false;
-  bool sinks = false;
-  bool packed = false;          // cu_seqlens_q, cu_seqlens_k or seqused_k
-  bool packed_queries = false;  // cu_seqlens_q
-  bool packed_keys = false;     // cu_seqlens_k
-  bool unnormalized = false;
-  bool batch_invariant = false;
-
-  bool asks_for(Feature feature) const;
-};
-
-// The same of a GEMM: c (l, m, n) = a (l, m, k) times the transpose of b (l, n, k).
-struct GemmProblem {
-  DType a_dtype = DType::bf16;  // e2m1x2: NVFP4
-  DType c_dtype = DType::bf16;
-  std::int64_t m = 1;
-  std::int64_t n = 16;
-  std::int64_t k = 64;
-  std::int64_t l = 1;
-  bool b_is_packed = false;
-  bool batch_invariant = false;
+  std::string name = {};                // what an operation's `kernel` option takes
+  std::string_view operation = {};      // "attention", "gemm_nvfp4", ...
+  std::string_view summary = {};        // one line
+  DeviceKind device = DeviceKind::cpu;  // where its tensors live
+  std::vector<int> architectures = {};  // compute capabilities, 90 for sm_90a; none on a CPU
+  std::vector<DType> dtypes = {};       // of the operation's first input that is no code
+  int alignment_bytes = 1;              // of base pointers and outer strides of large tensors
+  std::string_view doc = {};            // its page, relative to the repository
+  std::vector<Limit> limits = {};       // what else it asks for
+  bool is_built = false;                // whether this build of the library has code for it
 };
 
 // A device's properties that decide which kernels run there.
@@ -142,6 +48,93 @@ struct DeviceInfo {
   std::size_t smem_per_block_bytes = 0;  // the largest that a block may ask for
 };
 
+// Why a kernel cannot run a problem: what the thrown Error would carry.
+struct Reason {
+  ErrorCode code;
+  std::string argument;
+  std::string message;
+};
+
+// How a kernel runs a problem: decided on the host, from shapes alone.
+class Plan;
+
+// A row of an operation's table: a kernel, complete.
+template <class Op>
+struct Kernel {
+  KernelInfo info = {};
+  typename Op::Facts facts = {};
+
+  // Why it cannot run a problem that `facts` allows; nothing where it can. Null: it can always.
+  std::optional<Reason> (*refuses)(const Kernel& kernel, const typename Op::Problem& problem,
+                                   const DeviceInfo& device) = nullptr;
+  // Null: there is nothing to decide, and no workspace.
+  Plan (*plan)(const typename Op::Problem& problem, const DeviceInfo& device) = nullptr;
+  // Queues the kernel. Null where this build has no code for it.
+  void (*launch)(const typename Op::Params& params, const Plan& plan, Stream stream) = nullptr;
+
+  // The configs that it chooses from, each as a kernel of its own: "flash/0" and on. They are there
+  // to be measured: one runs all that it can, be it the best for it or not.
+  std::span<const Kernel> variants = {};
+};
+
+// An operation's table: what the functions below look into.
+template <class Op>
+struct Table {
+  using Problem = typename Op::Problem;
+
+  static std::span<const Kernel<Op>> rows();
+  static const Kernel<Op>* find(std::string_view name);
+  static std::optional<Reason> can_run(const Kernel<Op>& kernel, const Problem& problem,
+                                       const DeviceInfo& device);
+  static const Kernel<Op>* variant_of(const Kernel<Op>& kernel, const Problem& problem,
+                                      const DeviceInfo& device);
+  static std::size_t workspace_bytes(const Kernel<Op>& kernel, const Problem& problem,
+                                     const DeviceInfo& device);
+};
+
+// An operation's kernels, in ascending order of speed, whether or not this build or machine can run
+// them. "auto" takes the last one that can run the problem.
+template <class Op>
+std::span<const Kernel<Op>> kernels() {
+  return Table<Op>::rows();
+}
+
+// The kernels of all operations, without their variants. Those of an operation follow each other.
+std::span<const KernelInfo* const> kernels();
+
+// An operation's kernel or variant of that name, or null.
+template <class Op>
+const Kernel<Op>* find_kernel(std::string_view name) {
+  return Table<Op>::find(name);
+}
+
+// Nothing where `kernel` runs `problem` on `device`; else the first reason why it does not. A pure
+// function of its arguments and of how the library was built.
+template <class Op>
+std::optional<Reason> can_run(const Kernel<Op>& kernel, const typename Op::Problem& problem,
+                              const DeviceInfo& device) {
+  return Table<Op>::can_run(kernel, problem, device);
+}
+
+// The same of any problem: the device is all that is looked at.
+std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device);
+
+// The variant in which `kernel` runs `problem` on such a device; null where it cannot run it, or
+// has no variants.
+template <class Op>
+const Kernel<Op>* variant_of(const Kernel<Op>& kernel, const typename Op::Problem& problem,
+                             const DeviceInfo& device) {
+  return Table<Op>::variant_of(kernel, problem, device);
+}
+
+// Bytes of workspace that `kernel` needs for `problem` on `device`. Throws where the kernel cannot
+// run the problem on such a device; how much memory that has is not looked at.
+template <class Op>
+std::size_t workspace_bytes(const Kernel<Op>& kernel, const typename Op::Problem& problem,
+                            const DeviceInfo& device) {
+  return Table<Op>::workspace_bytes(kernel, problem, device);
+}
+
 // What a build without CUDA says of itself, and how to get one with it; empty in a build with CUDA.
 std::string_view cpu_only_notice();
 
@@ -150,34 +143,5 @@ int cuda_device_count();
 
 // Reads a device's properties; throws no_device where there is none. The answer is cached.
 const DeviceInfo& device_info(Device device);
-
-// Why a kernel cannot run a problem: what the thrown Error would carry.
-struct Reason {
-  ErrorCode code;
-  std::string argument;
-  std::string message;
-};
-
-// Nothing where `kernel` runs `problem` on `device`; else the first reason why it does not. A pure
-// function of its arguments and of how the library was built. The problem is one of the kernel's
-// operation; without one, the device is all that is looked at.
-std::optional<Reason> can_run(const KernelInfo& kernel, const AttentionProblem& problem,
-                              const DeviceInfo& device);
-std::optional<Reason> can_run(const KernelInfo& kernel, const GemmProblem& problem,
-                              const DeviceInfo& device);
-std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device);
-
-// The one of flash_rows() in which "flash" runs `problem` on `device`; null where it cannot.
-const KernelInfo* flash_row_of(const AttentionProblem& problem, const DeviceInfo& device);
-
-// The one of nvfp4_rows() in which "nvfp4" runs `problem` on `device`.
-const KernelInfo& nvfp4_row_of(const GemmProblem& problem, const DeviceInfo& device);
-
-// Bytes of workspace that `kernel` needs for `problem` on `device`. Throws where the kernel cannot
-// run the problem on such a device; how much memory that has is not looked at.
-std::size_t workspace_bytes(const KernelInfo& kernel, const AttentionProblem& problem,
-                            const DeviceInfo& device);
-std::size_t workspace_bytes(const KernelInfo& kernel, const GemmProblem& problem,
-                            const DeviceInfo& device);
 
 }  // namespace tilewright

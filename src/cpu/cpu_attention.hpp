@@ -1,6 +1,6 @@
 #pragma once
 
-#include "attention_params.hpp"
+#include "ops/attention/params.hpp"
 
 namespace tilewright::cpu {
 

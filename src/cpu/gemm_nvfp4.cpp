@@ -261,7 +261,7 @@ void store_any(const GemmNvfp4Params& p, const Task& task, const float* sum) {
 
 }  // namespace
 
-void gemm_nvfp4(const GemmNvfp4Params& p) {
+void gemm_nvfp4(const GemmNvfp4Params& p, Stream) {
   static const MultiplyTile multiply_task = best_for_this_cpu();
   const std::int64_t row_tiles = (p.m + kBr - 1) / kBr;
   const std::int64_t column_tiles = (p.n + kBc - 1) / kBc;

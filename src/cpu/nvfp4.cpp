@@ -112,7 +112,7 @@ void dequantize_rows(const DequantizeNvfp4Params& p) {
 
 }  // namespace
 
-void quantize_nvfp4(const QuantizeNvfp4Params& p) {
+void quantize_nvfp4(const QuantizeNvfp4Params& p, Stream) {
   const DefaultFloatingPoint environment;  // of the global scale's arithmetic, too
   with_element(p.dtype, [&]<typename T>(T*) {
     const float global_scale = p.global_scale != nullptr
@@ -125,11 +125,11 @@ void quantize_nvfp4(const QuantizeNvfp4Params& p) {
   });
 }
 
-void dequantize_nvfp4(const DequantizeNvfp4Params& p) {
+void dequantize_nvfp4(const DequantizeNvfp4Params& p, Stream) {
   with_element(p.dtype, [&]<typename T>(T*) { dequantize_rows<T>(p); });
 }
 
-void convert_scales(const ConvertScalesParams& p) {
+void convert_scales(const ConvertScalesParams& p, Stream) {
   if (p.to.layout == ScaleLayout::swizzled) {
     const auto [rows, blocks] = swizzled_scale_shape(p.rows, p.blocks);
     std::memset(p.to.data, 0, static_cast<std::size_t>(rows * blocks));

@@ -51,7 +51,7 @@ void unpack_weight_tile(const std::uint8_t* packed, const UnpackedWeight<std::ui
   }
 }
 
-void prepack_nvfp4_weight(const PrepackWeightParams& p) {
+void prepack_nvfp4_weight(const PrepackWeightParams& p, Stream) {
   const WeightTiles tiles(p.weight.batch, p.weight.rows, p.weight.blocks);
   parallel_for_rows(tiles.count(), [&](std::int64_t i) {
     const WeightTileOrigin tile = tiles.origin(i);
@@ -60,7 +60,7 @@ void prepack_nvfp4_weight(const PrepackWeightParams& p) {
   });
 }
 
-void unpack_nvfp4_weight(const UnpackWeightParams& p) {
+void unpack_nvfp4_weight(const UnpackWeightParams& p, Stream) {
   static constexpr std::array<std::uint8_t, WeightTile::k_bytes> kPadding{};
   const WeightTiles tiles(p.weight.batch, p.weight.scale_rows, p.weight.blocks);
   parallel_for_rows(tiles.count(), [&](std::int64_t i) {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/attention/flash/plan.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -29,9 +29,9 @@ const FlashChoice& choice_of(const AttentionProblem& problem) {
 }
 
 TEST(FlashPlan, HasAChoiceForAllThatTheTableOfKernelsPromises) {
-  const KernelInfo& flash = *find_kernel("attention", "flash");
-  for (const HeadDims dims : flash.head_dims) {
-    for (const DType dtype : flash.dtypes) {
+  const Kernel<Attention>& flash = *find_kernel<Attention>("flash");
+  for (const HeadDims dims : flash.facts.head_dims) {
+    for (const DType dtype : flash.info.dtypes) {
       for (const std::int64_t length : {1, 64, 128, 1000, 1024, 2048, 8192, 16384}) {
         for (const bool causal : {false, true}) {
           AttentionProblem problem = square(2, length, 16, dims.qk, causal);
@@ -88,19 +88,19 @@ TEST(FlashPlan, OfARowWithSmallTilesCutsKeysByTheirNumber) {
   EXPECT_EQ(plan_flash(problem, kSms, 8).splits, 2);  // 64 tiles of 64
 }
 
-TEST(FlashPlan, NamesTheRowThatItTakes) {
+TEST(FlashPlan, NamesTheVariantThatItTakes) {
+  const Kernel<Attention>& flash = *find_kernel<Attention>("flash");
   DeviceInfo gpu;
   gpu.multiprocessors = kSms;
   for (const bool causal : {false, true}) {
     const AttentionProblem problem = square(1, 16384, 16, 128, causal);
-    const KernelInfo* const row = flash_row_of(problem, gpu);
-    ASSERT_NE(row, nullptr);
-    EXPECT_EQ(flash_row_named(row->name), plan_flash(problem, kSms).choice);
+    const Kernel<Attention>* const variant = variant_of(flash, problem, gpu);
+    ASSERT_NE(variant, nullptr);
+    EXPECT_EQ(variant - flash.variants.data(), plan_flash(problem, kSms).choice);
   }
-  EXPECT_EQ(flash_row_of(square(1, 512, 1, 80), gpu), nullptr);
+  EXPECT_EQ(variant_of(flash, square(1, 512, 1, 80), gpu), nullptr);
   constexpr int kLargest = (1 << 30) - 1;  // rows that no launch takes
-  EXPECT_EQ(flash_row_of(square(kLargest, kLargest, kLargest, 128), gpu), nullptr);
-  EXPECT_EQ(flash_row_named("flash"), std::nullopt);
+  EXPECT_EQ(variant_of(flash, square(kLargest, kLargest, kLargest, 128), gpu), nullptr);
 }
 
 TEST(FlashPlan, TicketsAreForTilesOfDifferentLength) {

@@ -33,7 +33,7 @@ DeviceInfo h200() {
   return device;
 }
 
-GemmProblem problem(std::int64_t m, std::int64_t n, std::int64_t k) {
+GemmNvfp4Problem problem(std::int64_t m, std::int64_t n, std::int64_t k) {
   return {.m = m, .n = n, .k = k, .b_is_packed = true};
 }
 
@@ -177,7 +177,7 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
                                std::pair{7168, 16384}, std::pair{57344, 8192}}) {
       for (const std::int64_t l : {1, 3}) {
         for (int row = -1; row < kNvfp4ChoiceCount; ++row) {
-          GemmProblem p = problem(m, n, k);
+          GemmNvfp4Problem p = problem(m, n, k);
           p.l = l;
           const Nvfp4Plan plan =
               row < 0 ? cuda::plan_nvfp4(p, kSms) : cuda::plan_nvfp4(p, kSms, row);
@@ -208,7 +208,7 @@ TEST(Nvfp4Plan, TakesNoMoreWorkersThanAScheduleHasRoomFor) {
 
 TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
   for (const std::int64_t m : {1, 16, 17, 100, 5000}) {
-    GemmProblem p = problem(m, 7168, 2048);
+    GemmNvfp4Problem p = problem(m, 7168, 2048);
     p.batch_invariant = true;
     const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
     EXPECT_EQ(plan.shared_tiles, 0);
@@ -230,7 +230,7 @@ TEST(Nvfp4Plan, TilesAreSharedWhereThatSavesEnough) {
 }
 
 TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
-  const GemmProblem p = problem(128, 7168, 16384);
+  const GemmNvfp4Problem p = problem(128, 7168, 16384);
   const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
   const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
   ASSERT_GT(plan.shared_tiles, 0);
@@ -240,11 +240,11 @@ TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   EXPECT_GE(at.activations - at.flags, slots * sizeof(std::uint64_t));
   EXPECT_EQ(at.bytes, at.activations);
 
-  GemmProblem w4a4 = p;
+  GemmNvfp4Problem w4a4 = p;
   w4a4.a_dtype = DType::e2m1x2;
   EXPECT_EQ(cuda::nvfp4_workspace(w4a4, plan).bytes, at.bytes + 2 * 128 * 16384);
 
-  GemmProblem codes = p;
+  GemmNvfp4Problem codes = p;
   codes.b_is_packed = false;
   EXPECT_EQ(cuda::nvfp4_workspace(codes, plan).bytes, at.bytes + 7168 * 16384 * 9 / 16);
 }
@@ -266,13 +266,11 @@ TEST(Nvfp4Plan, TakesTheTablesRows) {
   EXPECT_EQ(tokens(512, 7168, 16384), 256);
   EXPECT_EQ(tokens(640, 7168, 16384), 128);  // more would be padded
   const auto row = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return nvfp4_row_of(problem(m, n, k), h200()).name;
+    return variant_of(*find_kernel<GemmNvfp4>("nvfp4"), problem(m, n, k), h200())->info.name;
   };
   EXPECT_EQ(row(4096, 7168, 16384), "nvfp4/8");  // 896 of 924 tiles
   EXPECT_EQ(row(3328, 7168, 16384), "nvfp4/9");  // 728 of 792
   EXPECT_EQ(row(1024, 7168, 2048), "nvfp4/8");   // 224 of 264, few columns
-  const GemmProblem large = problem(4096, 7168, 16384);
-  EXPECT_EQ(find_kernel("gemm_nvfp4", "nvfp4/8"), &nvfp4_row_of(large, h200()));
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <set>
 #include <tuple>
 #include <utility>
 
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
+#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {
 namespace {
@@ -27,78 +30,120 @@ DeviceInfo gpu(const char* name, int compute_capability, double gigabytes) {
 
 const DeviceInfo kH200 = gpu("NVIDIA H200", 90, 141);
 
-const KernelInfo& kernel(std::string_view name) {
-  const KernelInfo* const found = find_kernel("attention", name);
+template <class Op>
+const Kernel<Op>& named(std::string_view name) {
+  const Kernel<Op>* const found = find_kernel<Op>(name);
   if (found == nullptr) {
     throw std::out_of_range(std::string(name));
   }
   return *found;
 }
 
-TEST(Registry, NamesAreUniqueAndFound) {
-  std::set<std::pair<std::string_view, std::string_view>> names;
-  for (const KernelInfo& k : kernels()) {
-    EXPECT_TRUE(names.emplace(k.operation, k.name).second) << k.name;
-    EXPECT_EQ(find_kernel(k.operation, k.name), &k);
-  }
-  EXPECT_EQ(find_kernel("attention", "no such kernel"), nullptr);
-  EXPECT_EQ(find_kernel("no such operation", "cpu"), nullptr);
-  EXPECT_EQ(find_kernel("attention", "auto"), nullptr);
-}
+const Kernel<Attention>& kernel(std::string_view name) { return named<Attention>(name); }
 
-TEST(Registry, OperationsFollowEachOther) {
-  std::vector<const KernelInfo*> all;
-  for (const char* const operation : {"attention", "gemm_bf16", "gemm_nvfp4"}) {
-    for (const KernelInfo& k : kernels(operation)) {
-      EXPECT_EQ(k.operation, operation);
-      all.push_back(&k);
+const Kernel<GemmNvfp4>& gemm(std::string_view name) { return named<GemmNvfp4>(name); }
+
+template <class Op>
+class TableTest : public testing::Test {};
+
+using Operations = testing::Types<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
+                                  ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
+TYPED_TEST_SUITE(TableTest, Operations);
+
+TYPED_TEST(TableTest, KernelsAndVariantsAreFoundByName) {
+  ASSERT_FALSE(kernels<TypeParam>().empty());
+  for (const Kernel<TypeParam>& k : kernels<TypeParam>()) {
+    EXPECT_EQ(find_kernel<TypeParam>(k.info.name), &k);
+    for (std::size_t i = 0; i < k.variants.size(); ++i) {
+      const Kernel<TypeParam>& variant = k.variants[i];
+      EXPECT_EQ(variant.info.name, k.info.name + "/" + std::to_string(i));
+      EXPECT_EQ(find_kernel<TypeParam>(variant.info.name), &variant);
+      EXPECT_EQ(variant.info.doc, k.info.doc);
     }
+    EXPECT_EQ(find_kernel<TypeParam>(k.info.name + "/" + std::to_string(k.variants.size())),
+              nullptr);
+    EXPECT_EQ(find_kernel<TypeParam>(k.info.name + "/"), nullptr);
   }
-  EXPECT_EQ(all.size(), kernels().size());
-  EXPECT_TRUE(kernels("no such operation").empty());
+  EXPECT_EQ(find_kernel<TypeParam>("no such kernel"), nullptr);
+  EXPECT_EQ(find_kernel<TypeParam>("auto"), nullptr);
 }
 
-TEST(Registry, RowsOfFlashAreFoundButNotListed) {
-  for (std::size_t i = 0; i < flash_rows().size(); ++i) {
-    const KernelInfo& row = flash_rows()[i];
-    EXPECT_EQ(row.name, "flash/" + std::to_string(i));
-    EXPECT_EQ(find_kernel("attention", row.name), &row);
-    EXPECT_EQ(row.doc, kernel("flash").doc);
-    EXPECT_THAT(kernels(), testing::Each(testing::Field(&KernelInfo::name, testing::Ne(row.name))));
+TYPED_TEST(TableTest, EveryRowIsComplete) {
+  const bool has_cuda = cpu_only_notice().empty();
+  for (const Kernel<TypeParam>& k : kernels<TypeParam>()) {
+    SCOPED_TRACE(k.info.name);
+    EXPECT_EQ(k.info.operation, TypeParam::kName);
+    EXPECT_FALSE(k.info.summary.empty());
+    EXPECT_FALSE(k.info.dtypes.empty());
+    EXPECT_GE(k.info.alignment_bytes, 1);
+    EXPECT_EQ(k.info.architectures.empty(), k.info.device == DeviceKind::cpu);
+    EXPECT_EQ(k.info.is_built, has_cuda || k.info.device == DeviceKind::cpu);
+    EXPECT_EQ(k.launch != nullptr, k.info.is_built);
+    for (const Limit& limit : k.info.limits) {
+      EXPECT_FALSE(limit.argument.empty() || limit.allowed.empty());
+    }
+    EXPECT_TRUE(
+        std::filesystem::exists(std::filesystem::path(TILEWRIGHT_SOURCE_DIR) / k.info.doc));
   }
-  EXPECT_EQ(find_kernel("attention", "flash/" + std::to_string(flash_rows().size())), nullptr);
-  EXPECT_EQ(find_kernel("attention", "flash/"), nullptr);
+}
+
+TYPED_TEST(TableTest, IsPartOfTheListOfAllKernels) {
+  const auto first = std::ranges::find(kernels(), TypeParam::kName, &KernelInfo::operation);
+  ASSERT_NE(first, kernels().end());
+  std::size_t at = static_cast<std::size_t>(first - kernels().begin());
+  for (const Kernel<TypeParam>& k : kernels<TypeParam>()) {
+    ASSERT_LT(at, kernels().size());
+    EXPECT_EQ(kernels()[at++], &k.info);
+  }
+  EXPECT_TRUE(at == kernels().size() || kernels()[at]->operation != TypeParam::kName);
+}
+
+TEST(Registry, NamesAreUnique) {
+  std::set<std::pair<std::string_view, std::string_view>> names;
+  for (const KernelInfo* const k : kernels()) {
+    EXPECT_TRUE(names.emplace(k->operation, k->name).second) << k->name;
+  }
+  EXPECT_EQ(names.size(), kernels().size());
 }
 
 TEST(Registry, TheLadderIsInOrder) {
   std::vector<std::string_view> names;
-  for (const KernelInfo& k : kernels("attention")) {
-    names.push_back(k.name);
+  for (const Kernel<Attention>& k : kernels<Attention>()) {
+    names.push_back(k.info.name);
   }
   EXPECT_THAT(names, testing::ElementsAre("cpu", "k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4",
                                           "k5", "k6_pingpong", "k6_overlap", "k6", "flash"));
 }
 
-TEST(Registry, EveryRowIsComplete) {
-  for (const KernelInfo& k : kernels()) {
-    SCOPED_TRACE(k.name);
-    EXPECT_FALSE(k.summary.empty());
-    EXPECT_FALSE(k.dtypes.empty());
-    EXPECT_GE(k.alignment_bytes, 1);
-    EXPECT_EQ(k.compute_capability == 0, k.device == DeviceKind::cpu);
-    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(TILEWRIGHT_SOURCE_DIR) / k.doc));
-  }
+TEST(Registry, LimitsSayWhatAKernelTakes) {
+  const auto limits_of = [](const KernelInfo& info) {
+    std::vector<std::pair<std::string, std::string>> limits;
+    for (const Limit& limit : info.limits) {
+      limits.emplace_back(limit.argument, limit.allowed);
+    }
+    return limits;
+  };
+  using testing::Pair;
+  EXPECT_THAT(limits_of(kernel("k4").info),
+              testing::ElementsAre(Pair("head_dim", "64, 128"), Pair("window", "none"),
+                                   Pair("softcap", "none"), Pair("sinks", "none"),
+                                   Pair("packed", "none"), Pair("unnormalized", "none")));
+  EXPECT_THAT(limits_of(kernel("cpu").info),
+              testing::ElementsAre(Pair("head_dim", "at most 16384")));
+  EXPECT_THAT(limits_of(gemm("nvfp4_simple").info),
+              testing::ElementsAre(Pair("b", "codes"), Pair("c", "fp32, fp16, bf16"),
+                                   Pair("N", "multiples of 16"), Pair("K", "multiples of 64")));
 }
 
 TEST(CanRun, EveryCudaKernelTakesTheSweepOnHopper) {
   if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
-  for (const KernelInfo& k : kernels("attention")) {
+  for (const Kernel<Attention>& k : kernels<Attention>()) {
     for (const std::int64_t head_dim : {64, 128}) {
       const AttentionProblem problem{
           .q_len = 16384, .kv_len = 16384, .heads = 32, .head_dim = head_dim};
-      EXPECT_EQ(can_run(k, problem, kH200).has_value(), k.device == DeviceKind::cpu) << k.name;
+      EXPECT_EQ(can_run(k, problem, kH200).has_value(), k.info.device == DeviceKind::cpu) << k.info.name;
     }
   }
 }
@@ -107,7 +152,7 @@ TEST(CanRun, SaysThatABuildWithoutCudaHasNoGpuKernels) {
   if (cpu_only_notice().empty()) {
     GTEST_SKIP() << "built with CUDA";
   }
-  const auto reason = can_run(kernel("k4"), kH200);
+  const auto reason = can_run(kernel("k4").info, kH200);
   ASSERT_TRUE(reason);
   EXPECT_EQ(reason->code, ErrorCode::no_device);
   EXPECT_EQ(reason->argument, "kernel");
@@ -178,7 +223,7 @@ class Refused : public testing::TestWithParam<Refusal> {};
 
 TEST_P(Refused, NamesTheArgumentItsValueAndWhatIsAllowed) {
   const Refusal& r = GetParam();
-  if (kernel(r.kernel).device == DeviceKind::cuda && !cpu_only_notice().empty()) {
+  if (kernel(r.kernel).info.device == DeviceKind::cuda && !cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
   const auto reason = can_run(kernel(r.kernel), r.problem, r.device);
@@ -268,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CanRunGemm, TheCpuKernelTakesAnyNAndBlocksOfK) {
   const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
-  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "cpu");
+  const Kernel<GemmNvfp4>& gemm = named<GemmNvfp4>("cpu");
   EXPECT_FALSE(can_run(gemm, {.a_dtype = DType::e2m1x2, .m = 3, .n = 17, .k = 48}, cpu));
   const auto wrong_k = can_run(gemm, {.k = 24}, cpu);
   ASSERT_TRUE(wrong_k);
@@ -277,18 +322,18 @@ TEST(CanRunGemm, TheCpuKernelTakesAnyNAndBlocksOfK) {
   const auto wrong_dtype = can_run(gemm, {.a_dtype = DType::fp32}, cpu);
   ASSERT_TRUE(wrong_dtype);
   EXPECT_EQ(wrong_dtype->message, "has dtype fp32, kernel cpu takes bf16, fp16, e2m1x2");
-  EXPECT_EQ(can_run(gemm, GemmProblem{}, kH200)->argument, "device");
-  EXPECT_EQ(workspace_bytes(gemm, GemmProblem{}, cpu), 0u);
+  EXPECT_EQ(can_run(gemm, GemmNvfp4Problem{}, kH200)->argument, "device");
+  EXPECT_EQ(workspace_bytes(gemm, GemmNvfp4Problem{}, cpu), 0u);
 }
 
 TEST(CanRunGemm, AKernelTakesItsFormsOfTheWeight) {
   const DeviceInfo& cpu = device_info({DeviceKind::cpu, 0});
-  KernelInfo gemm = *find_kernel("gemm_nvfp4", "cpu");
+  Kernel<GemmNvfp4> gemm = named<GemmNvfp4>("cpu");
   EXPECT_FALSE(can_run(gemm, {.b_is_packed = false}, cpu));
   EXPECT_FALSE(can_run(gemm, {.b_is_packed = true}, cpu));
 
   constexpr std::array kForms = {WeightForm::codes, WeightForm::packed};
-  gemm.weight_forms = std::span(kForms).first<1>();
+  gemm.facts.weight_forms = std::span(kForms).first<1>();
   EXPECT_FALSE(can_run(gemm, {.b_is_packed = false}, cpu));
   const auto no_packed = can_run(gemm, {.b_is_packed = true}, cpu);
   ASSERT_TRUE(no_packed);
@@ -297,7 +342,7 @@ TEST(CanRunGemm, AKernelTakesItsFormsOfTheWeight) {
   EXPECT_EQ(no_packed->message,
             "is packed, kernel cpu takes codes and scales: use those that were packed");
 
-  gemm.weight_forms = std::span(kForms).last<1>();
+  gemm.facts.weight_forms = std::span(kForms).last<1>();
   EXPECT_FALSE(can_run(gemm, {.b_is_packed = true}, cpu));
   const auto no_codes = can_run(gemm, {.b_is_packed = false}, cpu);
   ASSERT_TRUE(no_codes);
@@ -310,8 +355,8 @@ TEST(CanRunGemm, TheSimpleKernelTakesCodes) {
   if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
-  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4_simple");
-  EXPECT_FALSE(can_run(gemm, GemmProblem{}, kH200));
+  const Kernel<GemmNvfp4>& gemm = named<GemmNvfp4>("nvfp4_simple");
+  EXPECT_FALSE(can_run(gemm, GemmNvfp4Problem{}, kH200));
   EXPECT_EQ(can_run(gemm, {.b_is_packed = true}, kH200)->argument, "b");
 }
 
@@ -319,7 +364,7 @@ TEST(CanRunGemm, TheFastKernelTakesEitherForm) {
   if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
-  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4");
+  const Kernel<GemmNvfp4>& gemm = named<GemmNvfp4>("nvfp4");
   for (const bool is_packed : {false, true}) {
     EXPECT_FALSE(can_run(gemm, {.b_is_packed = is_packed}, kH200));
   }
@@ -329,9 +374,9 @@ TEST(CanRunGemm, GpuKernelsNameTheSizesThatTheyDoNotTake) {
   if (!cpu_only_notice().empty()) {
     GTEST_SKIP() << "built without CUDA";
   }
-  const auto expect_refused = [](std::string_view name, const GemmProblem& problem,
+  const auto expect_refused = [](std::string_view name, const GemmNvfp4Problem& problem,
                                  std::string_view argument, std::string_view message) {
-    const auto reason = can_run(*find_kernel("gemm_nvfp4", name), problem, kH200);
+    const auto reason = can_run(named<GemmNvfp4>(name), problem, kH200);
     ASSERT_TRUE(reason) << message;
     EXPECT_EQ(reason->code, ErrorCode::unsupported);
     EXPECT_EQ(reason->argument, argument);
@@ -347,30 +392,31 @@ TEST(CanRunGemm, GpuKernelsNameTheSizesThatTheyDoNotTake) {
                  "has K 80, kernel nvfp4_simple takes multiples of 64");
 
   constexpr std::int64_t kRows = 1 << 15;
-  const GemmProblem too_large{.m = kRows, .n = kRows, .k = kRows, .l = 4};
+  const GemmNvfp4Problem too_large{.m = kRows, .n = kRows, .k = kRows, .l = 4};
   expect_refused("nvfp4_simple", too_large, "a",
                  "has L x M x N x K of 2^47 or more, M, N and K up to multiples of 8, 64 and 128, "
                  "kernel nvfp4_simple takes less");
-  GemmProblem packed = too_large;
+  GemmNvfp4Problem packed = too_large;
   packed.b_is_packed = true;
   expect_refused("nvfp4", packed, "a",
                  "has L x M x N x K of 2^47 or more, M, N and K up to multiples of 8, 64 and 128, "
                  "kernel nvfp4 takes less");
   packed.m = kRows - 8;
-  EXPECT_FALSE(can_run(*find_kernel("gemm_nvfp4", "nvfp4"), packed, kH200));
+  EXPECT_FALSE(can_run(named<GemmNvfp4>("nvfp4"), packed, kH200));
 }
 
 TEST(CanRunGemm, EveryKernelOfNvfp4TakesAWeight) {
-  for (const KernelInfo& k : kernels("gemm_nvfp4")) {
-    EXPECT_FALSE(k.weight_forms.empty()) << k.name;
+  for (const Kernel<GemmNvfp4>& k : kernels<GemmNvfp4>()) {
+    EXPECT_FALSE(k.facts.weight_forms.empty()) << k.info.name;
   }
 }
 
 TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
   const AttentionProblem problem{.batch = 3, .q_len = 100, .kv_len = 200, .heads = 5};
-  for (const KernelInfo& k : kernels("attention")) {
-    EXPECT_EQ(workspace_bytes(k, problem, kH200), k.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u)
-        << k.name;
+  for (const Kernel<Attention>& k : kernels<Attention>()) {
+    EXPECT_EQ(workspace_bytes(k, problem, kH200),
+              k.info.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u)
+        << k.info.name;
   }
 }
 
@@ -379,7 +425,7 @@ TEST(WorkspaceBytes, OfTheLargestProblems) {
   constexpr std::int64_t kMostRows = 1 << 28;
   EXPECT_EQ(workspace_bytes(kernel("k1"), {.q_len = kMostRows, .kv_len = kLargest}, kH200),
             4u * kMostRows * kLargest);
-  EXPECT_EQ(workspace_bytes(*find_kernel("gemm_nvfp4", "nvfp4"),
+  EXPECT_EQ(workspace_bytes(named<GemmNvfp4>("nvfp4"),
                             {.m = kLargest, .n = 16, .k = 16, .b_is_packed = true}, kH200),
             0u);
 }
@@ -397,13 +443,13 @@ void expect_refused(const std::function<void()>& call, ErrorCode code, const cha
 }
 
 TEST(WorkspaceBytes, IsRefusedForSizesThatNoTensorHas) {
-  const KernelInfo& gemm = *find_kernel("gemm_nvfp4", "nvfp4");
+  const Kernel<GemmNvfp4>& gemm = named<GemmNvfp4>("nvfp4");
   for (const std::int64_t size : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1} << 30}) {
     const std::string message = "is " + std::to_string(size) + ", must be at least 1";
-    for (const auto& [argument, problem] : {std::pair{"m", GemmProblem{.m = size}},
-                                            {"n", GemmProblem{.n = size}},
-                                            {"k", GemmProblem{.k = size}},
-                                            {"l", GemmProblem{.l = size}}}) {
+    for (const auto& [argument, problem] : {std::pair{"m", GemmNvfp4Problem{.m = size}},
+                                            {"n", GemmNvfp4Problem{.n = size}},
+                                            {"k", GemmNvfp4Problem{.k = size}},
+                                            {"l", GemmNvfp4Problem{.l = size}}}) {
       expect_refused([&] { std::ignore = workspace_bytes(gemm, problem, kH200); },
                      ErrorCode::invalid_argument, argument, message.c_str());
     }

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "fuzz/check.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
+#include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright::fuzz {
 namespace {
@@ -28,11 +29,14 @@ constexpr std::array<std::int64_t, 12> kSizes = {64,
                                                  std::numeric_limits<std::int64_t>::max(),
                                                  std::numeric_limits<std::int64_t>::min()};
 
-const KernelInfo& any_kernel(Choices& choices) {
-  std::vector<const KernelInfo*> all;
-  for (const auto rows : {kernels(), flash_rows(), nvfp4_rows()}) {
-    for (const KernelInfo& kernel : rows) {
-      all.push_back(&kernel);
+// Variants included.
+template <class Op>
+const Kernel<Op>& any_kernel(Choices& choices) {
+  std::vector<const Kernel<Op>*> all;
+  for (const Kernel<Op>& kernel : kernels<Op>()) {
+    all.push_back(&kernel);
+    for (const Kernel<Op>& variant : kernel.variants) {
+      all.push_back(&variant);
     }
   }
   return *choices.one_of(all);
@@ -72,7 +76,7 @@ AttentionProblem any_attention(Choices& choices) {
   return problem;
 }
 
-GemmProblem any_gemm(Choices& choices) {
+GemmNvfp4Problem any_gemm(Choices& choices) {
   const auto size = [&] {
     return choices.coin() ? choices.one_of(kSizes) : 16 * choices.between(1, 300);
   };
@@ -91,44 +95,38 @@ bool are_sizes(std::initializer_list<std::int64_t> sizes) {
                              [](std::int64_t size) { return size >= 1 && size <= kMostSize; });
 }
 
-// Whether the workspace was told.
-template <typename Problem>
-bool query(const KernelInfo& kernel, const Problem& problem, const DeviceInfo& device,
+template <class Op>
+void query(const Kernel<Op>& kernel, const typename Op::Problem& problem, const DeviceInfo& device,
            bool has_sizes) {
   const std::optional<Reason> reason = can_run(kernel, problem, device);
   check(has_sizes || reason, "a kernel can run sizes that no tensor has");
+  const Kernel<Op>* const variant = variant_of(kernel, problem, device);
+  check(variant != nullptr || reason || kernel.variants.empty(),
+        "a kernel can run it, its variant cannot be told");
   try {
     workspace_bytes(kernel, problem, device);
     check(has_sizes, "sizes that no tensor has need a workspace");
-    return true;
   } catch (const Error& error) {
     check_printable(error.what());
     check(reason.has_value(),
           std::string("a kernel can run it, its workspace cannot be told: ") + error.what());
   }
-  return false;
 }
 
 }  // namespace
 
 void query_registry(Choices& choices) {
-  const KernelInfo& kernel = any_kernel(choices);
+  const bool is_attention = choices.coin();
   const DeviceInfo device = any_device(choices);
-  if (kernel.operation == "attention") {
+  if (is_attention) {
     const AttentionProblem p = any_attention(choices);
     const bool has_sizes =
         are_sizes({p.batch, p.q_len, p.kv_len, p.heads, p.kv_heads, p.head_dim}) &&
         (p.value_dim == 0 || are_sizes({p.value_dim}));
-    query(kernel, p, device, has_sizes);
-    if (has_sizes) {
-      flash_row_of(p, device);
-    }
+    query(any_kernel<Attention>(choices), p, device, has_sizes);
   } else {
-    const GemmProblem p = any_gemm(choices);
-    const bool has_sizes = are_sizes({p.m, p.n, p.k, p.l});
-    if (query(kernel, p, device, has_sizes) && kernel.name == "nvfp4") {
-      nvfp4_row_of(p, device);
-    }
+    const GemmNvfp4Problem p = any_gemm(choices);
+    query(any_kernel<GemmNvfp4>(choices), p, device, are_sizes({p.m, p.n, p.k, p.l}));
   }
 }
 

@@ -9,29 +9,25 @@
 
 #include "cuda/gemm/nvfp4/plan.hpp"
 #include "device_tensor.hpp"
+#include "ops/plan.hpp"
 #include "problems/gemm_problem.hpp"
-#include "tilewright/gemm.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright::test {
 
 inline constexpr Device kDevice{DeviceKind::cuda, 0};
 
-inline std::vector<std::string> cuda_kernels(std::string_view operation) {
+// Variants included.
+template <class Op>
+std::vector<std::string> cuda_kernels() {
   std::vector<std::string> names;
-  for (const KernelInfo& kernel : kernels(operation)) {
-    if (kernel.device == DeviceKind::cuda) {
-      names.emplace_back(kernel.name);
+  for (const Kernel<Op>& kernel : kernels<Op>()) {
+    if (kernel.info.device == DeviceKind::cuda) {
+      names.push_back(kernel.info.name);
     }
-  }
-  return names;
-}
-
-// And each row of nvfp4's table.
-inline std::vector<std::string> nvfp4_kernels() {
-  std::vector<std::string> names = cuda_kernels("gemm_nvfp4");
-  for (const KernelInfo& row : nvfp4_rows()) {
-    names.emplace_back(row.name);
+    for (const Kernel<Op>& variant : kernel.variants) {
+      names.push_back(variant.info.name);
+    }
   }
   return names;
 }
@@ -55,20 +51,24 @@ class GemmTest : public testing::TestWithParam<std::string> {
   }
 };
 
-// For every kernel of nvfp4_kernels().
+// For every kernel of cuda_kernels<GemmNvfp4>().
 class GemmNvfp4Test : public GemmTest {
  protected:
   bool takes(const GemmCase& c) const {
-    return !can_run(*find_kernel("gemm_nvfp4", GetParam()), constraints_of(c),
-                    device_info(kDevice));
+    return !can_run(kernel(), constraints_of(c), device_info(kDevice));
   }
 
-  // How many tiles blocks share, of nvfp4 or a row of its table.
+  // How many tiles blocks share: none but nvfp4's and its variants'.
   int shared_tiles(const GemmCase& c) const {
-    return cuda::plan_nvfp4(constraints_of(c), device_info(kDevice).multiprocessors,
-                            cuda::nvfp4_row_named(GetParam()))
-        .shared_tiles;
+    if (kernel().plan == nullptr) {
+      return 0;
+    }
+    const Plan plan = kernel().plan(constraints_of(c), device_info(kDevice));
+    return plan.details<cuda::Nvfp4Details>().plan.shared_tiles;
   }
+
+ private:
+  static const Kernel<GemmNvfp4>& kernel() { return *find_kernel<GemmNvfp4>(GetParam()); }
 };
 
 inline GemmSet<DeviceTensor> to_device(const GemmHostSet& host) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "problems/problem.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
 
 namespace tilewright::test {
 
@@ -17,12 +17,12 @@ class KernelTest : public testing::TestWithParam<std::string> {
     if (cuda_device_count() == 0) {
       GTEST_SKIP() << "no CUDA device";
     }
-    if (const auto reason = can_run(kernel(), device_info(kDevice))) {
+    if (const auto reason = can_run(kernel().info, device_info(kDevice))) {
       GTEST_SKIP() << reason->message;
     }
   }
 
-  const KernelInfo& kernel() const { return *find_kernel("attention", GetParam()); }
+  const Kernel<Attention>& kernel() const { return *find_kernel<Attention>(GetParam()); }
 
   bool takes(const Problem& problem) const {
     return !can_run(kernel(), constraints_of(problem), device_info(kDevice));
@@ -34,9 +34,9 @@ class KernelTest : public testing::TestWithParam<std::string> {
 
 inline std::vector<std::string> cuda_attention_kernels() {
   std::vector<std::string> names;
-  for (const KernelInfo& kernel : kernels("attention")) {
-    if (kernel.device == DeviceKind::cuda) {
-      names.emplace_back(kernel.name);
+  for (const Kernel<Attention>& kernel : kernels<Attention>()) {
+    if (kernel.info.device == DeviceKind::cuda) {
+      names.push_back(kernel.info.name);
     }
   }
   return names;

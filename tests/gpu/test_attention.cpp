@@ -173,17 +173,17 @@ TEST_P(AttentionGpu, OffsetsBeyond32Bits) {
 INSTANTIATE_TEST_SUITE_P(Kernels, AttentionGpu, testing::ValuesIn(cuda_attention_kernels()),
                          kKernelName);
 
-// Every shape of flash, where its table would take another one, too.
-TEST(FlashRowsGpu, TakeWhatTheyCan) {
+// Every config of flash, where it would take another one, too.
+TEST(FlashVariantsGpu, TakeWhatTheyCan) {
   if (cuda_device_count() == 0) {
     GTEST_SKIP() << "no CUDA device";
   }
   const DeviceInfo& device = device_info({DeviceKind::cuda, 0});
-  if (const auto reason = can_run(*find_kernel("attention", "flash"), device)) {
+  if (const auto reason = can_run(find_kernel<Attention>("flash")->info, device)) {
     GTEST_SKIP() << reason->message;
   }
-  for (const KernelInfo& row : flash_rows()) {
-    const HeadDims dims = row.head_dims.front();
+  for (const Kernel<Attention>& variant : find_kernel<Attention>("flash")->variants) {
+    const HeadDims dims = variant.facts.head_dims.front();
     std::vector<Problem> problems = small_feature_problems();
     std::ranges::copy(many_tile_problems(), std::back_inserter(problems));
     for (const std::int64_t kv_len : {130, 3000}) {
@@ -204,12 +204,12 @@ TEST(FlashRowsGpu, TakeWhatTheyCan) {
     problems.push_back(grouped);
     int count = 0;
     for (const Problem& problem : problems) {
-      if (!can_run(row, constraints_of(problem), device)) {
-        check_problem(problem, std::string(row.name));
+      if (!can_run(variant, constraints_of(problem), device)) {
+        check_problem(problem, variant.info.name);
         ++count;
       }
     }
-    EXPECT_GE(count, 2) << row.name;
+    EXPECT_GE(count, 2) << variant.info.name;
   }
 }
 

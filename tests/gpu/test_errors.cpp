@@ -9,7 +9,7 @@
 #include "kernel_test.hpp"
 #include "problems/expectation.hpp"
 #include "tilewright/attention.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
 
 namespace tilewright::test {
 namespace {
@@ -34,7 +34,7 @@ TEST_P(BadGpuArgument, IsRefusedAndNothingIsWritten) {
   }
   const BadCall& bad = GetParam();
   if (const auto reason =
-          can_run(*find_kernel("attention", bad.kernel), device_info({DeviceKind::cuda, 0}))) {
+          can_run(find_kernel<Attention>(bad.kernel)->info, device_info({DeviceKind::cuda, 0}))) {
     GTEST_SKIP() << reason->message;
   }
   const Problem problem{.batch = 2, .q_len = 20, .kv_len = 30, .heads = 2, .head_dim = 64};

@@ -123,7 +123,7 @@ TEST_P(GemmNvfp4Gpu, IsRight) {
 // For a first look with a sanitizer, which takes its time: some of the cases, other ones for each
 // kernel, and a tile that blocks share.
 TEST_P(GemmNvfp4Gpu, SmallProblems) {
-  const std::vector<std::string> kernels = nvfp4_kernels();
+  const std::vector<std::string> kernels = cuda_kernels<GemmNvfp4>();
   std::vector<GemmCase> cases{{.m = 3, .n = 80, .k = 16384, .b_is_packed = true}};
   EXPECT_TRUE(GetParam() == "nvfp4_simple" || shared_tiles(cases[0]) > 0);
   const std::vector<GemmCase> all = gemm_cases();
@@ -338,7 +338,7 @@ TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(nvfp4_kernels()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()), test_name);
 
 // In float64, of rows that lie `padding` further apart than they are long.
 class GemmBf16Gpu : public GemmTest {};
@@ -368,7 +368,7 @@ TEST_P(GemmBf16Gpu, IsRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmBf16Gpu, testing::ValuesIn(cuda_kernels("gemm_bf16")),
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmBf16Gpu, testing::ValuesIn(cuda_kernels<GemmBf16>()),
                          test_name);
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST_P(GemmDeterminismGpu, ConcurrentCallsWithTheirOwnWorkspacesDoNotDisturbEach
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmDeterminismGpu, testing::ValuesIn(nvfp4_kernels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmDeterminismGpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()),
                          test_name);
 
 }  // namespace

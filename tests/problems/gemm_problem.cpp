@@ -325,7 +325,7 @@ GemmNvfp4Options options_of(const GemmCase& c, std::string_view kernel) {
           .kernel = kernel};
 }
 
-GemmProblem constraints_of(const GemmCase& c) {
+GemmNvfp4Problem constraints_of(const GemmCase& c) {
   return {.a_dtype = c.a_dtype,
           .c_dtype = c.c_dtype,
           .m = c.m,

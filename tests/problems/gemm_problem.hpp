@@ -9,7 +9,7 @@
 
 #include "reference/host_tensor.hpp"
 #include "tilewright/gemm.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright::test {
 
@@ -59,7 +59,7 @@ GlobalScales global_scales_a(const GemmCase& c);
 GemmNvfp4Options options_of(const GemmCase& c, std::string_view kernel = "auto");
 
 // What can_run() wants to know of it.
-GemmProblem constraints_of(const GemmCase& c);
+GemmNvfp4Problem constraints_of(const GemmCase& c);
 
 // A case's tensors, in host or device memory.
 template <typename Tensor>

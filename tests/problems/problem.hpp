@@ -9,7 +9,7 @@
 
 #include "reference/host_tensor.hpp"
 #include "tilewright/attention.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
 
 namespace tilewright::test {
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "overlap.hpp"
+#include "ops/overlap.hpp"
 
 namespace tilewright {
 namespace {

@@ -1,7 +1,7 @@
 // Which tiles a thread block visits, and which keys a query row may see.
 #pragma once
 
-#include "attention_params.hpp"
+#include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 

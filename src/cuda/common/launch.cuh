@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "attention_params.hpp"
+#include "ops/attention/params.hpp"
 #include "cuda/common/error.hpp"
 
 namespace tilewright::cuda {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "attention_params.hpp"
+#include "ops/attention/params.hpp"
 
 struct CUtensorMap_st;
 

@@ -17,7 +17,7 @@
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.cuh"
-#include "cuda/gemm/launchers.hpp"
+#include "ops/gemm_bf16/kernels.hpp"
 #include "cuda/gemm/mma_tile.cuh"
 
 namespace tilewright::cuda {

@@ -23,7 +23,7 @@
 
 #include "common/gemm_epilogue.hpp"
 #include "cuda/common/launch.cuh"
-#include "cuda/gemm/launchers.hpp"
+#include "ops/gemm_nvfp4/kernels.hpp"
 #include "cuda/gemm/mma_tile.cuh"
 
 namespace tilewright::cuda {

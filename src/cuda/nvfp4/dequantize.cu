@@ -15,7 +15,7 @@
 #include "cuda/common/launch_order.cuh"
 #include "cuda/common/numeric.cuh"
 #include "cuda/nvfp4/block_tiles.cuh"
-#include "cuda/nvfp4/launchers.hpp"
+#include "ops/dequantize_nvfp4/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace dequantize_nvfp4 {

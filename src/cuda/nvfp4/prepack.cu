@@ -15,7 +15,7 @@
 #include <type_traits>
 
 #include "cuda/common/launch.cuh"
-#include "cuda/nvfp4/launchers.hpp"
+#include "ops/nvfp4_weight/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace prepack_nvfp4 {

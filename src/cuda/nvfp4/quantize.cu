@@ -27,7 +27,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/nvfp4/block_tiles.cuh"
-#include "cuda/nvfp4/launchers.hpp"
+#include "ops/quantize_nvfp4/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace quantize_nvfp4 {

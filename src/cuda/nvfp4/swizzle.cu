@@ -6,7 +6,7 @@
 // Registers whatever the compiler takes; nothing depends on them.
 #include "cuda/common/launch.cuh"
 #include "cuda/nvfp4/block_tiles.cuh"
-#include "cuda/nvfp4/launchers.hpp"
+#include "ops/convert_scales/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace convert_scales {

@@ -1,10 +1,7 @@
 #include "cuda/attention/flash/launch.hpp"
 
 #include <array>
-#include <optional>
 #include <utility>
-
-#include "cuda/attention/launchers.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -18,26 +15,6 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 }
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kFlashChoiceCount>{});
-
-AttentionProblem problem_of(const AttentionParams& p) {
-  return {.dtype = p.dtype,
-          .batch = p.batch,
-          .q_len = p.q_len,
-          .kv_len = p.kv_len,
-          .heads = p.heads,
-          .kv_heads = p.kv_heads,
-          .head_dim = p.head_dim,
-          .value_dim = p.value_dim,
-          .causal = p.causal,
-          .window = p.window_left != kNoLimit || p.window_right != kNoLimit,
-          .softcap = p.softcap > 0.0f,
-          .sinks = p.sinks != nullptr,
-          .packed = p.cu_seqlens_q || p.cu_seqlens_k || p.seqused_k,
-          .packed_queries = p.cu_seqlens_q != nullptr,
-          .packed_keys = p.cu_seqlens_k != nullptr,
-          .unnormalized = p.row_max != nullptr,
-          .batch_invariant = p.batch_invariant};
-}
 
 // `p` with its outputs in the workspace: parts of the keys lie there as batches of their own.
 AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
@@ -57,10 +34,10 @@ AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
   return parts;
 }
 
-void plan_and_launch(const AttentionParams& p, std::optional<int> row, Stream stream) {
-  const AttentionProblem problem = problem_of(p);
-  const FlashPlan plan = plan_flash(problem, p.multiprocessors, row);
-  const FlashWorkspace at = flash_workspace(problem, plan);
+}  // namespace
+
+void launch_flash(const AttentionParams& p, const Plan& planned, Stream stream) {
+  const auto [plan, at] = planned.details<FlashDetails>();
   void* const ticket = plan.is_dynamic ? static_cast<char*>(p.workspace) + at.ticket : nullptr;
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
   if (plan.splits == 1) {
@@ -69,16 +46,6 @@ void plan_and_launch(const AttentionParams& p, std::optional<int> row, Stream st
   const AttentionParams parts = parts_of(p, at);
   launch(parts, plan, ticket, stream);
   launch_flash_merge(p, parts, plan.splits, stream);
-}
-
-}  // namespace
-
-void launch_flash(const AttentionParams& p, Stream stream) {
-  plan_and_launch(p, std::nullopt, stream);
-}
-
-void launch_flash_row(int row, const AttentionParams& p, Stream stream) {
-  plan_and_launch(p, row, stream);
 }
 
 }  // namespace tilewright::cuda

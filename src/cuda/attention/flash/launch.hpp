@@ -1,13 +1,14 @@
 // The flash kernel's host side, one function for each of its shapes.
 #pragma once
 
-#include "attention_params.hpp"
 #include "cuda/attention/flash/plan.hpp"
+#include "ops/attention/params.hpp"
+#include "ops/plan.hpp"
 
 namespace tilewright::cuda {
 
-// Queues the kernel as launch_flash does, in this row of the table.
-void launch_flash_row(int row, const AttentionParams& p, Stream stream);
+// Queues the kernel as planned, and the merge of splits.
+void launch_flash(const AttentionParams& p, const Plan& plan, Stream stream);
 
 // Queues choice kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
 // instance.cu.in.

@@ -2,7 +2,7 @@
 // which leaves less of it to run past. Short sequences see that.
 #pragma once
 
-#include "attention_params.hpp"
+#include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
 
 namespace tilewright::cuda {
 namespace {
@@ -85,12 +84,6 @@ std::optional<int> best_flash_row(const AttentionProblem& p, int sms) {
     }
   }
   return std::nullopt;
-}
-
-std::optional<int> flash_row_named(std::string_view kernel) {
-  const std::span<const KernelInfo> rows = flash_rows();
-  const auto found = std::ranges::find(rows, kernel, &KernelInfo::name);
-  return found == rows.end() ? std::nullopt : std::optional(static_cast<int>(found - rows.begin()));
 }
 
 FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> row) {

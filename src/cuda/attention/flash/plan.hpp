@@ -3,10 +3,9 @@
 
 #include <cstddef>
 #include <optional>
-#include <string_view>
 
 #include "cuda/attention/flash/choices.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/attention_kernels.hpp"
 
 namespace tilewright::cuda {
 
@@ -24,9 +23,6 @@ bool can_share_keys(const FlashChoice& choice, const AttentionProblem& problem);
 // The table's row for `problem`; nothing where its head dims and dtype have none.
 std::optional<int> best_flash_row(const AttentionProblem& problem, int sms);
 
-// The row that a name of flash_rows() stands for.
-std::optional<int> flash_row_named(std::string_view kernel);
-
 // The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
 FlashPlan plan_flash(const AttentionProblem& problem, int sms,
                      std::optional<int> row = std::nullopt);
@@ -40,5 +36,11 @@ struct FlashWorkspace {
   std::size_t bytes;
 };
 FlashWorkspace flash_workspace(const AttentionProblem& problem, const FlashPlan& plan);
+
+// What a Plan of this kernel has.
+struct FlashDetails {
+  FlashPlan plan;
+  FlashWorkspace at;
+};
 
 }  // namespace tilewright::cuda

@@ -5,7 +5,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "attention_params.hpp"
+#include "ops/attention/params.hpp"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/ticket.cuh"
 #include "cuda/common/tma.cuh"

@@ -20,7 +20,7 @@
 // Limits    D = 64, 128 or 256, BF16. The two consumers run in step as chance has it; within one,
 //           product and softmax still take turns.
 // Worklog   docs/worklog/k5.md
-#include "cuda/attention/launchers.hpp"
+#include "ops/attention/kernels.hpp"
 #include "cuda/attention/output_tile.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/attention/warp_roles.cuh"

@@ -24,7 +24,7 @@
 // Limits    D = 64, 128 or 256, BF16. One tile of queries a block: nothing runs under a block's
 //           first loads and its last store.
 // Worklog   docs/worklog/k6.md
-#include "cuda/attention/launchers.hpp"
+#include "ops/attention/kernels.hpp"
 #include "cuda/attention/output_tile.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/attention/warp_roles.cuh"

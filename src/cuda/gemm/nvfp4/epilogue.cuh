@@ -13,7 +13,7 @@
 
 #include "cuda/gemm/nvfp4/fragment.cuh"
 #include "cuda/gemm/nvfp4/global_scale.cuh"
-#include "gemm_params.hpp"
+#include "ops/gemm_nvfp4/params.hpp"
 
 namespace tilewright::cuda {
 

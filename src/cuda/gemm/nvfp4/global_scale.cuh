@@ -7,7 +7,7 @@
 
 #include "common/gemm_epilogue.hpp"
 #include "cuda/gemm/nvfp4/fragment.cuh"
-#include "gemm_params.hpp"
+#include "ops/gemm_nvfp4/params.hpp"
 
 namespace tilewright::cuda {
 

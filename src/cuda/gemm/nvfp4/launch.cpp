@@ -1,14 +1,13 @@
 #include "cuda/gemm/nvfp4/launch.hpp"
 
 #include <array>
-#include <optional>
 #include <utility>
 
 #include "common/nvfp4_recipe.hpp"
 #include "common/nvfp4_weight_layout.hpp"
 #include "cuda/common/epoch.hpp"
-#include "cuda/gemm/launchers.hpp"
-#include "cuda/nvfp4/launchers.hpp"
+#include "ops/dequantize_nvfp4/kernels.hpp"
+#include "ops/nvfp4_weight/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -23,17 +22,6 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 }
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kNvfp4ChoiceCount>{});
-
-GemmProblem problem_of(const GemmNvfp4Params& p) {
-  return {.a_dtype = p.a_dtype,
-          .c_dtype = p.c_dtype,
-          .m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .l = p.l,
-          .b_is_packed = p.b_is_packed,
-          .batch_invariant = p.batch_invariant};
-}
 
 // Queues the dequantising of NVFP4 activations, which is exact in BF16, and gives `p` with these.
 GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, Stream stream) {
@@ -84,10 +72,11 @@ GemmNvfp4Params with_packed_b(const GemmNvfp4Params& p, void* weight, Stream str
   return packed;
 }
 
-void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
-  const GemmProblem problem = problem_of(p);
-  const Nvfp4Plan plan = plan_nvfp4(problem, p.multiprocessors, row);
-  const Nvfp4Workspace at = nvfp4_workspace(problem, plan);
+}  // namespace
+
+void launch_nvfp4(const GemmNvfp4Params& params, const Plan& planned, Stream stream) {
+  GemmNvfp4Params p = params;
+  const auto [plan, at] = planned.details<Nvfp4Details>();
   auto* const workspace = static_cast<char*>(p.workspace);
   PartialSums partial{};
   if (plan.shared_tiles > 0) {
@@ -105,16 +94,6 @@ void plan_and_launch(GemmNvfp4Params p, std::optional<int> row, Stream stream) {
   }
   const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
   launch(p, plan, partial, b_is_ready, stream);
-}
-
-}  // namespace
-
-void launch_nvfp4(const GemmNvfp4Params& p, Stream stream) {
-  plan_and_launch(p, std::nullopt, stream);
-}
-
-void launch_nvfp4_row(int row, const GemmNvfp4Params& p, Stream stream) {
-  plan_and_launch(p, row, stream);
 }
 
 }  // namespace tilewright::cuda

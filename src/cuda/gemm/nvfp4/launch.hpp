@@ -4,7 +4,8 @@
 #include <cstdint>
 
 #include "cuda/gemm/nvfp4/plan.hpp"
-#include "gemm_params.hpp"
+#include "ops/gemm_nvfp4/params.hpp"
+#include "ops/plan.hpp"
 
 namespace tilewright::cuda {
 
@@ -17,8 +18,9 @@ struct PartialSums {
       nullptr;  // counts workers as they start; null where none waits for others
 };
 
-// Queues the kernel as launch_nvfp4 does, in this row of the table.
-void launch_nvfp4_row(int row, const GemmNvfp4Params& p, Stream stream);
+// Queues the kernel as planned, behind the packing of a weight that is given as codes and the
+// dequantising of NVFP4 activations.
+void launch_nvfp4(const GemmNvfp4Params& p, const Plan& plan, Stream stream);
 
 // Queues choice kIndex; p.a has 16 bits. It may start while launches before it are still at work,
 // and then reads p.b alone, where that is ready. Each is compiled by itself, from instance.cu.in.

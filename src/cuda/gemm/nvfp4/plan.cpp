@@ -12,11 +12,11 @@ constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed tog
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-int chunks_of(const GemmProblem& p, const Nvfp4Choice& choice) {
+int chunks_of(const GemmNvfp4Problem& p, const Nvfp4Choice& choice) {
   return ceil_div(p.k, choice.columns());
 }
 
-TileOrder order_of(const GemmProblem& p, const Nvfp4Choice& choice) {
+TileOrder order_of(const GemmNvfp4Problem& p, const Nvfp4Choice& choice) {
   const int rows = choice.rows() * choice.cluster;
   const int token_tiles = ceil_div(p.m, choice.tokens);
   const int tokens = choice.cuts_tokens() ? ceil_div(p.m, token_tiles) : choice.tokens;
@@ -24,7 +24,7 @@ TileOrder order_of(const GemmProblem& p, const Nvfp4Choice& choice) {
   return {row_tiles, token_tiles, std::clamp(kGroupRows / rows, 1, row_tiles), tokens};
 }
 
-int tiles_of(const GemmProblem& p, const TileOrder& order) {
+int tiles_of(const GemmNvfp4Problem& p, const TileOrder& order) {
   return order.row_tiles * order.token_tiles * static_cast<int>(p.l);
 }
 
@@ -38,7 +38,7 @@ bool are_full(std::int64_t tiles, std::int64_t workers) {
   return 16 * (all - tiles) <= all;
 }
 
-bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
+bool fits(const Nvfp4Choice& choice, const GemmNvfp4Problem& p, int sms) {
   const std::int64_t tiles = tiles_of(p, order_of(p, choice));
   const std::int64_t workers = workers_of(choice, sms);
   const std::int64_t columns = tiles * chunks_of(p, choice) * choice.columns();
@@ -66,7 +66,7 @@ bool fits(const Nvfp4Choice& choice, const GemmProblem& p, int sms) {
   return are_many && (choice.use == Nvfp4Use::many_tiles || is_short || are_full(tiles, workers));
 }
 
-int best_row(const GemmProblem& p, int sms) {
+int best_row(const GemmNvfp4Problem& p, int sms) {
   int row = 0;
   while (!fits(kNvfp4Choices[row], p, sms)) {  // the last row takes all
     ++row;
@@ -90,13 +90,7 @@ int shared_tiles(const Nvfp4Choice& choice, int tiles, int chunks, int workers) 
 
 }  // namespace
 
-std::optional<int> nvfp4_row_named(std::string_view kernel) {
-  const std::span<const KernelInfo> rows = nvfp4_rows();
-  const auto found = std::ranges::find(rows, kernel, &KernelInfo::name);
-  return found == rows.end() ? std::nullopt : std::optional(static_cast<int>(found - rows.begin()));
-}
-
-Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
+Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> row) {
   const int index = row ? *row : best_row(p, sms);
   const Nvfp4Choice& choice = kNvfp4Choices[index];
   const TileOrder order = order_of(p, choice);
@@ -116,7 +110,7 @@ Nvfp4Plan plan_nvfp4(const GemmProblem& p, int sms, std::optional<int> row) {
           .workers = shared > 0 ? sharing : std::min(tiles, most_workers)};
 }
 
-Nvfp4Workspace nvfp4_workspace(const GemmProblem& p, const Nvfp4Plan& plan) {
+Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& p, const Nvfp4Plan& plan) {
   constexpr std::size_t kAlignment_bytes = 256;
   const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
   Nvfp4Workspace workspace{};

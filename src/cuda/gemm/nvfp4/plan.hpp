@@ -3,11 +3,10 @@
 
 #include <cstddef>
 #include <optional>
-#include <string_view>
 
 #include "cuda/gemm/nvfp4/choices.hpp"
 #include "cuda/gemm/nvfp4/schedule.hpp"
-#include "tilewright/registry.hpp"
+#include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright::cuda {
 
@@ -25,11 +24,8 @@ struct Nvfp4Plan {
   }
 };
 
-// The row that a name of nvfp4_rows() stands for.
-std::optional<int> nvfp4_row_named(std::string_view kernel);
-
 // The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
-Nvfp4Plan plan_nvfp4(const GemmProblem& problem, int sms, std::optional<int> row = std::nullopt);
+Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& problem, int sms, std::optional<int> row = std::nullopt);
 
 // Where the workspace's parts lie, in bytes from its start.
 struct Nvfp4Workspace {
@@ -40,6 +36,12 @@ struct Nvfp4Workspace {
   std::size_t weight;       // packed, where b is codes
   std::size_t bytes;
 };
-Nvfp4Workspace nvfp4_workspace(const GemmProblem& problem, const Nvfp4Plan& plan);
+Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& problem, const Nvfp4Plan& plan);
+
+// What a Plan of this kernel has.
+struct Nvfp4Details {
+  Nvfp4Plan plan;
+  Nvfp4Workspace at;
+};
 
 }  // namespace tilewright::cuda

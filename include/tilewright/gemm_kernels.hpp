@@ -1,0 +1,76 @@
+// The operations gemm_nvfp4() and gemm_bf16() in the registry's terms.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tilewright/gemm.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+
+// The forms of gemm_nvfp4()'s weight.
+enum class WeightForm : std::uint8_t {
+  codes,   // with scales
+  packed,  // by prepack_nvfp4_weight()
+};
+
+constexpr std::string_view name(WeightForm form) {
+  return form == WeightForm::codes ? "codes" : "packed";
+}
+
+// What a kernel takes of gemm_nvfp4().
+struct GemmNvfp4Facts {
+  std::span<const DType> out_dtypes = {};  // of c
+  int n_multiple = 1;                      // what N and K must be multiples of
+  int k_multiple = 1;
+  std::span<const WeightForm> weight_forms = {};
+};
+
+// The shape of a GEMM, as seen by the constraints: c (l, m, n) = a (l, m, k) times the transpose of
+// b (l, n, k).
+struct GemmNvfp4Problem {
+  DType a_dtype = DType::bf16;  // e2m1x2: NVFP4
+  DType c_dtype = DType::bf16;
+  std::int64_t m = 1;
+  std::int64_t n = 16;
+  std::int64_t k = 64;
+  std::int64_t l = 1;
+  bool b_is_packed = false;
+  bool batch_invariant = false;
+};
+
+struct GemmNvfp4Params;
+
+struct GemmNvfp4 {
+  static constexpr std::string_view kName = "gemm_nvfp4";
+  using Tensors = GemmNvfp4Tensors;
+  using Options = GemmNvfp4Options;
+  using Problem = GemmNvfp4Problem;
+  using Facts = GemmNvfp4Facts;
+  using Params = GemmNvfp4Params;
+};
+
+struct GemmBf16Facts {
+  int n_multiple = 1;
+  int k_multiple = 1;
+};
+
+struct GemmBf16Problem {
+  std::int64_t m = 1;
+  std::int64_t n = 16;
+  std::int64_t k = 64;
+};
+
+struct GemmBf16Params;
+
+struct GemmBf16 {
+  static constexpr std::string_view kName = "gemm_bf16";
+  using Tensors = GemmBf16Tensors;
+  using Problem = GemmBf16Problem;
+  using Facts = GemmBf16Facts;
+  using Params = GemmBf16Params;
+};
+
+}  // namespace tilewright

@@ -1,0 +1,54 @@
+// The operations of nvfp4.hpp and nvfp4_weight.hpp in the registry's terms.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "tilewright/nvfp4.hpp"
+#include "tilewright/nvfp4_weight.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+
+// A matrix of values, or of scales, of one of these dtypes; nothing else decides what can run.
+struct ConversionFacts {};
+struct ConversionProblem {
+  DType dtype = DType::bf16;
+  bool computes_global_scale = false;  // of quantize_nvfp4()
+};
+
+struct QuantizeNvfp4Params;
+struct DequantizeNvfp4Params;
+struct ConvertScalesParams;
+struct PrepackWeightParams;
+struct UnpackWeightParams;
+
+template <class ItsParams>
+struct Conversion {
+  using Problem = ConversionProblem;
+  using Facts = ConversionFacts;
+  using Params = ItsParams;
+};
+
+struct QuantizeNvfp4 : Conversion<QuantizeNvfp4Params> {
+  static constexpr std::string_view kName = "quantize_nvfp4";
+  static constexpr const char* kArgument = "x";  // whose dtype it is
+};
+struct DequantizeNvfp4 : Conversion<DequantizeNvfp4Params> {
+  static constexpr std::string_view kName = "dequantize_nvfp4";
+  static constexpr const char* kArgument = "out";  // whose dtype it is
+};
+struct ConvertScales : Conversion<ConvertScalesParams> {  // swizzle_scales(), unswizzle_scales()
+  static constexpr std::string_view kName = "convert_scales";
+  static constexpr const char* kArgument = "linear";  // whose dtype it is
+};
+struct PrepackNvfp4Weight : Conversion<PrepackWeightParams> {
+  static constexpr std::string_view kName = "prepack_nvfp4_weight";
+  static constexpr const char* kArgument = "codes";  // whose dtype it is
+};
+struct UnpackNvfp4Weight : Conversion<UnpackWeightParams> {
+  static constexpr std::string_view kName = "unpack_nvfp4_weight";
+  static constexpr const char* kArgument = "codes";  // whose dtype it is
+};
+
+}  // namespace tilewright

@@ -1,0 +1,138 @@
+// An attention call: checked, its kernel selected and launched.
+#include "tilewright/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/attention/checks.hpp"
+#include "ops/attention/params.hpp"
+#include "ops/call.hpp"
+#include "tilewright/attention_kernels.hpp"
+
+namespace tilewright {
+namespace {
+
+// A window's side as kernels take it.
+int limit_of(std::optional<std::int64_t> side) {
+  return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
+}
+
+AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& options) {
+  return {.dtype = t.q.dtype,
+          .batch = batch_size(t),
+          .q_len = seqlen_of(t.q),
+          .kv_len = seqlen_of(t.k),
+          .heads = heads_of(t.q),
+          .kv_heads = heads_of(t.k),
+          .head_dim = head_dim_of(t.q),
+          .value_dim = head_dim_of(t.v),
+          .causal = options.causal,
+          .window =
+              limit_of(options.window.left) < kNoLimit || limit_of(options.window.right) < kNoLimit,
+          .softcap = options.softcap > 0,
+          .sinks = t.sinks.has_value(),
+          .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,
+          .packed_queries = t.cu_seqlens_q.has_value(),
+          .packed_keys = t.cu_seqlens_k.has_value(),
+          .unnormalized = t.row_max.has_value(),
+          .batch_invariant = options.batch_invariant};
+}
+
+// Strides of a tensor's outer dimensions, the batch (where it has one) in front. Those that are
+// never stepped over become 0, whatever the caller left there.
+OuterStrides outer_strides(const ConstTensorView& t, int seq, int head) {
+  const auto stride = [&](int i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
+  const bool has_batch = std::min(seq, head) == 1;
+  return {.batch = has_batch ? stride(0) : 0, .seq = stride(seq), .head = stride(head)};
+}
+
+// ([batch,] seqlen, heads, head_dim)
+OuterStrides row_strides(const ConstTensorView& t) {
+  return outer_strides(t, t.rank - 3, t.rank - 2);
+}
+
+// ([batch,] heads, seqlen)
+OuterStrides statistic_strides(const ConstTensorView& t) {
+  return outer_strides(t, t.rank - 1, t.rank - 2);
+}
+
+template <typename T, typename View>
+T* data_of(const std::optional<View>& tensor) {
+  return tensor ? static_cast<T*>(tensor->data) : nullptr;
+}
+
+void set_tensors(const AttentionTensors& t, AttentionParams& params) {
+  params.q = t.q.data;
+  params.k = t.k.data;
+  params.v = t.v.data;
+  params.o = t.o.data;
+  params.q_stride = row_strides(t.q);
+  params.k_stride = row_strides(t.k);
+  params.v_stride = row_strides(t.v);
+  params.o_stride = row_strides(t.o);
+  params.lse = data_of<float>(t.lse);
+  params.row_max = data_of<float>(t.row_max);
+  params.row_sum = data_of<float>(t.row_sum);
+  params.lse_stride = t.lse ? statistic_strides(*t.lse) : OuterStrides{};
+  params.row_max_stride = t.row_max ? statistic_strides(*t.row_max) : OuterStrides{};
+  params.row_sum_stride = t.row_sum ? statistic_strides(*t.row_sum) : OuterStrides{};
+  params.sinks = data_of<const float>(t.sinks);
+  params.sinks_stride = t.sinks ? t.sinks->stride[0] : 0;
+  params.cu_seqlens_q = data_of<const int>(t.cu_seqlens_q);
+  params.cu_seqlens_k = data_of<const int>(t.cu_seqlens_k);
+  params.seqused_k = data_of<const int>(t.seqused_k);
+}
+
+void set_options(const AttentionOptions& options, AttentionParams& params) {
+  params.scale = options.scale.value_or(
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.head_dim))));
+  params.causal = options.causal;
+  params.window_left = limit_of(options.window.left);
+  params.window_right = limit_of(options.window.right);
+  params.softcap = options.softcap;
+  params.batch_invariant = options.batch_invariant;
+}
+
+AttentionParams params_of(const AttentionTensors& t, const AttentionOptions& options,
+                          const AttentionProblem& problem) {
+  AttentionParams params;
+  params.multiprocessors = device_info(t.q.device).multiprocessors;
+  params.dtype = problem.dtype;
+  params.batch = static_cast<int>(problem.batch);
+  params.q_len = static_cast<int>(problem.q_len);
+  params.kv_len = static_cast<int>(problem.kv_len);
+  params.heads = static_cast<int>(problem.heads);
+  params.kv_heads = static_cast<int>(problem.kv_heads);
+  params.head_dim = static_cast<int>(problem.head_dim);
+  params.value_dim = static_cast<int>(problem.value_dim);
+  set_tensors(t, params);
+  set_options(options, params);
+  return params;
+}
+
+Call<Attention> prepare(const AttentionTensors& t, const AttentionOptions& options) {
+  check_arguments(t, options);
+  const AttentionProblem problem = problem_of(t, options);
+  const auto selection = select_kernel<Attention>(options.kernel, problem, t.q.device, "q");
+  check_alignment(t, selection.kernel->info);
+  return {selection, params_of(t, options, problem), t.q.device};
+}
+
+}  // namespace
+
+std::size_t attention_workspace_bytes(const AttentionTensors& tensors,
+                                      const AttentionOptions& options) {
+  return prepare(tensors, options).workspace_bytes();
+}
+
+void attention(const AttentionTensors& tensors, const AttentionOptions& options,
+               Workspace workspace, Stream stream) {
+  Call<Attention> call = prepare(tensors, options);
+  call.check(workspace);
+  if (options.check_lengths || tensors.q.device.kind == DeviceKind::cpu) {
+    check_length_values(tensors, stream);
+  }
+  call.launch(workspace, stream);
+}
+
+}  // namespace tilewright

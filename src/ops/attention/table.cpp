@@ -1,0 +1,214 @@
+// The table of attention's kernels, and what their facts ask of a problem.
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "cpu/cpu_attention.hpp"
+#include "ops/attention/kernels.hpp"
+#include "ops/kernel_table.hpp"
+
+namespace tilewright {
+namespace {
+
+using Row = Kernel<Attention>;
+
+constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{256, 256}};
+constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
+constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks,
+                                     Feature::packed, Feature::unnormalized};
+constexpr int kMaxHeadDim = 1 << 14;  // of kernels that take any
+
+template <void (*kLaunch)(const AttentionParams&, Stream)>
+Row ladder_rung(std::string_view name, std::string_view summary, std::string_view doc,
+                std::span<const HeadDims> head_dims = kLowerHeadDims) {
+  return {.info = {.name = std::string(name),
+                   .summary = summary,
+                   .device = DeviceKind::cuda,
+                   .architectures = {90},
+                   .dtypes = {DType::bf16},
+                   .alignment_bytes = 16,
+                   .doc = doc},
+          .facts = {.head_dims = head_dims},
+          .launch = built_without_plan<Attention, kLaunch>()};
+}
+
+// K1 keeps S, in FP32: (batch, heads, q_len, kv_len). Saturates where that is no size_t.
+Plan plan_k1(const AttentionProblem& p, const DeviceInfo&) {
+  const double bytes = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
+                       static_cast<double>(p.q_len) * static_cast<double>(p.kv_len);
+  constexpr auto kMax = std::numeric_limits<std::size_t>::max();
+  return Plan(bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax);
+}
+
+std::vector<Row> make_table() {
+  Row k1 = ladder_rung<cuda::launch_k1>("k1", "naive: three launches, S in global memory",
+                                        "docs/worklog/k1.md");
+  k1.plan = plan_k1;
+  return finished<Attention>({
+      {.info = {.name = "cpu",
+                .summary = "FlashAttention-2 tiling on all cores, FP32 arithmetic",
+                .device = DeviceKind::cpu,
+                .dtypes = {DType::fp32, DType::fp16, DType::bf16},
+                .alignment_bytes = 1,
+                .doc = "docs/architecture.md"},
+       .facts = {.features = kAllFeatures},
+       .launch = without_plan<Attention, cpu::attention>()},
+      std::move(k1),
+      ladder_rung<cuda::launch_k2>("k2", "tiled online softmax in one kernel, CUDA cores",
+                                   "docs/worklog/k2.md"),
+      ladder_rung<cuda::launch_k3_1>("k3_1", "K2 fed by TMA, one stage", "docs/worklog/k3.md"),
+      ladder_rung<cuda::launch_k3_2>("k3_2", "K2 fed by TMA, two stages", "docs/worklog/k3.md"),
+      ladder_rung<cuda::launch_k3_3>("k3_3", "K2 fed by TMA, five stages", "docs/worklog/k3.md"),
+      ladder_rung<cuda::launch_k4_qk>("k4_qk", "QK^T on tensor cores (WGMMA), PV on CUDA cores",
+                                      "docs/worklog/k4.md"),
+      ladder_rung<cuda::launch_k4>("k4", "both products on tensor cores, P in registers",
+                                   "docs/worklog/k4.md"),
+      ladder_rung<cuda::launch_k5>("k5", "K4 with warps for loading and warps for computing",
+                                   "docs/worklog/k5.md", kHeadDims),
+      ladder_rung<cuda::launch_k6_pingpong>("k6_pingpong",
+                                            "K5 with consumers that take turns on the tensor cores",
+                                            "docs/worklog/k6.md", kHeadDims),
+      ladder_rung<cuda::launch_k6_overlap>("k6_overlap",
+                                           "K5 with the softmax of a tile under the product of the last",
+                                           "docs/worklog/k6.md", kHeadDims),
+      ladder_rung<cuda::launch_k6>("k6", "both: ping-pong and overlap", "docs/worklog/k6.md",
+                                   kHeadDims),
+      cuda::flash_kernel(),
+  });
+}
+
+std::int64_t value_dim_of(const AttentionProblem& problem) {
+  return problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
+}
+
+std::optional<Reason> size_reason(const AttentionProblem& problem) {
+  return size_range_reason({{"batch", problem.batch},
+                            {"q_len", problem.q_len},
+                            {"kv_len", problem.kv_len},
+                            {"heads", problem.heads},
+                            {"kv_heads", problem.kv_heads},
+                            {"head_dim", problem.head_dim},
+                            {"value_dim", value_dim_of(problem)}});
+}
+
+std::optional<Reason> head_dim_reason(const Row& kernel, const AttentionProblem& problem) {
+  const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim_of(problem))};
+  if (kernel.facts.head_dims.empty()) {
+    return std::max(dims.qk, dims.v) <= kMaxHeadDim
+               ? std::nullopt
+               : std::optional(takes_reason(kernel.info, "q", "head_dim " + name(dims),
+                                            "at most " + std::to_string(kMaxHeadDim)));
+  }
+  if (std::ranges::find(kernel.facts.head_dims, dims) != kernel.facts.head_dims.end()) {
+    return std::nullopt;
+  }
+  return takes_reason(kernel.info, "q", "head_dim " + name(dims),
+                      names_of(kernel.facts.head_dims));
+}
+
+// What the caller gave to ask for a feature.
+std::string_view given_for(Feature feature) {
+  switch (feature) {
+    case Feature::packed:
+      return "cu_seqlens_q, cu_seqlens_k or seqused_k is given";
+    case Feature::unnormalized:
+      return "row_max and row_sum are given";
+    default:
+      return "is given";
+  }
+}
+
+std::optional<Reason> feature_reason(const Row& kernel, const AttentionProblem& problem) {
+  for (const Feature feature : kAllFeatures) {
+    if (problem.asks_for(feature) &&
+        std::ranges::find(kernel.facts.features, feature) == kernel.facts.features.end()) {
+      return Reason{
+          ErrorCode::unsupported, std::string(name(feature)),
+          std::string(given_for(feature)) + ", kernel " + kernel.info.name + " takes none"};
+    }
+  }
+  return std::nullopt;
+}
+
+// Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O, and the
+// number of a tile, in splits of the keys too, the 28 bits of a ticket.
+std::optional<Reason> launch_reason(const Row& kernel, const AttentionProblem& problem,
+                                    int splits) {
+  constexpr double kMaxRows = 1 << 28;
+  const std::int64_t batch = problem.packed_queries ? 1 : problem.batch;
+  const double rows = static_cast<double>(batch) * static_cast<double>(problem.heads) *
+                      static_cast<double>(problem.q_len);
+  if (kernel.info.device != DeviceKind::cuda || rows * splits <= kMaxRows) {
+    return std::nullopt;
+  }
+  return Reason{ErrorCode::unsupported, "q",
+                "has " + std::to_string(batch) + " x " + std::to_string(problem.q_len) + " x " +
+                    std::to_string(problem.heads) + " rows (batch, seqlen, heads)" +
+                    (splits == 1 ? ", a launch takes at most 2^28"
+                                 : " in " + std::to_string(splits) +
+                                       " parts of the keys, a launch takes at most 2^28 of both "
+                                       "together")};
+}
+
+}  // namespace
+
+bool AttentionProblem::asks_for(Feature feature) const {
+  switch (feature) {
+    case Feature::window:
+      return window;
+    case Feature::softcap:
+      return softcap;
+    case Feature::sinks:
+      return sinks;
+    case Feature::packed:
+      return packed;
+    case Feature::unnormalized:
+      return unnormalized;
+  }
+  return false;
+}
+
+std::vector<Limit> limits_of(const AttentionFacts& facts) {
+  std::vector<Limit> limits = {{"head_dim", facts.head_dims.empty()
+                                                ? "at most " + std::to_string(kMaxHeadDim)
+                                                : names_of(facts.head_dims)}};
+  for (const Feature feature : kAllFeatures) {
+    if (std::ranges::find(facts.features, feature) == facts.features.end()) {
+      limits.push_back({std::string(name(feature)), "none"});
+    }
+  }
+  return limits;
+}
+
+std::optional<Reason> facts_reason(const Row& kernel, const AttentionProblem& problem) {
+  if (auto reason = size_reason(problem)) {
+    return reason;
+  }
+  if (auto reason = dtype_reason(kernel.info, kernel.info.dtypes, "q", problem.dtype)) {
+    return reason;
+  }
+  if (auto reason = head_dim_reason(kernel, problem)) {
+    return reason;
+  }
+  if (auto reason = feature_reason(kernel, problem)) {
+    return reason;
+  }
+  return launch_reason(kernel, problem, 1);
+}
+
+std::optional<Reason> plan_reason(const Row& kernel, const AttentionProblem& problem,
+                                  const Plan& plan) {
+  return launch_reason(kernel, problem, plan.splits);
+}
+
+template <>
+std::span<const Row> Table<Attention>::rows() {
+  static const std::vector<Row> table = make_table();
+  return table;
+}
+
+template struct Table<Attention>;
+template Selection<Attention> select_kernel<Attention>(std::string_view, const AttentionProblem&,
+                                                       Device, const char*);
+
+}  // namespace tilewright

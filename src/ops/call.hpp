@@ -1,0 +1,53 @@
+// A call that was checked, whose kernel was selected and planned: once.
+#pragma once
+
+#include <string_view>
+
+#include "cuda/cuda_backend.hpp"
+#include "ops/plan.hpp"
+#include "ops/tensor_checks.hpp"
+#include "tilewright/registry.hpp"
+
+namespace tilewright {
+
+// A kernel that can run a problem, and how it does.
+template <class Op>
+struct Selection {
+  const Kernel<Op>* kernel;
+  Plan plan;
+};
+
+// The kernel of that name or, of "auto", the fastest that can run the problem. `argument` is a
+// tensor on `device`. Throws where there is none.
+template <class Op>
+Selection<Op> select_kernel(std::string_view kernel_name, const typename Op::Problem& problem,
+                            Device device, const char* argument);
+
+template <class Op>
+struct Call {
+  Selection<Op> selection;
+  typename Op::Params params;
+  Device device;
+
+  std::size_t workspace_bytes() const { return selection.plan.workspace_bytes; }
+
+  // Throws where the workspace is too small.
+  void check(Workspace workspace) const {
+    check_workspace(workspace, workspace_bytes(), selection.kernel->info.name);
+  }
+
+  // With a workspace that was checked.
+  void launch(Workspace workspace, Stream stream) {
+    if constexpr (requires { params.workspace; }) {
+      params.workspace = static_cast<decltype(params.workspace)>(workspace.data);
+    }
+    if (device.kind == DeviceKind::cuda) {
+      const cuda::DeviceScope scope(device.index);
+      selection.kernel->launch(params, selection.plan, stream);
+    } else {
+      selection.kernel->launch(params, selection.plan, stream);
+    }
+  }
+};
+
+}  // namespace tilewright

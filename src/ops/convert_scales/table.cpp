@@ -1,0 +1,20 @@
+// The table of the kernels of swizzle_scales and unswizzle_scales.
+#include "cpu/cpu_nvfp4.hpp"
+#include "ops/conversion_table.hpp"
+#include "ops/convert_scales/kernels.hpp"
+
+namespace tilewright {
+
+template <>
+std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows() {
+  static const auto table =
+      conversion_table<ConvertScales, cpu::convert_scales, cuda::launch_convert_scales>(
+          "block scales from one layout to the other", {DType::e4m3, DType::e8m0}, 1);
+  return table;
+}
+
+template struct Table<ConvertScales>;
+template Selection<ConvertScales> select_kernel<ConvertScales>(std::string_view, const ConversionProblem&, Device,
+                                             const char*);
+
+}  // namespace tilewright

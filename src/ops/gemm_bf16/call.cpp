@@ -1,0 +1,54 @@
+// A call of gemm_bf16(): checked, its kernel selected and launched.
+#include "ops/call.hpp"
+#include "ops/gemm_bf16/params.hpp"
+#include "ops/matrix_checks.hpp"
+#include "ops/matrix_views.hpp"
+#include "ops/overlap.hpp"
+#include "tilewright/gemm_kernels.hpp"
+
+namespace tilewright {
+namespace {
+
+void check_arguments(const GemmBf16Tensors& t) {
+  const auto check = [&](const char* argument, const ConstTensorView& matrix) {
+    check_tensor(argument, matrix, kMatrixDims);
+    check_dtype(argument, matrix, DType::bf16);
+    check_device(argument, matrix, t.a.device, "a");
+    check_last_dim_is_contiguous(argument, matrix, "must be");
+  };
+  check("a", t.a);
+  check("b", t.b);
+  check("c", t.c);
+  check_same("b", "columns", t.b.shape[1], "a's", t.a.shape[1]);
+  check_same("c", "rows", t.c.shape[0], "a's", t.a.shape[0]);
+  check_same("c", "columns", t.c.shape[1], "b's rows,", t.b.shape[0]);
+  check_no_overlap("c", t.c);
+  check_is_apart("c", t.c, {{"a", t.a}, {"b", t.b}});
+}
+
+void check_alignment(const GemmBf16Tensors& t, const KernelInfo& kernel) {
+  check_rows_are_aligned("a", t.a, kernel.alignment_bytes);
+  check_rows_are_aligned("b", t.b, kernel.alignment_bytes);
+  check_rows_are_aligned("c", t.c, kernel.alignment_bytes);
+}
+
+}  // namespace
+
+void gemm_bf16(const GemmBf16Tensors& t, std::string_view kernel_name, Stream stream) {
+  check_arguments(t);
+  const GemmBf16Problem problem{.m = t.a.shape[0], .n = t.b.shape[0], .k = t.a.shape[1]};
+  const auto selection = select_kernel<GemmBf16>(kernel_name, problem, t.a.device, "a");
+  check_alignment(t, selection.kernel->info);
+  const GemmBf16Params params{.m = static_cast<int>(problem.m),
+                              .n = static_cast<int>(problem.n),
+                              .k = static_cast<int>(problem.k),
+                              .a = t.a.data,
+                              .b = t.b.data,
+                              .c = t.c.data,
+                              .a_stride = stride_of(t.a, 0),
+                              .b_stride = stride_of(t.b, 0),
+                              .c_stride = stride_of(t.c, 0)};
+  Call<GemmBf16>{selection, params, t.a.device}.launch({}, stream);
+}
+
+}  // namespace tilewright

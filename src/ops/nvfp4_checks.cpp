@@ -1,0 +1,46 @@
+#include "ops/nvfp4_checks.hpp"
+
+#include <array>
+#include <limits>
+
+namespace tilewright {
+namespace {
+
+constexpr std::array kOne = {"1"};
+
+}  // namespace
+
+int alignment_of(Device device, int gpu_bytes) {
+  return device.kind == DeviceKind::cuda ? gpu_bytes : 1;
+}
+
+void check_is_float(const char* argument, const ConstTensorView& tensor) {
+  if (tensor.dtype != DType::fp32 && tensor.dtype != DType::fp16 && tensor.dtype != DType::bf16) {
+    fail(argument, "has dtype " + std::string(name(tensor.dtype)) + ", must be fp32, fp16 or bf16");
+  }
+}
+
+void check_matrix(const char* argument, const ConstTensorView& tensor) {
+  check_tensor(argument, tensor, kMatrixDims);
+  check_last_dim_is_contiguous(argument, tensor, "must be");
+}
+
+void check_global_scale(const char* argument, const ConstTensorView& scale, Device device,
+                        const char* like) {
+  check_tensor(argument, scale, kOne);
+  check_dtype(argument, scale, DType::fp32);
+  check_device(argument, scale, device, like);
+  check_same(argument, "size", scale.shape[0], "a matrix's one scale,", 1);
+  check_is_aligned(argument, scale.data, static_cast<int>(size_bytes(scale.dtype)));
+}
+
+void check_block_count(const char* argument, std::int64_t rows, std::int64_t blocks) {
+  const auto [padded_rows, padded_blocks] = swizzled_scale_shape(rows, blocks);
+  if (padded_rows > std::numeric_limits<int>::max() / padded_blocks) {
+    throw Error(ErrorCode::unsupported, argument,
+                "has " + std::to_string(rows) + " rows of " + std::to_string(blocks) +
+                    " blocks, must have fewer than 2^31 blocks in all");
+  }
+}
+
+}  // namespace tilewright

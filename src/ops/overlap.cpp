@@ -1,0 +1,107 @@
+#include "ops/overlap.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "ops/tensor_checks.hpp"
+
+namespace tilewright {
+namespace {
+
+// A dimension, in bytes: 0 to `count` steps of it.
+struct Step {
+  std::int64_t bytes = 0;  // at least 1
+  std::int64_t count = 0;
+};
+
+// The distances between an element of one tensor and one of another: `first`, and any steps more.
+struct Distances {
+  std::int64_t first = 0;
+  std::array<Step, 2 * std::size_t{kMaxRank}> steps{};
+  std::size_t dims = 0;
+};
+
+// Adds a tensor's dimensions to the distances, or, of sign -1, subtracts them. A dimension that is
+// never stepped over may have any stride.
+void add_dims(Distances& distances, const ConstTensorView& tensor, int sign) {
+  const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+  for (int i = 0; i < tensor.rank; ++i) {
+    const std::int64_t count = tensor.shape[i] - 1;
+    const std::int64_t bytes = count > 0 ? sign * tensor.stride[i] * element_bytes : 0;
+    if (bytes != 0) {
+      distances.first += bytes < 0 ? bytes * count : 0;  // from the least of them upwards
+      distances.steps[distances.dims++] = {std::abs(bytes), count};
+    }
+  }
+}
+
+// Is any distance above `low` and below `high`? Steps ascend.
+bool any_between(std::int64_t first, std::span<const Step> steps, std::int64_t low,
+                 std::int64_t high) {
+  if (first >= high) {
+    return false;
+  }
+  if (steps.empty()) {
+    return first > low;
+  }
+  const auto [bytes, count] = steps.back();
+  const std::span<const Step> rest = steps.first(steps.size() - 1);
+  std::int64_t missing = low - first;  // where all of the rest is stepped
+  for (const Step& step : rest) {
+    missing -= step.bytes * step.count;
+  }
+  const std::int64_t last = std::min(count, (high - first - 1) / bytes);
+  for (std::int64_t i = missing < 0 ? 0 : missing / bytes + 1; i <= last; ++i) {
+    if (any_between(first + i * bytes, rest, low, high)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+// Elements meet where one of a starts less than its size before one of b, or less than that one's
+// size after it.
+bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b) {
+  const auto first = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) -
+                                               reinterpret_cast<std::uintptr_t>(b.data));
+  if (first < -2 * kMaxSpan_bytes || first > 2 * kMaxSpan_bytes) {
+    return false;
+  }
+  Distances distances{.first = first};
+  add_dims(distances, a, 1);
+  add_dims(distances, b, -1);
+  const std::span<Step> steps(distances.steps.data(), distances.dims);
+  std::ranges::sort(steps, {}, &Step::bytes);
+
+  auto low = -static_cast<std::int64_t>(size_bytes(a.dtype));
+  const auto high = static_cast<std::int64_t>(size_bytes(b.dtype));
+  std::size_t kept = 0;
+  for (const Step step : steps) {
+    if (step.bytes < high - low) {  // steps that leave no gap: a wider range instead
+      low -= step.bytes * step.count;
+    } else if (kept > 0 && steps[kept - 1].bytes == step.bytes) {
+      steps[kept - 1].count += step.count;
+    } else {
+      steps[kept++] = step;
+    }
+  }
+  return any_between(distances.first, steps.first(kept), low, high);
+}
+
+void check_is_apart(const char* argument, const ConstTensorView& output,
+                    std::initializer_list<OtherTensor> others, const std::string& why) {
+  for (const auto& [other_argument, other] : others) {
+    if (other && shares_bytes(output, *other)) {
+      fail(argument, std::string("shares memory with ") + other_argument +
+                         ", must not overlap an input or another output" + why);
+    }
+  }
+}
+
+}  // namespace tilewright

@@ -1,0 +1,40 @@
+// What a kernel decides for a problem on a device, before it is launched.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+namespace tilewright {
+
+class Plan {
+ public:
+  Plan() = default;
+  explicit Plan(std::size_t bytes) : workspace_bytes(bytes) {}
+
+  // With what only its kernel knows of.
+  template <typename Details>
+  Plan(std::size_t bytes, const Details& its_own) : workspace_bytes(bytes) {
+    static_assert(sizeof(Details) <= kDetails_bytes && std::is_trivially_copyable_v<Details>);
+    std::memcpy(details_.data(), &its_own, sizeof(Details));
+  }
+
+  template <typename Details>
+  Details details() const {
+    Details result;
+    std::memcpy(&result, details_.data(), sizeof(Details));
+    return result;
+  }
+
+  std::size_t workspace_bytes = 0;
+  int variant = 0;  // of its kernel's variants, the one that runs
+  int splits = 1;   // parts into which the keys of attention are cut, each for blocks of its own
+
+ private:
+  static constexpr std::size_t kDetails_bytes = 128;
+
+  alignas(std::max_align_t) std::array<std::byte, kDetails_bytes> details_{};
+};
+
+}  // namespace tilewright

@@ -1,0 +1,57 @@
+// Checks of one tensor, which all operations share. Each throws tilewright::Error, which names the
+// argument, what it was and what it must be.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tilewright/error.hpp"
+#include "tilewright/launch.hpp"
+#include "tilewright/tensor.hpp"
+
+namespace tilewright {
+
+// The names of a tensor's dimensions.
+using DimNames = std::span<const char* const>;
+
+[[noreturn]] void fail(const std::string& argument, const std::string& message);
+
+// From a tensor's first byte to its last, in memory, there are at most so many.
+inline constexpr std::int64_t kMaxSpan_bytes = std::int64_t{1} << 60;
+
+// What holds for every tensor alone: the rank, sizes of at least 1, a span of memory, a pointer.
+// `why` ends the message on a wrong rank.
+void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims,
+                  const std::string& why = "");
+
+// `why` ends the message.
+void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtype,
+                 const char* why = "");
+
+// `like` is the argument whose device it must be.
+void check_device(const char* argument, const ConstTensorView& tensor, Device device,
+                  const char* like);
+
+void check_last_dim_is_contiguous(const char* argument, const ConstTensorView& tensor,
+                                  const std::string& must_be);
+
+void check_same(const char* argument, const char* what, std::int64_t value, const std::string& of,
+                std::int64_t expected);
+
+// No two elements of an output may share an address.
+void check_no_overlap(const char* argument, const TensorView& tensor);
+
+void check_is_aligned(const char* argument, const void* data, int alignment_bytes);
+
+// Base address and, on a GPU, outer strides. A dimension of size 1 is never stepped over: its
+// stride does not matter.
+void check_rows_are_aligned(const char* argument, const ConstTensorView& tensor,
+                            int alignment_bytes);
+
+// Of the kernel of that name.
+void check_workspace(Workspace workspace, std::size_t needed_bytes, std::string_view kernel);
+
+}  // namespace tilewright
