@@ -13,7 +13,6 @@
 namespace tilewright::cli {
 namespace {
 
-
 struct GemmArguments {
   RunOptions run;
   std::int64_t m = 16;
@@ -76,8 +75,10 @@ ResultCase result_case(const GemmCase& c, double bytes) {
   if (c.scale_layout == ScaleLayout::swizzled) {
     object["scale_layout"] = "swizzled";
   }
-  return {
-      .operation = std::string(GemmNvfp4::kName), .object = object, .flops = flops(c), .bytes = bytes};
+  return {.operation = std::string(GemmNvfp4::kName),
+          .object = object,
+          .flops = flops(c),
+          .bytes = bytes};
 }
 
 // What the case asks for beyond a kernel's problem, of which BF16 steps take nothing.
@@ -86,16 +87,12 @@ std::optional<Reason> feature_reason(const Kernel<GemmNvfp4>&, const GemmCase&) 
 }
 
 std::optional<Reason> feature_reason(const Kernel<GemmBf16>& kernel, const GemmCase& c) {
-  const GemmNvfp4Problem& p = c.problem;
   const auto refuse = [&](const char* what, std::string_view is, std::string_view takes) {
     return Reason{ErrorCode::unsupported, what,
                   fmt::format("is {}, kernel {} takes {}", is, kernel.info.name, takes)};
   };
-  if (p.a_dtype != DType::bf16 || p.c_dtype != DType::bf16) {
-    return refuse("dtype", type_name(p.a_dtype != DType::bf16 ? p.a_dtype : p.c_dtype), "bf16");
-  }
-  if (p.l > 1) {
-    return refuse("l", std::to_string(p.l), "1");
+  if (c.problem.l > 1) {
+    return refuse("l", std::to_string(c.problem.l), "1");
   }
   if (c.bias || c.residual) {
     return refuse(c.bias ? "bias" : "residual", "given", "none");
@@ -112,7 +109,8 @@ bool runs(const Kernel<GemmNvfp4>& kernel, const GemmCase& c, const DeviceInfo& 
 
 bool runs(const Kernel<GemmBf16>& kernel, const GemmCase& c, const DeviceInfo& device) {
   const GemmNvfp4Problem& p = c.problem;
-  return !feature_reason(kernel, c) && !can_run(kernel, {.m = p.m, .n = p.n, .k = p.k}, device);
+  return p.a_dtype == DType::bf16 && p.c_dtype == DType::bf16 && !feature_reason(kernel, c) &&
+         !can_run(kernel, {.m = p.m, .n = p.n, .k = p.k}, device);
 }
 
 // Both operations' kernels, in ascending order of speed.

@@ -22,8 +22,8 @@ CLI::Validator seconds() {
 
 // All that can run one of the problems, in the table's order. Where there is none, the error's
 // reason is that of the device's fastest kernel with the first problem.
-std::vector<const AttentionKernel*> runnable_kernels(Device device,
-                                                const std::vector<AttentionProblem>& problems) {
+std::vector<const AttentionKernel*> runnable_kernels(
+    Device device, const std::vector<AttentionProblem>& problems) {
   std::vector<const AttentionKernel*> runnable;
   std::string reason;
   for (const AttentionKernel& kernel : kernels<Attention>()) {
@@ -197,9 +197,9 @@ std::optional<std::string> why_not(const AttentionKernel& kernel, const Attentio
 }
 
 std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
-                                              const std::vector<std::string>& names,
-                                              std::optional<Device> wanted,
-                                              const std::vector<AttentionProblem>& problems) {
+                                                   const std::vector<std::string>& names,
+                                                   std::optional<Device> wanted,
+                                                   const std::vector<AttentionProblem>& problems) {
   const auto runnable = [&] {
     return runnable_kernels(wanted.value_or(default_device()), problems);
   };

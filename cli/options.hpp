@@ -88,8 +88,8 @@ std::optional<std::string> why_not(const AttentionKernel& kernel, const Attentio
 // device asked for (or the default one), "auto" for the fastest of these. Throws unsupported where
 // there is none.
 std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
-                                              const std::vector<std::string>& names,
-                                              std::optional<Device> wanted,
-                                              const std::vector<AttentionProblem>& problems);
+                                                   const std::vector<std::string>& names,
+                                                   std::optional<Device> wanted,
+                                                   const std::vector<AttentionProblem>& problems);
 
 }  // namespace tilewright::cli

@@ -87,8 +87,8 @@ void Runner::run_kernel(const AttentionKernel& kernel, OpenCase& open_case) {
     report(kernel, open_case.c, outcome);
   } catch (const std::exception&) {
     progress_.clear();
-    fmt::print(stderr, "FAILED {} {}\n  reproduce: {}\n", kernel.info.name, label(open_case.c.problem),
-               reproducing_command(kernel, open_case.c));
+    fmt::print(stderr, "FAILED {} {}\n  reproduce: {}\n", kernel.info.name,
+               label(open_case.c.problem), reproducing_command(kernel, open_case.c));
     throw;
   }
 }
@@ -130,10 +130,11 @@ void Runner::report(const AttentionKernel& kernel, const AttentionCase& c, const
   unchecked_ += outcome.timing && !outcome.check ? 1 : 0;
 }
 
-std::string Runner::reproducing_command(const AttentionKernel& kernel, const AttentionCase& c) const {
+std::string Runner::reproducing_command(const AttentionKernel& kernel,
+                                        const AttentionCase& c) const {
   const std::string device = options_.device.empty() ? "" : " --device " + options_.device;
-  return fmt::format("{} attention --kernel {}{} {}{}", program_, kernel.info.name, device, arguments(c),
-                     options_.check ? " --check" : "");
+  return fmt::format("{} attention --kernel {}{} {}{}", program_, kernel.info.name, device,
+                     arguments(c), options_.check ? " --check" : "");
 }
 
 int Runner::finish(bool all_must_run) {

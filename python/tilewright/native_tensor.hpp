@@ -20,6 +20,7 @@ namespace nb = nanobind;
 // Add the functions of tilewright/nvfp4.hpp, nvfp4_weight.hpp and gemm.hpp to the module.
 void bind_nvfp4(nb::module_& m);
 void bind_gemm(nb::module_& m);
+void bind_kernels(nb::module_& m);
 
 [[noreturn]] inline void fail(const std::string& argument, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, argument, message);

@@ -24,8 +24,8 @@ std::optional<Reason> plan_reason(const Kernel<Op>&, const ConversionProblem&, c
 
 template <class Op, void (*kCpu)(const typename Op::Params&, Stream),
           void (*kHopper)(const typename Op::Params&, Stream)>
-std::vector<Kernel<Op>> conversion_table(std::string_view summary,
-                                         const std::vector<DType>& dtypes, int alignment_bytes) {
+std::vector<Kernel<Op>> conversion_table(std::string_view summary, const std::vector<DType>& dtypes,
+                                         int alignment_bytes) {
   return finished<Op>({
       {.info = {.name = "cpu",
                 .summary = summary,

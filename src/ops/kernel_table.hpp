@@ -108,8 +108,7 @@ std::variant<Plan, Reason> planned(const Kernel<Op>& kernel, const typename Op::
 
 // The same on this device.
 template <class Op>
-std::variant<Plan, Reason> planned_on(const Kernel<Op>& kernel,
-                                      const typename Op::Problem& problem,
+std::variant<Plan, Reason> planned_on(const Kernel<Op>& kernel, const typename Op::Problem& problem,
                                       const DeviceInfo& device) {
   if (auto reason = can_run(kernel.info, device)) {
     return *std::move(reason);
@@ -204,8 +203,7 @@ Selection<Op> named_kernel(std::string_view kernel_name, const typename Op::Prob
                     each.variants.back().info.name;
       }
     }
-    fail("kernel",
-         "is '" + std::string(kernel_name) + "', must be one of " + known + variants);
+    fail("kernel", "is '" + std::string(kernel_name) + "', must be one of " + known + variants);
   }
   check_device_kind(kernel->info, device, argument);
   auto result = planned_on(*kernel, problem, device_info(device));

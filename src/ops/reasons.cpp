@@ -105,9 +105,8 @@ std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device
                   "is " + name(device.device) + ", kernel " + kernel.name + " runs on " +
                       (kernel.device == DeviceKind::cpu ? "the cpu" : "cuda")};
   }
-  const bool is_right_gpu =
-      std::ranges::find(kernel.architectures, device.compute_capability) !=
-      kernel.architectures.end();
+  const bool is_right_gpu = std::ranges::find(kernel.architectures, device.compute_capability) !=
+                            kernel.architectures.end();
   if (kernel.device == DeviceKind::cuda && !is_right_gpu) {
     return Reason{ErrorCode::unsupported, "device",
                   "is " + device.name + " of compute capability " +

@@ -151,7 +151,8 @@ void check_workspace(Workspace workspace, std::size_t needed_bytes, std::string_
   if (workspace.data == nullptr || workspace.bytes < needed_bytes) {
     throw Error(ErrorCode::workspace_too_small, "workspace",
                 "has " + std::to_string(workspace.data ? workspace.bytes : 0) + " bytes, kernel " +
-                    std::string(kernel) + " needs " + std::to_string(needed_bytes) + " for this problem");
+                    std::string(kernel) + " needs " + std::to_string(needed_bytes) +
+                    " for this problem");
   }
   if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment_bytes != 0) {
     fail("workspace", "must be aligned to " + std::to_string(kWorkspaceAlignment_bytes) + " bytes");

@@ -82,8 +82,7 @@ TYPED_TEST(TableTest, EveryRowIsComplete) {
     for (const Limit& limit : k.info.limits) {
       EXPECT_FALSE(limit.argument.empty() || limit.allowed.empty());
     }
-    EXPECT_TRUE(
-        std::filesystem::exists(std::filesystem::path(TILEWRIGHT_SOURCE_DIR) / k.info.doc));
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(TILEWRIGHT_SOURCE_DIR) / k.info.doc));
   }
 }
 
@@ -143,7 +142,8 @@ TEST(CanRun, EveryCudaKernelTakesTheSweepOnHopper) {
     for (const std::int64_t head_dim : {64, 128}) {
       const AttentionProblem problem{
           .q_len = 16384, .kv_len = 16384, .heads = 32, .head_dim = head_dim};
-      EXPECT_EQ(can_run(k, problem, kH200).has_value(), k.info.device == DeviceKind::cpu) << k.info.name;
+      EXPECT_EQ(can_run(k, problem, kH200).has_value(), k.info.device == DeviceKind::cpu)
+          << k.info.name;
     }
   }
 }
@@ -414,8 +414,7 @@ TEST(CanRunGemm, EveryKernelOfNvfp4TakesAWeight) {
 TEST(WorkspaceBytes, OnlyK1NeedsMemoryForTheScores) {
   const AttentionProblem problem{.batch = 3, .q_len = 100, .kv_len = 200, .heads = 5};
   for (const Kernel<Attention>& k : kernels<Attention>()) {
-    EXPECT_EQ(workspace_bytes(k, problem, kH200),
-              k.info.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u)
+    EXPECT_EQ(workspace_bytes(k, problem, kH200), k.info.name == "k1" ? 4u * 3 * 5 * 100 * 200 : 0u)
         << k.info.name;
   }
 }

@@ -338,7 +338,8 @@ TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()),
+                         test_name);
 
 // In float64, of rows that lie `padding` further apart than they are long.
 class GemmBf16Gpu : public GemmTest {};

@@ -238,7 +238,8 @@ TEST_P(GemmInARowGpu, DequantizedActivationsAreNotOverwrittenBeforeTheirEnd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmInARowGpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmInARowGpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()),
+                         test_name);
 
 }  // namespace
 }  // namespace tilewright::test

@@ -137,7 +137,7 @@ WRONG_CALLS = {
     ),
     "a row that flash has not": (
         lambda t: {"kernel": "flash/99"},
-        *(InvalidArgumentError, "kernel", "flash's table, flash/0 to flash/"),
+        *(InvalidArgumentError, "kernel", "or a variant, flash/0 to flash/"),
     ),
     "a kernel by number": (lambda t: {"kernel": 4}, ArgumentTypeError, "kernel", "is 4"),
     "a causal of text": (lambda t: {"causal": "no"}, ArgumentTypeError, "causal", "is 'no'"),

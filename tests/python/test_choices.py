@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tilewright._kernels import flash_row_of, flash_rows, nvfp4_row_of, nvfp4_rows, problem_of
+from tilewright._kernels import find_kernel, flash_variant_of, nvfp4_variant_of, problem_of
 
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 SLOWER_AT_MOST = 1.03
@@ -36,7 +36,7 @@ PRODUCT = {
 }
 
 
-def slower_choices(lines, row_of=flash_row_of, at_most=SLOWER_AT_MOST):
+def slower_choices(lines, row_of=flash_variant_of, at_most=SLOWER_AT_MOST):
     """Where a row is faster by more than that than the one that the table takes."""
     times = collections.defaultdict(dict)
     for line in lines:
@@ -57,10 +57,10 @@ def slower_choices(lines, row_of=flash_row_of, at_most=SLOWER_AT_MOST):
 @pytest.mark.parametrize(
     ("race", "row_of", "at_most"),
     [
-        ("flash", flash_row_of, SLOWER_AT_MOST),
-        ("flash-fp16", flash_row_of, SLOWER_AT_MOST),
-        ("flash-packed", flash_row_of, SLOWER_AT_MOST),
-        ("nvfp4", nvfp4_row_of, SLOWER_AT_MOST_IN_NVFP4),
+        ("flash", flash_variant_of, SLOWER_AT_MOST),
+        ("flash-fp16", flash_variant_of, SLOWER_AT_MOST),
+        ("flash-packed", flash_variant_of, SLOWER_AT_MOST),
+        ("nvfp4", nvfp4_variant_of, SLOWER_AT_MOST_IN_NVFP4),
     ],
 )
 def test_the_table_takes_the_fastest_row(race, row_of, at_most):
@@ -71,8 +71,8 @@ def test_the_table_takes_the_fastest_row(race, row_of, at_most):
 
 @pytest.mark.parametrize(("median_us", "is_slower"), [(102.0, False), (104.0, True)])
 def test_three_per_cent_are_allowed(median_us, is_slower):
-    chosen = flash_row_of(CASE)
-    other = next(row.name for row in flash_rows() if row.name != chosen)
+    chosen = flash_variant_of(CASE)
+    other = next(row.name for row in find_kernel("flash").variants if row.name != chosen)
     lines = [
         {"case": CASE, "impl": f"tilewright/{chosen}", "median_us": median_us},
         {"case": CASE, "impl": f"tilewright/{other}", "median_us": 100.0},
@@ -82,24 +82,24 @@ def test_three_per_cent_are_allowed(median_us, is_slower):
 
 
 def test_nvfp4_adds_up_columns_apart_only_where_it_may():
-    assert [row.name for row in nvfp4_rows()] == [f"nvfp4/{i}" for i in range(12)]
-    rows = {m: nvfp4_row_of(PRODUCT | {"m": m}) for m in (1, 8, 9, 32, 64, 256, 4096)}
+    assert [row.name for row in find_kernel("nvfp4").variants] == [f"nvfp4/{i}" for i in range(12)]
+    rows = {m: nvfp4_variant_of(PRODUCT | {"m": m}) for m in (1, 8, 9, 32, 64, 256, 4096)}
     assert rows[1] == rows[8] != rows[9]
     assert len(set(rows.values())) == 6
-    assert nvfp4_row_of(PRODUCT | {"batch_invariant": True}) != nvfp4_row_of(PRODUCT)
+    assert nvfp4_variant_of(PRODUCT | {"batch_invariant": True}) != nvfp4_variant_of(PRODUCT)
 
 
 def test_rows_are_narrower_than_flash():
-    rows = {row.name: row for row in flash_rows()}
+    rows = {row.name: row for row in find_kernel("flash").variants}
     assert list(rows) == [f"flash/{i}" for i in range(len(rows))]
-    assert len(rows[flash_row_of(CASE)].head_dims) == 1
+    assert rows[flash_variant_of(CASE)].limits["head_dim"] == "128"
     causal, packed = CASE | {"causal": True}, CASE | {"lengths": [8192, 8192]}
     for case in (causal, packed):
-        assert "packed" in rows[flash_row_of(case)].features
+        assert rows[flash_variant_of(case)].takes("packed")
 
 
 def test_a_case_that_flash_does_not_take_is_refused():
-    with pytest.raises(ValueError, match="head dims or a dtype that flash does not take"):
-        flash_row_of(CASE | {"head_dim": 80})
+    with pytest.raises(ValueError, match="problem: is none that kernel flash takes"):
+        flash_variant_of(CASE | {"head_dim": 80})
     with pytest.raises(ValueError, match="dtype: is 'int8'"):
         problem_of(CASE | {"dtype": "int8"})

@@ -248,11 +248,8 @@ def test_the_steps_race_where_they_are_named():
 
 
 def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
-    cpu = next(row for row in tilewright._native.kernels() if row["operation"] == "gemm_nvfp4")
-    rows = [cpu | {"name": f"nvfp4/{i}", "device": "cuda"} for i in range(2)]
-    monkeypatch.setattr(tilewright._native, "nvfp4_rows", lambda: rows, raising=False)
     named = bench.load_kernels("gemm", "nvfp4/*", "cuda:0")
-    assert [row.name for row in named] == ["tilewright/nvfp4/0", "tilewright/nvfp4/1"]
+    assert [row.name for row in named] == [f"tilewright/nvfp4/{i}" for i in range(12)]
     assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
     kernels = []
 
@@ -286,11 +283,11 @@ def test_a_step_is_given_the_dequantised_weight(monkeypatch):
 def test_a_problem_that_a_kernel_does_not_take_has_its_reason():
     (cpu,) = bench.load_kernels("gemm", "cpu", "cpu")
     assert cpu.supports(CASE) is None
-    problem = tilewright._kernels.gemm_problem_of(CASE.to_json() | {"a_dtype": "fp32"}, False)
-    reason = tilewright._native.gemm_why_not("gemm_nvfp4", "cpu", problem)
+    problem = tilewright._kernels.gemm_nvfp4_problem_of(CASE.to_json() | {"a_dtype": "fp32"}, False)
+    reason = tilewright._native.why_not("cpu", problem)
     assert reason.startswith("a: ")
     with pytest.raises(ValueError, match="kernel: is 'k4', must be one of kernels"):
-        tilewright._native.gemm_why_not("gemm_nvfp4", "k4", problem)
+        tilewright._native.why_not("k4", problem)
 
 
 def test_gemm_bf16_checks_its_arguments():

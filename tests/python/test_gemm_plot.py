@@ -35,7 +35,7 @@ def test_the_table_of_choices(root):
     text = rendered(root, page)
     weight = f"{lines[0]['case']['n']} × {lines[0]['case']['k']}"
     assert f"| {weight}, M | `nvfp4/0` | `nvfp4/1` | `nvfp4/2` |\n" in text
-    assert kernels.nvfp4_row_of(lines[0]["case"]) == "nvfp4/0"
+    assert kernels.nvfp4_variant_of(lines[0]["case"]) == "nvfp4/0"
     assert "| 8 | **10.0** | 11.0 | 12.0 |\n| 16 | 10.0 | 11.0 | **12.0** |\n\nµs" in text
 
 

@@ -74,7 +74,7 @@ def test_no_kernel_named():
 
 
 def needs(kernel, feature):
-    if feature not in next(row.features for row in KERNELS if row.name == kernel):
+    if not next(row for row in KERNELS if row.name == kernel).takes(feature):
         pytest.skip(f"{kernel} has not the feature {feature}")
 
 

@@ -22,9 +22,10 @@ def test_the_ladder_is_listed_with_its_constraints():
     ladder = [kernel for kernel in attention if kernel.device == "cuda"]
     assert [k.name for k in ladder][:7] == ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4"]
     for kernel in ladder:
-        assert kernel.compute_capability == 90
+        assert kernel.architectures == (90,)
         assert "bf16" in kernel.dtypes
-        assert {(64, 64), (128, 128)} <= set(kernel.head_dims)
+        assert {"64", "128"} <= set(kernel.limits["head_dim"].split(", "))
+        assert kernel.takes("window") == (kernel.name == "flash")
 
 
 def test_why_not_names_what_is_missing():
@@ -35,8 +36,8 @@ def test_why_not_names_what_is_missing():
     problem = _native.AttentionProblem(dtype="bf16", **sizes, **features)
     assert _native.why_not("cpu", problem) is None
     with pytest.raises(tilewright.InvalidArgumentError, match="kernel: is 'k99'"):
-        _native.why_not("k99")
-    assert "device: is cuda:63" in _native.why_not("k4", device_index=63)
+        _native.why_not("k99", problem)
+    assert "device: is cuda:63" in _native.why_not("k4", problem, device_index=63)
 
 
 def test_version_and_commit():

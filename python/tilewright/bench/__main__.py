@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import tilewright
-from tilewright import _kernels
 from tilewright._extras import needs
 
 with needs("bench"):
@@ -101,7 +100,8 @@ def choose_device(wanted: str | None) -> str:
 
 def is_of_gpu(pattern: str) -> bool:
     """Whether a pattern of --kernels names kernels that run on a GPU."""
-    rows = (*tilewright.kernels(), *_kernels.flash_rows(), *_kernels.nvfp4_rows())
+    kernels = tilewright.kernels()
+    rows = [*kernels, *(variant for kernel in kernels for variant in kernel.variants)]
     return any(row.device == "cuda" and fnmatch.fnmatch(row.name, pattern) for row in rows)
 
 

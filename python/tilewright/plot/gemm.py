@@ -118,10 +118,10 @@ def gemm_table(path: pathlib.Path) -> str:
 def gemm_choices_table(path: pathlib.Path) -> str:
     """µs of the rows of nvfp4's table, a table for each weight. The one that the plan takes is in
     bold."""
-    from tilewright._kernels import nvfp4_row_of  # the compiled plan
+    from tilewright._kernels import nvfp4_variant_of  # the compiled plan
 
     results = GemmResults.read(path)
-    chosen = {Product.of(line["case"]): nvfp4_row_of(line["case"]) for line in results.lines}
+    chosen = {Product.of(line["case"]): nvfp4_variant_of(line["case"]) for line in results.lines}
     tables = []
     for weight in dict.fromkeys(product.weight for product in chosen):
         body = []

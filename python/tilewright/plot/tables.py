@@ -117,10 +117,10 @@ def behind_table(paths: list[pathlib.Path]) -> str:
 def choices_table(path: pathlib.Path) -> str:
     """TFLOP/s of the rows of flash's table, in the file's order, a table for each head dim. The one
     that the plan takes is in bold."""
-    from tilewright._kernels import flash_row_of  # the compiled plan
+    from tilewright._kernels import flash_variant_of  # the compiled plan
 
     results = Results.read(path)
-    chosen = {Row.of(line["case"]): flash_row_of(line["case"]) for line in results.lines}
+    chosen = {Row.of(line["case"]): flash_variant_of(line["case"]) for line in results.lines}
     tables = []
     by_head_dims = sorted(chosen, key=lambda row: (row.head_dim, -row.v_dim))
     for _, group in itertools.groupby(by_head_dims, key=lambda row: row.head_dims):

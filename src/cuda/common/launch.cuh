@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "ops/attention/params.hpp"
 #include "cuda/common/error.hpp"
+#include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 

@@ -17,8 +17,8 @@
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.cuh"
-#include "ops/gemm_bf16/kernels.hpp"
 #include "cuda/gemm/mma_tile.cuh"
+#include "ops/gemm_bf16/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace gemm_swizzled {

@@ -23,8 +23,8 @@
 
 #include "common/gemm_epilogue.hpp"
 #include "cuda/common/launch.cuh"
-#include "ops/gemm_nvfp4/kernels.hpp"
 #include "cuda/gemm/mma_tile.cuh"
+#include "ops/gemm_nvfp4/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace nvfp4_simple {

@@ -1,12 +1,12 @@
 // An attention call: checked, its kernel selected and launched.
-#include "tilewright/attention.hpp"
+#include "ops/call.hpp"
 
 #include <algorithm>
 #include <cmath>
 
 #include "ops/attention/checks.hpp"
 #include "ops/attention/params.hpp"
-#include "ops/call.hpp"
+#include "tilewright/attention.hpp"
 #include "tilewright/attention_kernels.hpp"
 
 namespace tilewright {

@@ -68,9 +68,9 @@ std::vector<Row> make_table() {
       ladder_rung<cuda::launch_k6_pingpong>("k6_pingpong",
                                             "K5 with consumers that take turns on the tensor cores",
                                             "docs/worklog/k6.md", kHeadDims),
-      ladder_rung<cuda::launch_k6_overlap>("k6_overlap",
-                                           "K5 with the softmax of a tile under the product of the last",
-                                           "docs/worklog/k6.md", kHeadDims),
+      ladder_rung<cuda::launch_k6_overlap>(
+          "k6_overlap", "K5 with the softmax of a tile under the product of the last",
+          "docs/worklog/k6.md", kHeadDims),
       ladder_rung<cuda::launch_k6>("k6", "both: ping-pong and overlap", "docs/worklog/k6.md",
                                    kHeadDims),
       cuda::flash_kernel(),
@@ -102,8 +102,7 @@ std::optional<Reason> head_dim_reason(const Row& kernel, const AttentionProblem&
   if (std::ranges::find(kernel.facts.head_dims, dims) != kernel.facts.head_dims.end()) {
     return std::nullopt;
   }
-  return takes_reason(kernel.info, "q", "head_dim " + name(dims),
-                      names_of(kernel.facts.head_dims));
+  return takes_reason(kernel.info, "q", "head_dim " + name(dims), names_of(kernel.facts.head_dims));
 }
 
 // What the caller gave to ask for a feature.

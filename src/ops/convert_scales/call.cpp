@@ -1,9 +1,10 @@
 // The calls of swizzle_scales() and unswizzle_scales(): checked, a kernel selected and launched.
 #include "ops/call.hpp"
+
+#include "ops/convert_scales/params.hpp"
 #include "ops/matrix_views.hpp"
 #include "ops/nvfp4_checks.hpp"
 #include "ops/overlap.hpp"
-#include "ops/convert_scales/params.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {

@@ -1,10 +1,11 @@
 // A call of dequantize_nvfp4(): checked, its kernel selected and launched.
-#include "common/nvfp4_recipe.hpp"
 #include "ops/call.hpp"
+
+#include "common/nvfp4_recipe.hpp"
+#include "ops/dequantize_nvfp4/params.hpp"
 #include "ops/matrix_views.hpp"
 #include "ops/nvfp4_checks.hpp"
 #include "ops/overlap.hpp"
-#include "ops/dequantize_nvfp4/params.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {
@@ -46,17 +47,18 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
 DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
                                 const DequantizeNvfp4Options& options) {
   const bool is_mxfp4 = t.scales.dtype == DType::e8m0;
-  return {.codes = static_cast<const std::uint8_t*>(t.codes.data),
-          .codes_stride = stride_of(t.codes, 0),
-          .scales = block_scales<const std::uint8_t>(t.scales, options.scale_layout),
-          .is_mxfp4 = is_mxfp4,
-          .rows = static_cast<int>(t.out.shape[0]),
-          .blocks = static_cast<int>(t.out.shape[1] / (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock)),
-          .out = t.out.data,
-          .dtype = t.out.dtype,
-          .out_stride = stride_of(t.out, 0),
-          .global_scale = t.global_scale ? static_cast<const float*>(t.global_scale->data) : nullptr,
-          .global_scale_kind = options.global_scale_kind.value_or(GlobalScale::encode)};
+  return {
+      .codes = static_cast<const std::uint8_t*>(t.codes.data),
+      .codes_stride = stride_of(t.codes, 0),
+      .scales = block_scales<const std::uint8_t>(t.scales, options.scale_layout),
+      .is_mxfp4 = is_mxfp4,
+      .rows = static_cast<int>(t.out.shape[0]),
+      .blocks = static_cast<int>(t.out.shape[1] / (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock)),
+      .out = t.out.data,
+      .dtype = t.out.dtype,
+      .out_stride = stride_of(t.out, 0),
+      .global_scale = t.global_scale ? static_cast<const float*>(t.global_scale->data) : nullptr,
+      .global_scale_kind = options.global_scale_kind.value_or(GlobalScale::encode)};
 }
 
 }  // namespace
@@ -64,8 +66,8 @@ DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
 void dequantize_nvfp4(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Options& options,
                       Stream stream) {
   check_arguments(t, options);
-  const auto selection = select_kernel<DequantizeNvfp4>("auto", {.dtype = t.out.dtype},
-                                                        t.codes.device, "codes");
+  const auto selection =
+      select_kernel<DequantizeNvfp4>("auto", {.dtype = t.out.dtype}, t.codes.device, "codes");
   Call<DequantizeNvfp4>{selection, params_of(t, options), t.codes.device}.launch({}, stream);
 }
 

@@ -1,5 +1,6 @@
 // A call of gemm_bf16(): checked, its kernel selected and launched.
 #include "ops/call.hpp"
+
 #include "ops/gemm_bf16/params.hpp"
 #include "ops/matrix_checks.hpp"
 #include "ops/matrix_views.hpp"

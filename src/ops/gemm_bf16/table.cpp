@@ -42,8 +42,7 @@ std::optional<Reason> facts_reason(const Row& kernel, const GemmBf16Problem& pro
   if (auto reason = gemm_size_reason(kernel.info, 1, problem.m, problem.n, problem.k)) {
     return reason;
   }
-  if (auto reason =
-          multiple_reason(kernel.info, "b", "N", problem.n, kernel.facts.n_multiple)) {
+  if (auto reason = multiple_reason(kernel.info, "b", "N", problem.n, kernel.facts.n_multiple)) {
     return reason;
   }
   return multiple_reason(kernel.info, "b", "K", problem.k, kernel.facts.k_multiple);

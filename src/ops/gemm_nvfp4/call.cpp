@@ -1,5 +1,6 @@
 // A call of gemm_nvfp4(): checked, its kernel selected and launched.
 #include "ops/call.hpp"
+
 #include "ops/gemm_nvfp4/checks.hpp"
 #include "ops/gemm_nvfp4/params.hpp"
 #include "ops/matrix_views.hpp"

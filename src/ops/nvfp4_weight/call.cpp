@@ -1,12 +1,12 @@
 // The calls of tilewright/nvfp4_weight.hpp: checked, a kernel selected and launched.
-#include "tilewright/nvfp4_weight.hpp"
+#include "ops/call.hpp"
 
 #include "common/nvfp4_recipe.hpp"
-#include "ops/call.hpp"
 #include "ops/matrix_views.hpp"
 #include "ops/nvfp4_weight/checks.hpp"
 #include "ops/nvfp4_weight/params.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
+#include "tilewright/nvfp4_weight.hpp"
 
 namespace tilewright {
 namespace {
@@ -35,8 +35,8 @@ void prepack_nvfp4_weight(const PrepackNvfp4WeightTensors& t, ScaleLayout scale_
       .weight = unpacked_weight<const std::uint8_t>(t.codes, t.scales, scale_layout),
       .packed = static_cast<std::uint8_t*>(t.packed.data),
       .packed_batch_stride = matrix_strides(t.packed).batch};
-  const auto selection = select_kernel<PrepackNvfp4Weight>("auto", {.dtype = t.codes.dtype},
-                                                           t.codes.device, "codes");
+  const auto selection =
+      select_kernel<PrepackNvfp4Weight>("auto", {.dtype = t.codes.dtype}, t.codes.device, "codes");
   Call<PrepackNvfp4Weight>{selection, params, t.codes.device}.launch({}, stream);
 }
 
@@ -47,8 +47,8 @@ void unpack_nvfp4_weight(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_la
       .packed = static_cast<const std::uint8_t*>(t.packed.data),
       .packed_batch_stride = matrix_strides(t.packed).batch,
       .weight = unpacked_weight<std::uint8_t>(t.codes, t.scales, scale_layout)};
-  const auto selection = select_kernel<UnpackNvfp4Weight>("auto", {.dtype = t.codes.dtype},
-                                                          t.codes.device, "codes");
+  const auto selection =
+      select_kernel<UnpackNvfp4Weight>("auto", {.dtype = t.codes.dtype}, t.codes.device, "codes");
   Call<UnpackNvfp4Weight>{selection, params, t.codes.device}.launch({}, stream);
 }
 

@@ -7,16 +7,16 @@ namespace tilewright {
 
 template <>
 std::span<const Kernel<PrepackNvfp4Weight>> Table<PrepackNvfp4Weight>::rows() {
-  static const auto table =
-      conversion_table<PrepackNvfp4Weight, cpu::prepack_nvfp4_weight,
-                       cuda::launch_prepack_nvfp4_weight>(
-          "NVFP4 weights into the order in which gemm_nvfp4 reads them", {DType::e2m1x2}, 16);
+  static const auto table = conversion_table<PrepackNvfp4Weight, cpu::prepack_nvfp4_weight,
+                                             cuda::launch_prepack_nvfp4_weight>(
+      "NVFP4 weights into the order in which gemm_nvfp4 reads them", {DType::e2m1x2}, 16);
   return table;
 }
 
 template struct Table<PrepackNvfp4Weight>;
-template Selection<PrepackNvfp4Weight> select_kernel<PrepackNvfp4Weight>(std::string_view, const ConversionProblem&, Device,
-                                             const char*);
+template Selection<PrepackNvfp4Weight> select_kernel<PrepackNvfp4Weight>(std::string_view,
+                                                                         const ConversionProblem&,
+                                                                         Device, const char*);
 
 template <>
 std::span<const Kernel<UnpackNvfp4Weight>> Table<UnpackNvfp4Weight>::rows() {
@@ -27,7 +27,8 @@ std::span<const Kernel<UnpackNvfp4Weight>> Table<UnpackNvfp4Weight>::rows() {
 }
 
 template struct Table<UnpackNvfp4Weight>;
-template Selection<UnpackNvfp4Weight> select_kernel<UnpackNvfp4Weight>(std::string_view, const ConversionProblem&, Device,
-                                             const char*);
+template Selection<UnpackNvfp4Weight> select_kernel<UnpackNvfp4Weight>(std::string_view,
+                                                                       const ConversionProblem&,
+                                                                       Device, const char*);
 
 }  // namespace tilewright

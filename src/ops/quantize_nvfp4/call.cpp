@@ -1,6 +1,7 @@
 // A call of quantize_nvfp4(): checked, its kernel selected and launched.
-#include "common/nvfp4_recipe.hpp"
 #include "ops/call.hpp"
+
+#include "common/nvfp4_recipe.hpp"
 #include "ops/matrix_views.hpp"
 #include "ops/nvfp4_checks.hpp"
 #include "ops/overlap.hpp"

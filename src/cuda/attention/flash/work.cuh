@@ -5,10 +5,10 @@
 #include <climits>
 #include <cstdint>
 
-#include "ops/attention/params.hpp"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/ticket.cuh"
 #include "cuda/common/tma.cuh"
+#include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 

@@ -15,10 +15,10 @@
 //           workspace and the time both grow with Nq * Nk.
 // Limits    head dim 64 or 128 by the registry (the code takes any); S must fit in memory.
 // Worklog   docs/worklog/k1.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/numeric.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k1 {

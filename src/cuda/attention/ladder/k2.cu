@@ -20,10 +20,10 @@
 // Limits    D = 64 or 128, BF16; loads and arithmetic take turns inside a block, only other blocks
 //           on the SM hide them.
 // Worklog   docs/worklog/k2.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/row_group.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k2 {

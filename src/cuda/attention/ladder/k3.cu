@@ -19,12 +19,12 @@
 // Limits    D = 64 or 128, BF16. The loads were hidden by other blocks already: little to gain
 //           before the arithmetic is faster.
 // Worklog   docs/worklog/k3.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/row_group.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k3 {

@@ -17,12 +17,12 @@
 //           GMEM, D contiguous; as the B operand (D, Bc) of P V that is MN-major.
 // Limits    D = 64 or 128, BF16. Product and softmax take turns: each waits for the other.
 // Worklog   docs/worklog/k4.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k4 {

@@ -18,13 +18,13 @@
 //           copy; sV plain row-major for the CUDA cores.
 // Limits    D = 64 or 128, BF16. P V on CUDA cores is all of the time.
 // Worklog   docs/worklog/k4.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/row_group.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/wgmma.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k4_qk {

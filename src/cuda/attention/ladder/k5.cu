@@ -20,7 +20,6 @@
 // Limits    D = 64, 128 or 256, BF16. The two consumers run in step as chance has it; within one,
 //           product and softmax still take turns.
 // Worklog   docs/worklog/k5.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/output_tile.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/attention/warp_roles.cuh"
@@ -28,6 +27,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k5 {

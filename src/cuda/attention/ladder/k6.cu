@@ -24,7 +24,6 @@
 // Limits    D = 64, 128 or 256, BF16. One tile of queries a block: nothing runs under a block's
 //           first loads and its last store.
 // Worklog   docs/worklog/k6.md
-#include "ops/attention/kernels.hpp"
 #include "cuda/attention/output_tile.cuh"
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/attention/warp_roles.cuh"
@@ -32,6 +31,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
+#include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace k6 {

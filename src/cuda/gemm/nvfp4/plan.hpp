@@ -25,7 +25,8 @@ struct Nvfp4Plan {
 };
 
 // The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
-Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& problem, int sms, std::optional<int> row = std::nullopt);
+Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& problem, int sms,
+                     std::optional<int> row = std::nullopt);
 
 // Where the workspace's parts lie, in bytes from its start.
 struct Nvfp4Workspace {

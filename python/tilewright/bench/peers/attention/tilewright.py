@@ -1,4 +1,4 @@
-"""This library's kernels, each an entrant of its own, and the rows of flash's table of shapes."""
+"""This library's kernels, each an entrant of its own, and so are flash's variants."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any
 
 import tilewright
 from tilewright import _native
-from tilewright._kernels import flash_rows, problem_of
+from tilewright._kernels import problem_of
 from tilewright.bench.peers import Peer
 
 
@@ -14,17 +14,16 @@ class TilewrightKernel(Peer):
     version = tilewright.__commit__
 
     def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
-        self.kernel = kernel.name
-        self.features = kernel.features
+        self.kernel = kernel
         self.name = f"tilewright/{kernel.name}"
         self.in_all = in_all
 
     def supports(self, case: Any) -> str | None:
         index = int(case.device.partition(":")[2] or 0)
         for feature in case.features:
-            if feature not in self.features:
+            if not self.kernel.takes(feature):
                 return f"does not take {feature}"
-        return _native.why_not(self.kernel, problem_of(case.to_json()), device_index=index)
+        return _native.why_not(self.kernel.name, problem_of(case.to_json()), device_index=index)
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         return partial(self._attention, case, inputs)
@@ -43,7 +42,7 @@ class TilewrightKernel(Peer):
             sinks=inputs.sinks,
             cu_seqlens_q=inputs.cu_seqlens,
             cu_seqlens_k=inputs.cu_seqlens,
-            kernel=self.kernel,
+            kernel=self.kernel.name,
             **options,
         )
 
@@ -51,9 +50,9 @@ class TilewrightKernel(Peer):
 def peers(device: str) -> list[Peer]:
     kind = device.partition(":")[0]
     kernels = [
-        TilewrightKernel(row)
-        for row in tilewright.kernels()
-        if row.operation == "attention" and row.device == kind
+        row for row in tilewright.kernels() if row.operation == "attention" and row.device == kind
     ]
-    rows = [TilewrightKernel(row, in_all=False) for row in flash_rows() if row.device == kind]
-    return kernels + rows
+    variants = [variant for kernel in kernels for variant in kernel.variants]
+    return [TilewrightKernel(kernel) for kernel in kernels] + [
+        TilewrightKernel(variant, in_all=False) for variant in variants
+    ]

@@ -1,5 +1,5 @@
-"""This library's kernels, each an entrant of its own: those of NVFP4 weights, the rows of nvfp4's
-table of shapes, and the BF16 steps that lead there, which are given the dequantised weight."""
+"""This library's kernels, each an entrant of its own: those of NVFP4 weights, nvfp4's
+variants, and the BF16 steps that lead there, which are given the dequantised weight."""
 
 import argparse
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import tilewright
 from tilewright import _native
-from tilewright._kernels import gemm_problem_of, nvfp4_rows
+from tilewright._kernels import gemm_bf16_problem_of, gemm_nvfp4_problem_of
 from tilewright.bench.gemm_inputs import KIND
 from tilewright.bench.peers import Peer
 
@@ -20,14 +20,18 @@ class TilewrightGemm(Peer):
         self.kernel = kernel
         self.name = f"tilewright/{kernel.name}"
         self.in_all = in_all
-        self.takes_packed = "packed" in kernel.weight_forms
+        self.takes_packed = "packed" in kernel.limits.get("b", "").split(", ")
 
     def supports(self, case: Any) -> str | None:
-        problem = gemm_problem_of(case.to_json(), b_is_packed=self.takes_packed)
+        fields = case.to_json()
         index = int(case.device.partition(":")[2] or 0)
-        return _native.gemm_why_not(
-            self.kernel.operation, self.kernel.name, problem, device_index=index
-        )
+        if self.kernel.operation == "gemm_nvfp4":
+            problem = gemm_nvfp4_problem_of(fields, b_is_packed=self.takes_packed)
+        elif fields["a_dtype"] != "bf16":
+            return "takes bf16 alone"
+        else:
+            problem = gemm_bf16_problem_of(fields)
+        return _native.why_not(self.kernel.name, problem, device_index=index)
 
     def configure(self, args: argparse.Namespace) -> bool:
         self.b_is_constant = args.constant_weights
@@ -62,5 +66,9 @@ def peers(device: str) -> list[Peer]:
     kernels = [row for row in tilewright.kernels() if row.device == kind]
     steps = [TilewrightGemm(row, False) for row in kernels if row.operation == "gemm_bf16"]
     products = [TilewrightGemm(row) for row in kernels if row.operation == "gemm_nvfp4"]
-    rows = [TilewrightGemm(row, False) for row in nvfp4_rows() if row.device == kind]
-    return steps + products + rows
+    variants = [variant for row in kernels for variant in row.variants]
+    return (
+        steps
+        + products
+        + [TilewrightGemm(row, False) for row in variants if row.operation == "gemm_nvfp4"]
+    )
