@@ -150,8 +150,7 @@ std::string variant_name(std::string_view kernel_name, const typename Op::Proble
                          int multiprocessors) {
   DeviceInfo device;
   device.multiprocessors = multiprocessors;
-  const Kernel<Op>* const variant =
-      variant_of(kernel_named<Op>(kernel_name), problem, device);
+  const Kernel<Op>* const variant = variant_of(kernel_named<Op>(kernel_name), problem, device);
   if (variant == nullptr) {
     fail("problem", "is none that kernel " + std::string(kernel_name) + " takes");
   }

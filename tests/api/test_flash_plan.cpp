@@ -21,14 +21,14 @@ AttentionProblem square(std::int64_t batch, std::int64_t length, std::int64_t he
 }
 
 FlashPlan plan_of(int splits, bool is_dynamic) {
-  return {.choice = 0, .splits = splits, .split_len = 0, .section = 1, .is_dynamic = is_dynamic};
+  return {.config = 0, .splits = splits, .split_len = 0, .section = 1, .is_dynamic = is_dynamic};
 }
 
-const FlashChoice& choice_of(const AttentionProblem& problem) {
-  return kFlashChoices[plan_flash(problem, kSms).choice];
+const FlashConfig& config_of(const AttentionProblem& problem) {
+  return kFlashConfigs[plan_flash(problem, kSms).config];
 }
 
-TEST(FlashPlan, HasAChoiceForAllThatTheTableOfKernelsPromises) {
+TEST(FlashPlan, HasAConfigForAllThatTheTableOfKernelsPromises) {
   const Kernel<Attention>& flash = *find_kernel<Attention>("flash");
   for (const HeadDims dims : flash.facts.head_dims) {
     for (const DType dtype : flash.info.dtypes) {
@@ -37,10 +37,10 @@ TEST(FlashPlan, HasAChoiceForAllThatTheTableOfKernelsPromises) {
           AttentionProblem problem = square(2, length, 16, dims.qk, causal);
           problem.dtype = dtype;
           problem.value_dim = dims.v;
-          const FlashChoice& choice = choice_of(problem);
-          EXPECT_EQ(choice.head_dim, dims.qk);
-          EXPECT_EQ(choice.value_dim, dims.v);
-          EXPECT_TRUE(choice.takes(dtype));
+          const FlashConfig& config = config_of(problem);
+          EXPECT_EQ(config.head_dim, dims.qk);
+          EXPECT_EQ(config.value_dim, dims.v);
+          EXPECT_TRUE(config.takes(dtype));
         }
       }
     }
@@ -48,16 +48,16 @@ TEST(FlashPlan, HasAChoiceForAllThatTheTableOfKernelsPromises) {
 }
 
 TEST(FlashPlan, SharesKvOnlyWhereNeighboursWalkAlike) {
-  EXPECT_EQ(choice_of(square(1, 16384, 16, 128)).cluster, 2);
-  EXPECT_EQ(choice_of(square(1, 16384, 16, 128, /*causal=*/true)).cluster, 1);
-  EXPECT_EQ(choice_of(square(1, 16384 + 1, 16, 128)).cluster, 1) << "an odd number of row tiles";
+  EXPECT_EQ(config_of(square(1, 16384, 16, 128)).cluster, 2);
+  EXPECT_EQ(config_of(square(1, 16384, 16, 128, /*causal=*/true)).cluster, 1);
+  EXPECT_EQ(config_of(square(1, 16384 + 1, 16, 128)).cluster, 1) << "an odd number of row tiles";
   AttentionProblem packed = square(4, 16384, 16, 128);
   packed.packed = packed.packed_queries = true;
-  EXPECT_EQ(choice_of(packed).cluster, 1);
+  EXPECT_EQ(config_of(packed).cluster, 1);
 }
 
 TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
-  const auto rows_of = [](const AttentionProblem& problem) { return choice_of(problem).br(); };
+  const auto rows_of = [](const AttentionProblem& problem) { return config_of(problem).br(); };
   EXPECT_EQ(rows_of(square(32, 512, 32, 64)), 192);
   EXPECT_EQ(rows_of(square(32, 512, 32, 64, /*causal=*/true)), 128);
   EXPECT_EQ(rows_of(square(4, 4096, 32, 64, /*causal=*/true)), 192);
@@ -78,7 +78,7 @@ TEST(FlashPlan, IsMadeForAnUnknownGpu) {
 TEST(FlashPlan, RunsInTheRowThatIsAskedFor) {
   const AttentionProblem problem = square(1, 16384, 16, 128);
   for (const int row : {5, 6, 7, 8}) {
-    EXPECT_EQ(plan_flash(problem, kSms, row).choice, row);
+    EXPECT_EQ(plan_flash(problem, kSms, row).config, row);
   }
 }
 
@@ -96,7 +96,7 @@ TEST(FlashPlan, NamesTheVariantThatItTakes) {
     const AttentionProblem problem = square(1, 16384, 16, 128, causal);
     const Kernel<Attention>* const variant = variant_of(flash, problem, gpu);
     ASSERT_NE(variant, nullptr);
-    EXPECT_EQ(variant - flash.variants.data(), plan_flash(problem, kSms).choice);
+    EXPECT_EQ(variant - flash.variants.data(), plan_flash(problem, kSms).config);
   }
   EXPECT_EQ(variant_of(flash, square(1, 512, 1, 80), gpu), nullptr);
   constexpr int kLargest = (1 << 30) - 1;  // rows that no launch takes
@@ -127,7 +127,7 @@ TEST(FlashPlan, KeysAreCutWhereSmsWouldIdle) {
   decode.q_len = 1;
   const FlashPlan plan = plan_flash(decode, kSms);
   EXPECT_GT(plan.splits, 1);
-  EXPECT_EQ(plan.split_len % kFlashChoices[plan.choice].bc, 0);
+  EXPECT_EQ(plan.split_len % kFlashConfigs[plan.config].bc, 0);
   EXPECT_GE(static_cast<std::int64_t>(plan.splits) * plan.split_len, decode.kv_len);
   EXPECT_LT(static_cast<std::int64_t>(plan.splits - 1) * plan.split_len, decode.kv_len);
 
@@ -157,7 +157,7 @@ TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {
     for (const std::int64_t batch : {2, 7, 64, 1000}) {
       problem.batch = batch;
       const FlashPlan plan = plan_flash(problem, kSms);
-      EXPECT_EQ(plan.choice, alone.choice);
+      EXPECT_EQ(plan.config, alone.config);
       EXPECT_EQ(plan.splits, alone.splits);
       EXPECT_EQ(plan.split_len, alone.split_len);
     }
@@ -165,16 +165,16 @@ TEST(FlashPlan, OfABatchInvariantCallDoesNotDependOnTheBatch) {
 }
 
 TEST(FlashPlan, OfABatchInvariantPackedCallDoesNotDependOnTheTokensOfAll) {
-  for (const FlashChoice& choice : kFlashChoices) {
-    AttentionProblem problem = square(1, 100, 8, choice.head_dim, /*causal=*/true);
-    problem.value_dim = choice.value_dim;
+  for (const FlashConfig& config : kFlashConfigs) {
+    AttentionProblem problem = square(1, 100, 8, config.head_dim, /*causal=*/true);
+    problem.value_dim = config.value_dim;
     problem.packed = problem.packed_queries = problem.batch_invariant = true;
     const FlashPlan alone = plan_flash(problem, kSms);
     for (const std::int64_t tokens : {1024, 1025, 2048, 100000}) {
       problem.batch = tokens / 100;
       problem.q_len = problem.kv_len = tokens;
       const FlashPlan plan = plan_flash(problem, kSms);
-      EXPECT_EQ(plan.choice, alone.choice) << choice.head_dim << ", " << tokens << " tokens";
+      EXPECT_EQ(plan.config, alone.config) << config.head_dim << ", " << tokens << " tokens";
       EXPECT_EQ(plan.splits, 1);
     }
   }

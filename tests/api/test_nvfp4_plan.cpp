@@ -15,9 +15,9 @@ namespace tilewright {
 namespace {
 
 using cuda::GemmSchedule;
-using cuda::kNvfp4ChoiceCount;
-using cuda::kNvfp4Choices;
-using cuda::Nvfp4Choice;
+using cuda::kNvfp4ConfigCount;
+using cuda::kNvfp4Configs;
+using cuda::Nvfp4Config;
 using cuda::Nvfp4Plan;
 using cuda::PartWalk;
 using cuda::TileOrder;
@@ -176,19 +176,19 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
     for (const auto& [n, k] : {std::pair{16, 16}, std::pair{336, 1040}, std::pair{4096, 7168},
                                std::pair{7168, 16384}, std::pair{57344, 8192}}) {
       for (const std::int64_t l : {1, 3}) {
-        for (int row = -1; row < kNvfp4ChoiceCount; ++row) {
+        for (int row = -1; row < kNvfp4ConfigCount; ++row) {
           GemmNvfp4Problem p = problem(m, n, k);
           p.l = l;
           const Nvfp4Plan plan =
               row < 0 ? cuda::plan_nvfp4(p, kSms) : cuda::plan_nvfp4(p, kSms, row);
-          const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
+          const Nvfp4Config& config = kNvfp4Configs[plan.config];
           SCOPED_TRACE(testing::Message()
-                       << l << " x " << m << " x " << n << " x " << k << ", row " << plan.choice);
-          EXPECT_GE(std::int64_t{plan.order.row_tiles} * choice.rows() * choice.cluster, n);
+                       << l << " x " << m << " x " << n << " x " << k << ", row " << plan.config);
+          EXPECT_GE(std::int64_t{plan.order.row_tiles} * config.rows() * config.cluster, n);
           EXPECT_GE(std::int64_t{plan.order.token_tiles} * plan.order.tokens, m);
-          EXPECT_LE(plan.order.tokens, choice.tokens);
+          EXPECT_LE(plan.order.tokens, config.tokens);
           EXPECT_EQ(plan.tiles, plan.order.row_tiles * plan.order.token_tiles * l);
-          EXPECT_LE(plan.workers * choice.cluster, kSms);
+          EXPECT_LE(plan.workers * config.cluster, kSms);
           EXPECT_GE(plan.workers, 1);
           if (plan.tiles * plan.chunks < 1 << 20) {
             expect_each_chunk_once(plan.schedule());
@@ -212,7 +212,7 @@ TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
     p.batch_invariant = true;
     const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
     EXPECT_EQ(plan.shared_tiles, 0);
-    EXPECT_EQ(kNvfp4Choices[plan.choice].column_consumers, 1);
+    EXPECT_EQ(kNvfp4Configs[plan.config].column_consumers, 1);
     EXPECT_EQ(cuda::nvfp4_workspace(p, plan).bytes, 0U);
   }
 }
@@ -232,11 +232,11 @@ TEST(Nvfp4Plan, TilesAreSharedWhereThatSavesEnough) {
 TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   const GemmNvfp4Problem p = problem(128, 7168, 16384);
   const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
-  const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
+  const Nvfp4Config& config = kNvfp4Configs[plan.config];
   ASSERT_GT(plan.shared_tiles, 0);
   const cuda::Nvfp4Workspace at = cuda::nvfp4_workspace(p, plan);
-  const std::size_t slots = static_cast<std::size_t>(plan.workers * choice.cluster);
-  EXPECT_GE(at.flags - at.sums, slots * choice.rows() * choice.tokens * sizeof(float));
+  const std::size_t slots = static_cast<std::size_t>(plan.workers * config.cluster);
+  EXPECT_GE(at.flags - at.sums, slots * config.rows() * config.tokens * sizeof(float));
   EXPECT_GE(at.activations - at.flags, slots * sizeof(std::uint64_t));
   EXPECT_EQ(at.bytes, at.activations);
 
@@ -251,7 +251,7 @@ TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
 
 TEST(Nvfp4Plan, TakesTheTablesRows) {
   const auto tokens = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return kNvfp4Choices[cuda::plan_nvfp4(problem(m, n, k), kSms).choice].tokens;
+    return kNvfp4Configs[cuda::plan_nvfp4(problem(m, n, k), kSms).config].tokens;
   };
   EXPECT_EQ(tokens(1, 7168, 16384), 8);
   EXPECT_EQ(tokens(16, 7168, 16384), 16);

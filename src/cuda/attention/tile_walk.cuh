@@ -5,7 +5,7 @@
 
 namespace tilewright::cuda {
 
-// A fused kernel's compile-time choices: tile shapes, threads, depth of the K/V ring.
+// A fused kernel's compile-time configs: tile shapes, threads, depth of the K/V ring.
 struct AttnConfig {
   int head_dim;
   int br;  // query rows of a tile

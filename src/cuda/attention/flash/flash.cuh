@@ -8,7 +8,7 @@
 // A consumer passes over key tiles that its rows do not see.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
-// Tiles     choices.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
+// Tiles     configs.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
 // SMEM      sQ Br x D, sK stages x Bc x D, sV stages x Bc x Dv, sO up to Br x Dv, 16-bit.
 // Registers 40 and 232 a thread of producer and consumers, 32 and 160 with three of these:
 //           Bc / 2 for S, Bc / 4 for P, Dv / 2 for O.
@@ -26,7 +26,7 @@
 #pragma once
 
 #include "cuda/attention/flash/cap_and_mask.cuh"
-#include "cuda/attention/flash/choices.hpp"
+#include "cuda/attention/flash/configs.hpp"
 #include "cuda/attention/flash/lazy_softmax.cuh"
 #include "cuda/attention/flash/plain.cuh"
 #include "cuda/attention/flash/store_rows.cuh"
@@ -44,10 +44,10 @@ using namespace cute;
 // Key tiles that are still to be loaded when the next tile is wanted.
 constexpr int kTilesAhead = 2;
 
-// The compile-time side of choice kIndex.
+// The compile-time side of config kIndex.
 template <int kIndex, typename Element>
 struct Shape {
-  static constexpr FlashChoice C = kFlashChoices[kIndex];
+  static constexpr FlashConfig C = kFlashConfigs[kIndex];
   static constexpr int kConsumers = C.consumers;
   static constexpr int kStages = C.stages;
   static constexpr int kThreads = block_threads(kConsumers);
@@ -69,7 +69,7 @@ struct Shape {
 template <int kIndex, typename Element>
 struct SharedStorage {
   using S = Shape<kIndex, Element>;
-  static constexpr FlashChoice C = S::C;
+  static constexpr FlashConfig C = S::C;
   alignas(1024) Element sQ[S::kConsumers][kWarpgroupRows * C.head_dim];  // (64, D)
   alignas(1024) Element sK[S::kStages][C.bc * C.head_dim];               // (Bc, D, stages)
   alignas(1024) Element sV[S::kStages][C.bc * C.value_dim];              // (Bc, Dv, stages)
@@ -87,7 +87,7 @@ struct TensorMaps {
 
 // Are there values in key tile j that no query of the sequence sees? In a plain problem and where
 // clusters share tiles there are none.
-template <FlashChoice C, bool kIsPlain>
+template <FlashConfig C, bool kIsPlain>
 __device__ bool has_unseen(const FlashTile& tile, int j) {
   return C.cluster == 1 && !kIsPlain &&
          (tile.seen_first > j * C.bc || tile.seen_end < (j + 1) * C.bc);
@@ -98,7 +98,7 @@ __device__ bool has_unseen(const FlashTile& tile, int j) {
 template <int kIndex, typename Element, bool kIsPlain>
 __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& maps) {
   using S = Shape<kIndex, Element>;
-  constexpr FlashChoice C = S::C;
+  constexpr FlashConfig C = S::C;
   constexpr int kBox = S::Tiles::kBoxColumns;
   typename S::Position at, at_v;
   RingPosition<1> at_q;
@@ -206,7 +206,7 @@ __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const Att
 template <int kIndex, typename Element>
 __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
   using S = Shape<kIndex, Element>;
-  constexpr FlashChoice C = S::C;
+  constexpr FlashConfig C = S::C;
   constexpr int kVectors = C.value_dim / 8;               // of 16 bytes, a row
   constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;  // a row of a box; boxes follow each other
   typename S::Position at;

@@ -19,9 +19,9 @@ constexpr std::array kFeatures = {Feature::window, Feature::softcap, Feature::si
 constexpr std::array kClusterFeatures = {Feature::softcap, Feature::sinks, Feature::unnormalized};
 
 constexpr auto kHeadDimsOfConfigs = [] {
-  std::array<HeadDims, kFlashChoiceCount> all{};
+  std::array<HeadDims, kFlashConfigCount> all{};
   for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i] = {kFlashChoices[i].head_dim, kFlashChoices[i].value_dim};
+    all[i] = {kFlashConfigs[i].head_dim, kFlashConfigs[i].value_dim};
   }
   return all;
 }();
@@ -30,7 +30,7 @@ Plan plan_in(const AttentionProblem& problem, const DeviceInfo& device, std::opt
   FlashDetails details{.plan = plan_flash(problem, device.multiprocessors, config), .at = {}};
   details.at = flash_workspace(problem, details.plan);
   Plan plan(details.at.bytes, details);
-  plan.variant = details.plan.choice;
+  plan.variant = details.plan.config;
   plan.splits = details.plan.splits;
   return plan;
 }
@@ -48,8 +48,8 @@ Plan plan_config(const AttentionProblem& problem, const DeviceInfo& device) {
 template <int kConfig>
 std::optional<Reason> refuses(const Row& kernel, const AttentionProblem& problem,
                               const DeviceInfo&) {
-  constexpr FlashChoice kChoice = kFlashChoices[kConfig];
-  if (can_share_keys(kChoice, problem)) {
+  constexpr FlashConfig C = kFlashConfigs[kConfig];
+  if (can_share_keys(C, problem)) {
     return std::nullopt;
   }
   if (problem.causal) {
@@ -57,20 +57,20 @@ std::optional<Reason> refuses(const Row& kernel, const AttentionProblem& problem
                   "is true, kernel " + kernel.info.name + " takes no mask"};
   }
   return takes_reason(kernel.info, "q", "seqlen " + std::to_string(problem.q_len),
-                      "a multiple of " + std::to_string(kChoice.cluster) + " tiles of " +
-                          std::to_string(kChoice.br()) + " rows");
+                      "a multiple of " + std::to_string(C.cluster) + " tiles of " +
+                          std::to_string(C.br()) + " rows");
 }
 
 // `flash`, narrowed to what one of its configs can run.
 template <int kConfig>
 Row variant_in(Row flash) {
-  constexpr FlashChoice kChoice = kFlashChoices[kConfig];
+  constexpr FlashConfig C = kFlashConfigs[kConfig];
   flash.info.summary = "flash in this config";
   flash.facts.head_dims = std::span(kHeadDimsOfConfigs).subspan(kConfig, 1);
-  if (!kChoice.takes_fp16) {
+  if (!C.takes_fp16) {
     flash.info.dtypes = {DType::bf16};
   }
-  if (kChoice.cluster > 1) {
+  if (C.cluster > 1) {
     flash.facts.features = kClusterFeatures;
   }
   flash.refuses = refuses<kConfig>;
@@ -97,7 +97,7 @@ Row flash_kernel() {
             .plan = plan_best,
             .launch = built<launch_flash>()};
   static const std::vector<Row> variants =
-      variants_of(flash, std::make_integer_sequence<int, kFlashChoiceCount>{});
+      variants_of(flash, std::make_integer_sequence<int, kFlashConfigCount>{});
   flash.variants = variants;
   return flash;
 }

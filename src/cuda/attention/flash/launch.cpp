@@ -11,10 +11,10 @@ using Launcher = void (*)(const AttentionParams&, const FlashPlan&, void*, Strea
 template <int... kIndices>
 constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
     std::integer_sequence<int, kIndices...>) {
-  return {launch_flash_choice<kIndices>...};
+  return {launch_flash_config<kIndices>...};
 }
 
-constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kFlashChoiceCount>{});
+constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kFlashConfigCount>{});
 
 // `p` with its outputs in the workspace: parts of the keys lie there as batches of their own.
 AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
@@ -39,7 +39,7 @@ AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
 void launch_flash(const AttentionParams& p, const Plan& planned, Stream stream) {
   const auto [plan, at] = planned.details<FlashDetails>();
   void* const ticket = plan.is_dynamic ? static_cast<char*>(p.workspace) + at.ticket : nullptr;
-  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
+  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.config)];
   if (plan.splits == 1) {
     return launch(p, plan, ticket, stream);
   }

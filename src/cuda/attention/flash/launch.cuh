@@ -15,7 +15,7 @@ namespace flash {
 template <int kIndex, typename Element, bool kIsPlain>
 void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, Stream stream) {
   using S = Shape<kIndex, Element>;
-  constexpr FlashChoice C = S::C;
+  constexpr FlashConfig C = S::C;
   const auto map = [&](const void* base, bool is_packed, int seqlen, int heads, int head_dim,
                        const OuterStrides& stride, int rows) {
     return encode_tensor_map(
@@ -60,7 +60,7 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
 }  // namespace flash
 
 template <int kIndex>
-void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket,
+void launch_flash_config(const AttentionParams& p, const FlashPlan& plan, void* ticket,
                          Stream stream) {
   const auto launch_as = [&](auto element) {
     using Element = decltype(element);
@@ -68,7 +68,7 @@ void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* 
                                        : flash::launch_shape<kIndex, Element, false>;
     launch_it(p, plan, ticket, stream);
   };
-  if constexpr (kFlashChoices[kIndex].takes_fp16) {
+  if constexpr (kFlashConfigs[kIndex].takes_fp16) {
     if (p.dtype == DType::fp16) {
       return launch_as(cute::half_t{});
     }

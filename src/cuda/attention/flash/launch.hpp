@@ -10,10 +10,10 @@ namespace tilewright::cuda {
 // Queues the kernel as planned, and the merge of splits.
 void launch_flash(const AttentionParams& p, const Plan& plan, Stream stream);
 
-// Queues choice kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
+// Queues config kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
 // instance.cu.in.
 template <int kIndex>
-void launch_flash_choice(const AttentionParams& p, const FlashPlan& plan, void* ticket,
+void launch_flash_config(const AttentionParams& p, const FlashPlan& plan, void* ticket,
                          Stream stream);
 
 // Queues the merge of parts: `parts` has their un-normalised O, maxima and sums, `p` the result.

@@ -21,29 +21,29 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
   return p.packed_queries ? ceil_div(p.q_len, br) + p.batch : p.batch * ceil_div(p.q_len, br);
 }
 
-// Does the GPU get through the problem's rows sooner in tiles of a consumer less than the choice's,
+// Does the GPU get through the problem's rows sooner in tiles of a consumer less than the config's,
 // though these do fewer of them in the same time?
-bool idles_more(const FlashChoice& choice, const AttentionProblem& p, int sms) {
+bool idles_more(const FlashConfig& config, const AttentionProblem& p, int sms) {
   constexpr double kGainOfLarger = 1.2;
   const auto rows_in_turn = [&](int br) {
     return static_cast<double>(ceil_div(row_tiles(p, br) * p.heads, std::max(sms, 1)) * br);
   };
-  const int br = choice.br();
+  const int br = config.br();
   return !p.batch_invariant && kGainOfLarger * rows_in_turn(br - 64) < rows_in_turn(br);
 }
 
-// Are the keys as many as the choice is for? Those of a packed problem are counted over the whole
+// Are the keys as many as the config is for? Those of a packed problem are counted over the whole
 // batch, of which a batch-invariant call knows nothing.
-bool has_enough_keys(const FlashChoice& choice, const AttentionProblem& p) {
-  return p.kv_len >= choice.min_len || (p.packed && p.batch_invariant);
+bool has_enough_keys(const FlashConfig& config, const AttentionProblem& p) {
+  return p.kv_len >= config.min_len || (p.packed && p.batch_invariant);
 }
 
-bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
-  if (choice.head_dim != p.head_dim || choice.value_dim != value_dim(p) || !choice.takes(p.dtype) ||
-      !can_share_keys(choice, p) || !has_enough_keys(choice, p)) {
+bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
+  if (config.head_dim != p.head_dim || config.value_dim != value_dim(p) || !config.takes(p.dtype) ||
+      !can_share_keys(config, p) || !has_enough_keys(config, p)) {
     return false;
   }
-  switch (choice.use) {
+  switch (config.use) {
     case FlashUse::any:
       return true;
     case FlashUse::few_tiles:
@@ -51,7 +51,7 @@ bool fits(const FlashChoice& choice, const AttentionProblem& p, int sms) {
              (has_mask(p) ? 1 : 2) * row_tiles(p, 128) * p.heads <= sms;
     case FlashUse::larger:
       return p.packed ||
-             !((has_mask(p) && p.kv_len <= kShortMask_len) || idles_more(choice, p, sms));
+             !((has_mask(p) && p.kv_len <= kShortMask_len) || idles_more(config, p, sms));
   }
   return false;
 }
@@ -72,23 +72,23 @@ std::int64_t heads_of_section(const AttentionProblem& p) {
 
 }  // namespace
 
-bool can_share_keys(const FlashChoice& choice, const AttentionProblem& p) {
-  return choice.cluster == 1 ||
-         (!has_mask(p) && !p.packed && ceil_div(p.q_len, choice.br()) % choice.cluster == 0);
+bool can_share_keys(const FlashConfig& config, const AttentionProblem& p) {
+  return config.cluster == 1 ||
+         (!has_mask(p) && !p.packed && ceil_div(p.q_len, config.br()) % config.cluster == 0);
 }
 
-std::optional<int> best_flash_row(const AttentionProblem& p, int sms) {
-  for (int row = kFlashChoiceCount; row-- > 0;) {
-    if (fits(kFlashChoices[row], p, sms)) {
-      return row;
+std::optional<int> best_flash_config(const AttentionProblem& p, int sms) {
+  for (int i = kFlashConfigCount; i-- > 0;) {
+    if (fits(kFlashConfigs[i], p, sms)) {
+      return i;
     }
   }
   return std::nullopt;
 }
 
-FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> row) {
+FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> config) {
   FlashPlan plan{};
-  plan.choice = row ? *row : best_flash_row(p, sms).value();
+  plan.config = config ? *config : best_flash_config(p, sms).value();
   plan.is_dynamic = has_mask(p) || p.packed;
   plan.section = plan.is_dynamic ? static_cast<int>(heads_of_section(p)) : 1;
 
@@ -96,17 +96,17 @@ FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> row)
   // tiles of one sequence.
   constexpr std::int64_t kMinSplit_len = 1024;
   constexpr std::int64_t kMaxSplits = 32;
-  const FlashChoice& shape = kFlashChoices[plan.choice];
-  const std::int64_t tiles = row_tiles(p, shape.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
+  const FlashConfig& c = kFlashConfigs[plan.config];
+  const std::int64_t tiles = row_tiles(p, c.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;
   plan.split_len = static_cast<int>(p.kv_len);
   // Of used lengths only the most that they can be is known, which is the batch's.
   const bool knows_keys = !p.packed || (!p.packed_queries && !p.packed_keys && !p.batch_invariant);
-  if (knows_keys && !p.window && shape.cluster == 1 && 2 * tiles <= sms &&
+  if (knows_keys && !p.window && c.cluster == 1 && 2 * tiles <= sms &&
       p.kv_len >= 2 * kMinSplit_len) {
     const std::int64_t wanted = std::min(sms / tiles, kMaxSplits);
     const std::int64_t length = std::max(ceil_div(p.kv_len, wanted), kMinSplit_len);
-    plan.split_len = static_cast<int>(ceil_div(length, shape.bc) * shape.bc);
+    plan.split_len = static_cast<int>(ceil_div(length, c.bc) * c.bc);
     plan.splits = static_cast<int>(ceil_div(p.kv_len, plan.split_len));
   }
   return plan;

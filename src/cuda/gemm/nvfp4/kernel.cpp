@@ -20,7 +20,7 @@ Plan plan_in(const GemmNvfp4Problem& problem, const DeviceInfo& device, std::opt
   Nvfp4Details details{.plan = plan_nvfp4(problem, device.multiprocessors, config), .at = {}};
   details.at = nvfp4_workspace(problem, details.plan);
   Plan plan(details.at.bytes, details);
-  plan.variant = details.plan.choice;
+  plan.variant = details.plan.config;
   return plan;
 }
 
@@ -37,7 +37,7 @@ Plan plan_config(const GemmNvfp4Problem& problem, const DeviceInfo& device) {
 template <int kConfig>
 Row variant_in(Row nvfp4) {
   nvfp4.info.summary = "nvfp4 in this config";
-  if (!kNvfp4Choices[kConfig].takes_fp32()) {
+  if (!kNvfp4Configs[kConfig].takes_fp32()) {
     nvfp4.facts.out_dtypes = kHalves;
   }
   nvfp4.plan = plan_config<kConfig>;
@@ -66,7 +66,7 @@ Row nvfp4_kernel() {
             .plan = plan_best,
             .launch = built<launch_nvfp4>()};
   static const std::vector<Row> variants =
-      variants_of(nvfp4, std::make_integer_sequence<int, kNvfp4ChoiceCount>{});
+      variants_of(nvfp4, std::make_integer_sequence<int, kNvfp4ConfigCount>{});
   nvfp4.variants = variants;
   return nvfp4;
 }

@@ -18,10 +18,10 @@ using Launcher = void (*)(const GemmNvfp4Params&, const Nvfp4Plan&, const Partia
 template <int... kIndices>
 constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
     std::integer_sequence<int, kIndices...>) {
-  return {launch_nvfp4_choice<kIndices>...};
+  return {launch_nvfp4_config<kIndices>...};
 }
 
-constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kNvfp4ChoiceCount>{});
+constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kNvfp4ConfigCount>{});
 
 // Queues the dequantising of NVFP4 activations, which is exact in BF16, and gives `p` with these.
 GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, Stream stream) {
@@ -92,7 +92,7 @@ void launch_nvfp4(const GemmNvfp4Params& params, const Plan& planned, Stream str
   if (p.a_dtype == DType::e2m1x2) {
     p = with_dequantized_a(p, workspace + at.activations, stream);
   }
-  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.choice)];
+  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.config)];
   launch(p, plan, partial, b_is_ready, stream);
 }
 

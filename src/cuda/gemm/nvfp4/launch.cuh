@@ -32,7 +32,7 @@ inline TensorMapSpec output_map_spec(const GemmNvfp4Params& gemm, int tokens) {
 
 // Packed weight tiles as the copy engine sees them: lines of 256 bytes, kTileLines of them a tile;
 // rows of tiles; products. One copy brings a chunk. What is beyond the weight comes as zeros.
-inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Choice& choice) {
+inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Config& config) {
   constexpr std::uint64_t kLine_bytes = 256;
   const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
   const std::uint64_t lines = size(weight_column_tiles(gemm.k)) * kTileLines;
@@ -41,15 +41,15 @@ inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Cho
       .size = {kLine_bytes / 2, lines, size(weight_row_tiles(gemm.n)), size(gemm.l)},
       .stride_bytes = {kLine_bytes, row_bytes, gemm.l > 1 ? size(gemm.b_stride.batch) : row_bytes},
       .box = {kLine_bytes / 2,
-              static_cast<std::uint32_t>(choice.columns() / WeightTile::kColumns * kTileLines),
-              static_cast<std::uint32_t>(choice.row_consumers), 1},
+              static_cast<std::uint32_t>(config.columns() / WeightTile::kColumns * kTileLines),
+              static_cast<std::uint32_t>(config.row_consumers), 1},
       .swizzle = TmaSwizzle::none};
 }
 
 template <typename S>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
                   bool b_is_ready, Stream stream) {
-  constexpr Nvfp4Choice C = S::C;
+  constexpr Nvfp4Config C = S::C;
   const int tokens = S::kSharesSteps ? plan.order.tokens : S::kShareTokens;  // of a copy
   // Steps of fewer tokens than there is room for would not come to lie in their places.
   const bool copies_steps_together =
@@ -76,7 +76,7 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
 template <int kIndex, typename Element>
 void launch_element(const GemmNvfp4Params& p, const Nvfp4Plan& plan, const PartialSums& partial,
                     bool b_is_ready, Stream stream) {
-  if constexpr (kNvfp4Choices[kIndex].takes_fp32()) {
+  if constexpr (kNvfp4Configs[kIndex].takes_fp32()) {
     if (p.c_dtype == DType::fp32) {
       return launch_shape<Shape<kIndex, Element, true>>(p, plan, partial, b_is_ready, stream);
     }
@@ -87,7 +87,7 @@ void launch_element(const GemmNvfp4Params& p, const Nvfp4Plan& plan, const Parti
 }  // namespace nvfp4_gemm
 
 template <int kIndex>
-void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
+void launch_nvfp4_config(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
                          const PartialSums& partial, bool b_is_ready, Stream stream) {
   if (p.a_dtype == DType::fp16) {
     nvfp4_gemm::launch_element<kIndex, cute::half_t>(p, plan, partial, b_is_ready, stream);

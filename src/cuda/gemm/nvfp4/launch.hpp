@@ -22,10 +22,10 @@ struct PartialSums {
 // dequantising of NVFP4 activations.
 void launch_nvfp4(const GemmNvfp4Params& p, const Plan& plan, Stream stream);
 
-// Queues choice kIndex; p.a has 16 bits. It may start while launches before it are still at work,
+// Queues config kIndex; p.a has 16 bits. It may start while launches before it are still at work,
 // and then reads p.b alone, where that is ready. Each is compiled by itself, from instance.cu.in.
 template <int kIndex>
-void launch_nvfp4_choice(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
+void launch_nvfp4_config(const GemmNvfp4Params& p, const Nvfp4Plan& plan,
                          const PartialSums& partial, bool b_is_ready, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -8,7 +8,7 @@
 //
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
-// Tiles     choices.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a stage.
+// Tiles     configs.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a stage.
 // SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; up to
 //           64 KB to add up and turn sums in. As many stages as that leaves room for.
 // Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
@@ -65,7 +65,7 @@ __device__ int rank_in_worker() {
 // The first row and token of this block's share of a tile.
 template <typename S>
 __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
-  constexpr Nvfp4Choice C = S::C;
+  constexpr Nvfp4Config C = S::C;
   const TileOrder::Position at = order.at(tile);
   return {.row = (at.row_tile * C.cluster + rank_in_worker<S>()) * C.rows(),
           .token = at.token_tile * order.tokens,
@@ -171,7 +171,7 @@ class Loader {
   }
 
  private:
-  static constexpr Nvfp4Choice C = S::C;
+  static constexpr Nvfp4Config C = S::C;
   static constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
 
   __device__ void load_weights(const typename SharedStorage<S>::Position& at, int chunk) {
@@ -330,7 +330,7 @@ __device__ void add_to_totals(Sums& sums, Totals& totals) {
 template <typename S>
 __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_c,
                         int consumer) {
-  constexpr Nvfp4Choice C = S::C;
+  constexpr Nvfp4Config C = S::C;
   const int thread = static_cast<int>(threadIdx.x % 128);
   typename S::TiledMma mma;
   const auto slice = mma.get_slice(0);  // a descriptor is the same for every thread
@@ -452,7 +452,7 @@ template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     nvfp4(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap map_a,
           const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_c) {
-  constexpr Nvfp4Choice C = S::C;
+  constexpr Nvfp4Config C = S::C;
   extern __shared__ __align__(1024) char raw[];
   auto& shared = *reinterpret_cast<SharedStorage<S>*>(raw);
   if (threadIdx.x == 32) {

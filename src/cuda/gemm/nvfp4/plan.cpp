@@ -12,14 +12,14 @@ constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed tog
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-int chunks_of(const GemmNvfp4Problem& p, const Nvfp4Choice& choice) {
-  return ceil_div(p.k, choice.columns());
+int chunks_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
+  return ceil_div(p.k, config.columns());
 }
 
-TileOrder order_of(const GemmNvfp4Problem& p, const Nvfp4Choice& choice) {
-  const int rows = choice.rows() * choice.cluster;
-  const int token_tiles = ceil_div(p.m, choice.tokens);
-  const int tokens = choice.cuts_tokens() ? ceil_div(p.m, token_tiles) : choice.tokens;
+TileOrder order_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
+  const int rows = config.rows() * config.cluster;
+  const int token_tiles = ceil_div(p.m, config.tokens);
+  const int tokens = config.cuts_tokens() ? ceil_div(p.m, token_tiles) : config.tokens;
   const int row_tiles = ceil_div(p.n, rows);
   return {row_tiles, token_tiles, std::clamp(kGroupRows / rows, 1, row_tiles), tokens};
 }
@@ -28,8 +28,8 @@ int tiles_of(const GemmNvfp4Problem& p, const TileOrder& order) {
   return order.row_tiles * order.token_tiles * static_cast<int>(p.l);
 }
 
-int workers_of(const Nvfp4Choice& choice, int sms) {
-  return std::clamp(sms / choice.cluster, 1, GemmSchedule::kMaxWorkers);
+int workers_of(const Nvfp4Config& config, int sms) {
+  return std::clamp(sms / config.cluster, 1, GemmSchedule::kMaxWorkers);
 }
 
 // Whether the rounds in which the workers take whole tiles leave few of them idle.
@@ -38,51 +38,51 @@ bool are_full(std::int64_t tiles, std::int64_t workers) {
   return 16 * (all - tiles) <= all;
 }
 
-bool fits(const Nvfp4Choice& choice, const GemmNvfp4Problem& p, int sms) {
-  const std::int64_t tiles = tiles_of(p, order_of(p, choice));
-  const std::int64_t workers = workers_of(choice, sms);
-  const std::int64_t columns = tiles * chunks_of(p, choice) * choice.columns();
-  const bool is_short = columns < choice.short_columns * workers;
-  if (p.m > (is_short ? choice.max_m_if_short : choice.max_m)) {
+bool fits(const Nvfp4Config& config, const GemmNvfp4Problem& p, int sms) {
+  const std::int64_t tiles = tiles_of(p, order_of(p, config));
+  const std::int64_t workers = workers_of(config, sms);
+  const std::int64_t columns = tiles * chunks_of(p, config) * config.columns();
+  const bool is_short = columns < config.short_columns * workers;
+  if (p.m > (is_short ? config.max_m_if_short : config.max_m)) {
     return false;
   }
-  if (p.batch_invariant && choice.column_consumers > 1) {
+  if (p.batch_invariant && config.column_consumers > 1) {
     return false;
   }
-  if (p.c_dtype == DType::fp32 && !choice.takes_fp32()) {
+  if (p.c_dtype == DType::fp32 && !config.takes_fp32()) {
     return false;
   }
-  if (choice.use == Nvfp4Use::any) {
+  if (config.use == Nvfp4Use::any) {
     return true;
   }
-  if (choice.use == Nvfp4Use::one_round) {
+  if (config.use == Nvfp4Use::one_round) {
     return tiles <= workers;
   }
   // Tiles of half as many tokens take an eighth longer, token by token, but may pad fewer.
   const auto padded_to = [&](std::int64_t tokens) { return ceil_div(p.m, tokens) * tokens; };
-  const std::int64_t padded = padded_to(choice.tokens);
-  const std::int64_t padded_by_halves = padded_to(choice.tokens / 2);
+  const std::int64_t padded = padded_to(config.tokens);
+  const std::int64_t padded_by_halves = padded_to(config.tokens / 2);
   const bool are_many = 4 * tiles >= 3 * workers && 8 * padded <= 9 * padded_by_halves;
-  return are_many && (choice.use == Nvfp4Use::many_tiles || is_short || are_full(tiles, workers));
+  return are_many && (config.use == Nvfp4Use::many_tiles || is_short || are_full(tiles, workers));
 }
 
-int best_row(const GemmNvfp4Problem& p, int sms) {
-  int row = 0;
-  while (!fits(kNvfp4Choices[row], p, sms)) {  // the last row takes all
-    ++row;
+int best_config(const GemmNvfp4Problem& p, int sms) {
+  int i = 0;
+  while (!fits(kNvfp4Configs[i], p, sms)) {  // the last one takes all
+    ++i;
   }
-  return row;
+  return i;
 }
 
 // None, where sharing costs more than a last round with idle workers. Else as many as leave the
 // others a multiple of the workers; and a round more, so that a worker has about a tile of them or
 // more. Of large tiles none either, where the last round is nearly full: as measured, they take
 // longer then, though the count of chunks is against it.
-int shared_tiles(const Nvfp4Choice& choice, int tiles, int chunks, int workers) {
+int shared_tiles(const Nvfp4Config& config, int tiles, int chunks, int workers) {
   const int rounds = ceil_div(tiles, workers);
   const int idle = rounds * workers - tiles;
-  if (std::int64_t{idle} * chunks <= std::int64_t{choice.sharing_chunks()} * workers ||
-      (choice.is_large() && are_full(tiles, workers))) {
+  if (std::int64_t{idle} * chunks <= std::int64_t{config.sharing_chunks()} * workers ||
+      (config.is_large() && are_full(tiles, workers))) {
     return 0;
   }
   return tiles < workers ? tiles : tiles % workers + workers;
@@ -90,19 +90,19 @@ int shared_tiles(const Nvfp4Choice& choice, int tiles, int chunks, int workers) 
 
 }  // namespace
 
-Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> row) {
-  const int index = row ? *row : best_row(p, sms);
-  const Nvfp4Choice& choice = kNvfp4Choices[index];
-  const TileOrder order = order_of(p, choice);
+Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> wanted) {
+  const int index = wanted ? *wanted : best_config(p, sms);
+  const Nvfp4Config& config = kNvfp4Configs[index];
+  const TileOrder order = order_of(p, config);
   const int tiles = tiles_of(p, order);
-  const int chunks = chunks_of(p, choice);
-  const int most_workers = workers_of(choice, sms);
+  const int chunks = chunks_of(p, config);
+  const int most_workers = workers_of(config, sms);
   const int sharing =  // workers, where they share tiles
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
                         most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));
-  const int shared = p.batch_invariant ? 0 : shared_tiles(choice, tiles, chunks, sharing);
-  return {.choice = index,
+  const int shared = p.batch_invariant ? 0 : shared_tiles(config, tiles, chunks, sharing);
+  return {.config = index,
           .order = order,
           .tiles = tiles,
           .shared_tiles = shared,
@@ -112,7 +112,7 @@ Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> row)
 
 Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& p, const Nvfp4Plan& plan) {
   constexpr std::size_t kAlignment_bytes = 256;
-  const Nvfp4Choice& choice = kNvfp4Choices[plan.choice];
+  const Nvfp4Config& config = kNvfp4Configs[plan.config];
   Nvfp4Workspace workspace{};
   const auto place = [&](std::size_t bytes) {
     const std::size_t at = workspace.bytes;
@@ -120,8 +120,8 @@ Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& p, const Nvfp4Plan& plan)
     return at;
   };
   const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
-  const std::size_t slots = plan.shared_tiles > 0 ? size(plan.workers) * size(choice.cluster) : 0;
-  workspace.sums = place(slots * size(choice.rows()) * size(choice.tokens) * sizeof(float));
+  const std::size_t slots = plan.shared_tiles > 0 ? size(plan.workers) * size(config.cluster) : 0;
+  workspace.sums = place(slots * size(config.rows()) * size(config.tokens) * sizeof(float));
   workspace.flags = place(slots * sizeof(std::uint64_t));
   workspace.ticket = place(slots > 0 ? sizeof(std::uint64_t) : 0);
   workspace.activations = place(

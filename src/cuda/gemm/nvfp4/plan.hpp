@@ -4,14 +4,14 @@
 #include <cstddef>
 #include <optional>
 
-#include "cuda/gemm/nvfp4/choices.hpp"
+#include "cuda/gemm/nvfp4/configs.hpp"
 #include "cuda/gemm/nvfp4/schedule.hpp"
 #include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright::cuda {
 
 struct Nvfp4Plan {
-  int choice;  // of kNvfp4Choices
+  int config;  // of kNvfp4Configs
   TileOrder order;
   int tiles;
   int shared_tiles;
@@ -20,13 +20,13 @@ struct Nvfp4Plan {
 
   // Who computes what. To work it out takes longer than all else here; only a launch asks for it.
   GemmSchedule schedule() const {
-    return {tiles, shared_tiles, chunks, workers, kNvfp4Choices[choice].lag()};
+    return {tiles, shared_tiles, chunks, workers, kNvfp4Configs[config].lag()};
   }
 };
 
-// The plan for `problem` on a GPU of `sms` SMs: in `row` of the table, or in the best one.
+// The plan for `problem` on a GPU of `sms` SMs: in that config, or in the best one.
 Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& problem, int sms,
-                     std::optional<int> row = std::nullopt);
+                     std::optional<int> config = std::nullopt);
 
 // Where the workspace's parts lie, in bytes from its start.
 struct Nvfp4Workspace {

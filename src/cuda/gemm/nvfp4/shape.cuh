@@ -1,4 +1,4 @@
-// A row of the table of choices at compile time, and the SMEM that it takes.
+// A row of the table of configs at compile time, and the SMEM that it takes.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 
 #include "cuda/common/tma.cuh"
 #include "cuda/common/wgmma.cuh"
-#include "cuda/gemm/nvfp4/choices.hpp"
+#include "cuda/gemm/nvfp4/configs.hpp"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
 #include "cuda/gemm/nvfp4/partial_sums.cuh"
 #include "cuda/gemm/nvfp4/tile_store.cuh"
@@ -21,12 +21,12 @@ inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 // Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
 enum NamedBarriers { kSetUpBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
 
-// The compile-time side of choice kIndex, where C is FP32 or has 16 bits.
+// The compile-time side of config kIndex, where C is FP32 or has 16 bits.
 template <int kIndex, typename Operand, bool kFp32>
 struct Shape {
   using Element = Operand;  // of A, and of the weight in registers
   static constexpr bool kHasTotals = kFp32;
-  static constexpr Nvfp4Choice C = kNvfp4Choices[kIndex];
+  static constexpr Nvfp4Config C = kNvfp4Configs[kIndex];
   static constexpr int kConsumers = C.row_consumers * C.column_consumers;
   static constexpr int kConsumerThreads = kConsumers * 128;
   static constexpr int kColumnSteps = C.columns() / WeightTile::kColumns;

@@ -1,4 +1,4 @@
-// The shapes in which the kernel nvfp4 exists, and which of them runs a problem.
+// The configs in which the kernel nvfp4 exists, and which of them runs a problem.
 //
 // docs/worklog/nvfp4-gemm.md has the account of them.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace tilewright::cuda {
 
-// What a shape is for. Of the rows that fit a problem, the first one runs it.
+// What a config is for. Of those that fit a problem the first one runs it.
 enum class Nvfp4Use : std::uint8_t {
   any,
   one_round,    // there is at most a tile for each worker
@@ -15,7 +15,7 @@ enum class Nvfp4Use : std::uint8_t {
   full_rounds,  // likewise, and few workers are idle in the last round or each has few columns
 };
 
-struct Nvfp4Choice {
+struct Nvfp4Config {
   // Warpgroups that compute: so many times 64 rows of the weight, and for each of these so many
   // times the columns of `steps`. What these add up depends on how many they are, so that
   // batch_invariant asks for one.
@@ -53,7 +53,7 @@ struct Nvfp4Choice {
 };
 
 inline constexpr int kAnyM = 1 << 30;
-inline constexpr Nvfp4Choice kNvfp4Choices[] = {
+inline constexpr Nvfp4Config kNvfp4Configs[] = {
     // consumers for rows, for columns; tokens; steps; cluster; use; max_m; if short: max_m, columns
     {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 2560},
     {1, 4, 8, 2, 1, Nvfp4Use::any, 8, 8},
@@ -68,6 +68,6 @@ inline constexpr Nvfp4Choice kNvfp4Choices[] = {
     {2, 1, 128, 2, 1, Nvfp4Use::any, 512, 512},
     {2, 1, 128, 2, 2, Nvfp4Use::any, kAnyM, kAnyM},
 };
-inline constexpr int kNvfp4ChoiceCount = sizeof(kNvfp4Choices) / sizeof(kNvfp4Choices[0]);
+inline constexpr int kNvfp4ConfigCount = sizeof(kNvfp4Configs) / sizeof(kNvfp4Configs[0]);
 
 }  // namespace tilewright::cuda

@@ -1,4 +1,4 @@
-// The shapes in which the flash kernel exists, and which of them runs a problem.
+// The configs in which the flash kernel exists, and which of them runs a problem.
 //
 // docs/worklog/flash.md has the account of them.
 #pragma once
@@ -9,16 +9,18 @@
 
 namespace tilewright::cuda {
 
-// What a shape is for. Of the rows that fit a problem, the last one runs it; results/ has what each
-// of them takes for it (tools/gpu choices).
+// What a config is for. Of those that fit a problem the last one runs it. results/ has the time
+// that each of them takes for a problem (tools/gpu choices).
 enum class FlashUse : std::uint8_t {
   any,
   few_tiles,  // too few tiles of 128 rows to occupy half the GPU, or all of it where masked
-  larger,     // packed, or neither few keys and a mask, of which a large tile has more beyond it,
-              // nor would smaller tiles leave less of the GPU idle in the end
+  // Tiles of 192 rows. They run all packed problems. They run others where smaller tiles would not
+  // keep the GPU busier in the last round. They run no short ones with a mask, as a large tile
+  // computes more scores that the mask then discards.
+  larger,
 };
 
-struct FlashChoice {
+struct FlashConfig {
   int head_dim;   // D, of Q and K
   int value_dim;  // Dv, of V and O
   bool takes_fp16;
@@ -35,7 +37,7 @@ struct FlashChoice {
   constexpr bool takes(DType dtype) const { return dtype == DType::bf16 || takes_fp16; }
 };
 
-inline constexpr FlashChoice kFlashChoices[] = {
+inline constexpr FlashConfig kFlashConfigs[] = {
     // D  Dv  FP16 consumers Bc stages cluster
     {64, 64, true, 2, 128, 4, 1, FlashUse::any, 0},          //
     {64, 64, true, 3, 128, 4, 1, FlashUse::larger, 0},       //
@@ -50,6 +52,6 @@ inline constexpr FlashChoice kFlashChoices[] = {
     {192, 128, true, 2, 128, 2, 1, FlashUse::any, 0},        //
     {256, 256, true, 2, 64, 2, 1, FlashUse::any, 0},         //
 };
-inline constexpr int kFlashChoiceCount = sizeof(kFlashChoices) / sizeof(kFlashChoices[0]);
+inline constexpr int kFlashConfigCount = sizeof(kFlashConfigs) / sizeof(kFlashConfigs[0]);
 
 }  // namespace tilewright::cuda
