@@ -14,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 
 from kernel_names import demangle
 
@@ -21,11 +22,11 @@ FUNCTION = re.compile(r"^\s*Function : (\w+)")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_]*)")
 
 
-def count_instructions(sass: str) -> dict[str, collections.Counter]:
+def count_instructions(lines: Iterable[str]) -> dict[str, collections.Counter]:
     """Instructions of each function by mnemonic, without what follows its first dot."""
     functions: dict[str, collections.Counter] = {}
     current: collections.Counter = collections.Counter()
-    for line in sass.splitlines():
+    for line in lines:
         if function := FUNCTION.match(line):
             current = functions.setdefault(function.group(1), collections.Counter())
         elif instruction := INSTRUCTION.match(line):
@@ -33,16 +34,16 @@ def count_instructions(sass: str) -> dict[str, collections.Counter]:
     return functions
 
 
-def disassemble(cuobjdump: pathlib.Path, obj: pathlib.Path) -> str:
+def disassemble(cuobjdump: pathlib.Path, path: pathlib.Path, *options: str) -> Iterator[str]:
+    """The lines of a file's disassembly, one at a time."""
     # cuobjdump starts nvdisasm, which lies beside it.
-    path = f"{cuobjdump.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return subprocess.run(
-        [cuobjdump, "-sass", obj],
-        env=os.environ | {"PATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
+    programs = f"{cuobjdump.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    command = [cuobjdump, "--dump-sass", *options, path]
+    environment = os.environ | {"PATH": programs}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        yield from process.stdout
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def violations(

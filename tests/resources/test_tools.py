@@ -85,12 +85,12 @@ def test_update_writes_the_budget_and_the_size(tmp_path, monkeypatch, capsys):
 
 
 def test_instructions_are_counted():
-    counts = sass.count_instructions(LISTING)
+    counts = sass.count_instructions(LISTING.splitlines())
     assert counts == {"_Z5plainILi64EEvPf": {"LDC": 1, "HGMMA": 2, "UTMALDG": 1}}
 
 
 def test_missing_instruction_or_kernel_is_an_error():
-    kernels = {"plain<64>": sass.count_instructions(LISTING)["_Z5plainILi64EEvPf"]}
+    kernels = {"plain<64>": sass.count_instructions(LISTING.splitlines())["_Z5plainILi64EEvPf"]}
     assert sass.violations(kernels, {"plain": {"HGMMA": 2}}) == []
     assert sass.violations(kernels, {"plain": {"HGMMA": 3}, "gone": {}}) == [
         "plain<64>: 2 HGMMA, must be at least 3",
