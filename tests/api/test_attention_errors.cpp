@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "bad_call.hpp"
+#include "attention_call.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright::test {
@@ -18,12 +18,6 @@ Call plain_call() {
                   .lse = call.output(DType::fp32, {2, 6, 5}),
                   .sinks = call.input(DType::fp32, {6})};
   return call;
-}
-
-template <typename View>
-void misplace(View& view, int bytes) {
-  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
-  view.data = static_cast<Byte*>(view.data) + bytes;
 }
 
 // q and o side by side in the rows of one buffer.

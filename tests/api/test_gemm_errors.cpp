@@ -1,14 +1,6 @@
 // Every wrong argument of gemm_nvfp4: the error's code, argument and message, and an output that
 // stays untouched.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstring>
-#include <functional>
-#include <ostream>
-#include <vector>
-
+#include "bad_call.hpp"
 #include "reference/host_tensor.hpp"
 #include "tilewright/gemm.hpp"
 #include "tilewright/registry.hpp"
@@ -18,12 +10,11 @@ namespace {
 
 using reference::HostTensor;
 
-constexpr unsigned char kPoison = 0xA5;
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
 // A right call, which a case then spoils: two products, 5 rows by 32, over 64.
 struct Call {
-  Call() { std::memset(c.data(), kPoison, c.bytes()); }
+  Call() { poison(c); }
   Call(const Call&) = delete;
 
   void pack_b() {
@@ -31,10 +22,7 @@ struct Call {
     tensors.sfb.reset();
   }
 
-  bool output_untouched() const {
-    return std::all_of(c.data(), c.data() + c.bytes(),
-                       [](std::byte each) { return each == std::byte{kPoison}; });
-  }
+  bool outputs_untouched() const { return is_poisoned(c); }
 
   void move_to(Device device) {
     tensors.a.device = tensors.b.device = tensors.c.device = device;
@@ -67,34 +55,13 @@ struct Call {
                            .global_scale_b_kind = GlobalScale::decode};
 };
 
-struct BadCall {
-  const char* description;
-  std::function<void(Call&)> spoil;
-  const char* argument;
-  std::vector<const char*> parts;  // of the message
-  ErrorCode code = ErrorCode::invalid_argument;
-};
-
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
+using BadCall = BadCallOf<Call>;
 
 void expect_refused(const BadCall& bad) {
   Call call;
   bad.spoil(call);
-  const auto expect_throws = [&](const std::function<void()>& run) {
-    try {
-      run();
-      FAIL() << "no exception";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), bad.code) << error.what();
-      EXPECT_EQ(error.argument(), bad.argument) << error.what();
-      for (const char* const part : bad.parts) {
-        EXPECT_THAT(error.what(), testing::HasSubstr(part));
-      }
-    }
-    EXPECT_TRUE(call.output_untouched());
-  };
-  expect_throws([&] { gemm_nvfp4(call.tensors, call.options); });
-  expect_throws([&] { gemm_nvfp4_workspace_bytes(call.tensors, call.options); });
+  expect_throws(bad, call, [&] { gemm_nvfp4(call.tensors, call.options); });
+  expect_throws(bad, call, [&] { gemm_nvfp4_workspace_bytes(call.tensors, call.options); });
 }
 
 class BadGemm : public testing::TestWithParam<BadCall> {};
@@ -105,7 +72,7 @@ TEST(GemmCall, ThatTheCasesSpoilIsRight) {
   Call call;
   EXPECT_EQ(gemm_nvfp4_workspace_bytes(call.tensors, call.options), 0u);
   gemm_nvfp4(call.tensors, call.options);
-  EXPECT_FALSE(call.output_untouched());
+  EXPECT_FALSE(call.outputs_untouched());
 }
 
 TEST(GemmCall, WithAPackedWeightIsRight) {
@@ -114,14 +81,14 @@ TEST(GemmCall, WithAPackedWeightIsRight) {
   call.options.sfb_layout = ScaleLayout::swizzled;  // of scales that are not there
   EXPECT_EQ(gemm_nvfp4_workspace_bytes(call.tensors, call.options), 0u);
   gemm_nvfp4(call.tensors, call.options);
-  EXPECT_FALSE(call.output_untouched());
+  EXPECT_FALSE(call.outputs_untouched());
 }
 
 TEST(GemmCall, MayAddToCItself) {
   Call call;
   call.tensors.residual = call.tensors.c;
   gemm_nvfp4(call.tensors, call.options);
-  EXPECT_FALSE(call.output_untouched());
+  EXPECT_FALSE(call.outputs_untouched());
 }
 
 // Rows of 64 values of a, and 32 of c behind them.
@@ -135,7 +102,7 @@ TEST(GemmCall, MayWriteBetweenTheRowsOfAnInput) {
     view.shape[1] = count;
     return view;
   };
-  std::memset(buffer.data(), kPoison, buffer.bytes());
+  poison(buffer);
   GemmNvfp4Tensors tensors{
       .a = columns(0, 64), .b = b.view(), .sfb = sfb.view(), .c = columns(64, 32)};
   gemm_nvfp4(tensors);
@@ -181,12 +148,6 @@ TEST(GemmBf16, NamesWhatIsWrong) {
   wrong = right;
   wrong.c.data = b.data();
   expect_throws(wrong, "c: shares memory with b, must not overlap an input");
-}
-
-const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
-
-void misplace(ConstTensorView& view, int bytes) {
-  view.data = static_cast<const std::byte*>(view.data) + bytes;
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,15 +1,10 @@
 // Every wrong argument of quantize_nvfp4(), dequantize_nvfp4() and the conversions of scales: the
 // code, the argument and the message of the exception, and outputs that stay untouched.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cstring>
 #include <functional>
-#include <ostream>
-#include <string>
 #include <vector>
 
+#include "bad_call.hpp"
 #include "reference/host_tensor.hpp"
 #include "tilewright/nvfp4.hpp"
 #include "tilewright/registry.hpp"
@@ -19,26 +14,20 @@ namespace {
 
 using reference::HostTensor;
 
-constexpr unsigned char kPoison = 0xA5;
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
 // Right calls, whose tensors a case then spoils: a matrix of 5 rows and 64 columns.
 struct Calls {
   Calls() {
     for (HostTensor* const output : {&codes, &scales, &global_scale, &out, &swizzled}) {
-      std::memset(output->data(), kPoison, output->bytes());
+      poison(*output);
     }
   }
   Calls(const Calls&) = delete;
 
   bool outputs_untouched() const {
-    const auto is_poisoned = [](const HostTensor* tensor) {
-      return std::all_of(tensor->data(), tensor->data() + tensor->bytes(),
-                         [](std::byte b) { return b == std::byte{kPoison}; });
-    };
-    return std::ranges::all_of(
-        std::vector<const HostTensor*>{&codes, &scales, &global_scale, &out, &swizzled},
-        is_poisoned);
+    return is_poisoned(codes) && is_poisoned(scales) && is_poisoned(global_scale) &&
+           is_poisoned(out) && is_poisoned(swizzled);
   }
 
   HostTensor x{DType::bf16, {5, 64}};
@@ -59,31 +48,7 @@ struct Calls {
   ConstTensorView linear = scales.view();
 };
 
-struct BadCall {
-  const char* description;
-  std::function<void(Calls&)> spoil;
-  const char* argument;
-  std::vector<const char*> parts;  // of the message
-  ErrorCode code = ErrorCode::invalid_argument;
-};
-
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
-
-const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
-
-void expect_throws(const BadCall& bad, const Calls& calls, const std::function<void()>& run) {
-  try {
-    run();
-    FAIL() << "no exception";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), bad.code) << error.what();
-    EXPECT_EQ(error.argument(), bad.argument) << error.what();
-    for (const char* const part : bad.parts) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(part));
-    }
-  }
-  EXPECT_TRUE(calls.outputs_untouched());
-}
+using BadCall = BadCallOf<Calls>;
 
 class BadQuantize : public testing::TestWithParam<BadCall> {};
 
@@ -130,12 +95,6 @@ TEST(Nvfp4Calls, OnAGpuThatIsNotThereAreRefused) {
   TensorView swizzled = c.swizzled.view();
   swizzled.device = kGpu;
   expect_throws(no_device, c, [&] { swizzle_scales(c.linear, swizzled); });
-}
-
-template <typename View>
-void misplace(View& view, int bytes) {
-  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
-  view.data = static_cast<Byte*>(view.data) + bytes;
 }
 
 INSTANTIATE_TEST_SUITE_P(

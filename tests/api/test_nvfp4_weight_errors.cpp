@@ -1,14 +1,8 @@
 // Every wrong argument of prepack_nvfp4_weight() and unpack_nvfp4_weight(): the code, the argument
 // and the message of the exception, and outputs that stay untouched.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cstring>
-#include <functional>
-#include <ostream>
-#include <vector>
 
+#include "bad_call.hpp"
 #include "reference/host_tensor.hpp"
 #include "tilewright/nvfp4_weight.hpp"
 #include "tilewright/registry.hpp"
@@ -18,24 +12,19 @@ namespace {
 
 using reference::HostTensor;
 
-constexpr unsigned char kPoison = 0xA5;
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
 // Right calls, whose tensors a case then spoils: two weights of 70 rows and 160 columns.
 struct Calls {
   Calls() {
     for (HostTensor* const tensor : {&codes, &scales, &packed}) {
-      std::memset(tensor->data(), kPoison, tensor->bytes());
+      poison(*tensor);
     }
   }
   Calls(const Calls&) = delete;
 
-  bool tensors_untouched() const {
-    return std::ranges::all_of(
-        std::vector<const HostTensor*>{&codes, &scales, &packed}, [](const HostTensor* tensor) {
-          return std::all_of(tensor->data(), tensor->data() + tensor->bytes(),
-                             [](std::byte b) { return b == std::byte{kPoison}; });
-        });
+  bool outputs_untouched() const {
+    return is_poisoned(codes) && is_poisoned(scales) && is_poisoned(packed);
   }
 
   UnpackNvfp4WeightTensors unpack() const {
@@ -54,31 +43,7 @@ struct Calls {
   ScaleLayout layout = ScaleLayout::linear;
 };
 
-struct BadCall {
-  const char* description;
-  std::function<void(Calls&)> spoil;
-  const char* argument;
-  std::vector<const char*> parts;  // of the message
-  ErrorCode code = ErrorCode::invalid_argument;
-};
-
-std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.description; }
-
-const auto kCaseName = [](const auto& parameter) { return parameter.param.description; };
-
-void expect_throws(const BadCall& bad, const Calls& calls, const std::function<void()>& run) {
-  try {
-    run();
-    FAIL() << "no exception";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), bad.code) << error.what();
-    EXPECT_EQ(error.argument(), bad.argument) << error.what();
-    for (const char* const part : bad.parts) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(part));
-    }
-  }
-  EXPECT_TRUE(calls.tensors_untouched());
-}
+using BadCall = BadCallOf<Calls>;
 
 void expect_prepack_throws(const BadCall& bad) {
   Calls c;
@@ -96,7 +61,7 @@ TEST(WeightCalls, ThatTheCasesSpoilAreRight) {
   Calls c;
   prepack_nvfp4_weight(c.prepack());
   unpack_nvfp4_weight(c.unpack());
-  EXPECT_FALSE(c.tensors_untouched());
+  EXPECT_FALSE(c.outputs_untouched());
 }
 
 TEST(WeightCalls, OnAGpuThatIsNotThereAreRefused) {

@@ -1,7 +1,7 @@
 // Every wrong argument of packed sequences and of un-normalised results.
 #include <tuple>
 
-#include "bad_call.hpp"
+#include "attention_call.hpp"
 #include "cuda/cuda_backend.hpp"
 
 namespace tilewright::test {
@@ -51,12 +51,6 @@ class BadPackedArgument : public testing::TestWithParam<BadCall> {};
 TEST_P(BadPackedArgument, IsRefused) { expect_refused(GetParam(), packed_call()); }
 
 void set_rank(ConstTensorView& tensor, int rank) { tensor.rank = rank; }
-
-template <typename View>
-void misplace(View& view) {
-  view.data =
-      reinterpret_cast<decltype(view.data)>(reinterpret_cast<std::uintptr_t>(view.data) + 2);
-}
 
 INSTANTIATE_TEST_SUITE_P(
     Shape, BadPackedArgument,
@@ -163,27 +157,27 @@ INSTANTIATE_TEST_SUITE_P(
                             "cu_seqlens_q",
                             {"stride 2", "contiguous"}},
                     BadCall{"cu_seqlens_q_misaligned",
-                            [](Call& c) { misplace(*c.tensors.cu_seqlens_q); },
+                            [](Call& c) { misplace(*c.tensors.cu_seqlens_q, 2); },
                             "cu_seqlens_q",
                             {"2 bytes past", "aligned to 4"}},
                     BadCall{"cu_seqlens_k_misaligned",
-                            [](Call& c) { misplace(*c.tensors.cu_seqlens_k); },
+                            [](Call& c) { misplace(*c.tensors.cu_seqlens_k, 2); },
                             "cu_seqlens_k",
                             {"aligned to 4"}},
                     BadCall{"seqused_k_misaligned",
-                            [](Call& c) { misplace(*c.tensors.seqused_k); },
+                            [](Call& c) { misplace(*c.tensors.seqused_k, 2); },
                             "seqused_k",
                             {"aligned to 4"}},
                     BadCall{"row_max_misaligned",
-                            [](Call& c) { misplace(*c.tensors.row_max); },
+                            [](Call& c) { misplace(*c.tensors.row_max, 2); },
                             "row_max",
                             {"aligned to 4"}},
                     BadCall{"row_sum_misaligned",
-                            [](Call& c) { misplace(*c.tensors.row_sum); },
+                            [](Call& c) { misplace(*c.tensors.row_sum, 2); },
                             "row_sum",
                             {"aligned to 4"}},
                     BadCall{"o_misaligned_for_its_own_dtype",
-                            [](Call& c) { misplace(c.tensors.o); },
+                            [](Call& c) { misplace(c.tensors.o, 2); },
                             "o",
                             {"2 bytes past", "aligned to 4"}},
                     BadCall{"o_overlaps_itself",

@@ -17,11 +17,6 @@ inline void cuda_ok(cudaError_t status) {
   ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status);
 }
 
-// Moves what a view or workspace points to.
-void misplace(auto& view, int bytes) {
-  view.data = static_cast<std::byte*>(const_cast<void*>(view.data)) + bytes;
-}
-
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(std::size_t bytes) {

@@ -1,11 +1,8 @@
 // What is checked of a product once a GPU kernel is chosen. Nothing is written when a call is
 // refused.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <functional>
 #include <vector>
 
+#include "bad_call.hpp"
 #include "gemm_test.hpp"
 #include "hopper_test.hpp"
 #include "problems/problem.hpp"
@@ -15,38 +12,67 @@ namespace {
 
 using reference::HostTensor;
 
-struct BadCall {
-  const char* argument;
-  const char* part;  // of the message
-  std::function<void(GemmNvfp4Tensors&, Workspace&)> spoil;
-  ErrorCode code = ErrorCode::invalid_argument;
+struct Call {
+  GemmNvfp4Tensors tensors;
+  Workspace workspace;
 };
+
+using BadCall = BadCallOf<Call>;
 
 constexpr GemmCase kCase{
     .m = 20, .n = 64, .k = 16384, .l = 2, .a_dtype = DType::e2m1x2, .bias = true, .residual = true};
 
 std::vector<BadCall> bad_calls() {
+  const auto misaligned = [](auto member, int bytes) {
+    return [member, bytes](Call& c) { misplace(c.tensors.*member, bytes); };
+  };
+  using T = GemmNvfp4Tensors;
   return {
-      {"a", "8 bytes past a 16-byte", [](auto& t, auto&) { misplace(t.a, 8); }},
-      {"b", "4 bytes past a 16-byte", [](auto& t, auto&) { misplace(t.b, 4); }},
-      {"c", "2 bytes past a 16-byte", [](auto& t, auto&) { misplace(t.c, 2); }},
-      {"residual", "8 bytes past a 16-byte", [](auto& t, auto&) { misplace(*t.residual, 8); }},
-      {"a", "stride 8200 in dimension 1", [](auto& t, auto&) { t.a.stride[1] = 8200; }},
-      {"b", "stride -8192 in dimension 1", [](auto& t, auto&) { t.b.stride[1] = -8192; }},
-      {"c", "multiple of 8 elements", [](auto& t, auto&) { t.c.stride[0] = 20 * 64 + 4; }},
-      {"residual", "multiple of 8 elements", [](auto& t, auto&) { t.residual->stride[1] = 68; }},
-      {"b", "N",
-       [](auto& t, auto&) {
-         t.b.shape[1] = t.sfb->shape[1] = t.c.shape[2] = t.residual->shape[2] = 24;
-         t.bias->shape[0] = 24;
+      {"misaligned_a", misaligned(&T::a, 8), "a", {"8 bytes past a 16-byte"}},
+      {"misaligned_b", misaligned(&T::b, 4), "b", {"4 bytes past a 16-byte"}},
+      {"misaligned_c", misaligned(&T::c, 2), "c", {"2 bytes past a 16-byte"}},
+      {"misaligned_residual",
+       [](Call& c) { misplace(*c.tensors.residual, 8); },
+       "residual",
+       {"8 bytes past a 16-byte"}},
+      {"a_stride",
+       [](Call& c) { c.tensors.a.stride[1] = 8200; },
+       "a",
+       {"stride 8200 in dimension 1"}},
+      {"b_stride",
+       [](Call& c) { c.tensors.b.stride[1] = -8192; },
+       "b",
+       {"stride -8192 in dimension 1"}},
+      {"c_stride",
+       [](Call& c) { c.tensors.c.stride[0] = 20 * 64 + 4; },
+       "c",
+       {"multiple of 8 elements"}},
+      {"residual_stride",
+       [](Call& c) { c.tensors.residual->stride[1] = 68; },
+       "residual",
+       {"multiple of 8 elements"}},
+      {"n",
+       [](Call& c) {
+         c.tensors.b.shape[1] = c.tensors.sfb->shape[1] = c.tensors.c.shape[2] =
+             c.tensors.residual->shape[2] = c.tensors.bias->shape[0] = 24;
        },
+       "b",
+       {"N"},
        ErrorCode::unsupported},
-      {"workspace", "has 0 bytes", [](auto&, Workspace& workspace) { workspace.data = nullptr; },
+      {"no_workspace",
+       [](Call& c) { c.workspace.data = nullptr; },
+       "workspace",
+       {"has 0 bytes"},
        ErrorCode::workspace_too_small},
-      {"workspace", "needs", [](auto&, Workspace& workspace) { --workspace.bytes; },
+      {"small_workspace",
+       [](Call& c) { --c.workspace.bytes; },
+       "workspace",
+       {"needs"},
        ErrorCode::workspace_too_small},
-      {"workspace", "aligned to 256 bytes",
-       [](auto&, Workspace& workspace) { misplace(workspace, 128); }},
+      {"misaligned_workspace",
+       [](Call& c) { misplace(c.workspace, 128); },
+       "workspace",
+       {"aligned to 256 bytes"}},
   };
 }
 
@@ -59,17 +85,9 @@ TEST_F(BadGemmGpu, IsRefusedAndNothingIsWritten) {
   const std::size_t bytes = gemm_nvfp4_workspace_bytes(device.views(kCase), options);
   const DeviceBuffer memory(bytes + 256);
   for (const BadCall& bad : bad_calls()) {
-    GemmNvfp4Tensors tensors = device.views(kCase);
-    Workspace workspace{memory.data(), bytes};
-    bad.spoil(tensors, workspace);
-    try {
-      gemm_nvfp4(tensors, options, workspace);
-      ADD_FAILURE() << "no exception: " << bad.argument << ", " << bad.part;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), bad.code) << error.what();
-      EXPECT_EQ(error.argument(), bad.argument) << error.what();
-      EXPECT_THAT(error.what(), testing::HasSubstr(bad.part));
-    }
+    Call call{device.views(kCase), {memory.data(), bytes}};
+    bad.spoil(call);
+    expect_throws(bad, [&] { gemm_nvfp4(call.tensors, options, call.workspace); });
   }
   cuda_ok(cudaDeviceSynchronize());
   HostTensor after = host.c;

@@ -1,9 +1,8 @@
 // NVFP4 on the GPU: the bytes of the float64 model, and of the CPU backend.
-#include <gmock/gmock.h>
-
 #include <cstring>
 #include <random>
 
+#include "bad_call.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/dequantize_problem.hpp"
@@ -269,18 +268,31 @@ TEST_F(Nvfp4Gpu, SmallProblemsOfSwizzling) {
 }
 
 TEST_F(Nvfp4Gpu, WrongArgumentsAreRefusedAndNothingIsWritten) {
-  struct BadCall {
-    const char* argument;
-    const char* part;
-    std::function<void(QuantizeNvfp4Tensors&, Workspace&)> spoil;
+  struct Call {
+    QuantizeNvfp4Tensors tensors;
+    Workspace workspace;
   };
-  const std::vector<BadCall> cases = {
-      {"x", "8 bytes past a 16-byte", [](auto& t, auto&) { misplace(t.x, 8); }},
-      {"x", "multiple of 8 elements", [](auto& t, auto&) { t.x.stride[0] = 68; }},
-      {"codes", "4 bytes past a 8-byte", [](auto& t, auto&) { misplace(t.codes, 4); }},
-      {"codes", "multiple of 8 elements", [](auto& t, auto&) { t.codes.stride[0] = 36; }},
-      {"workspace", "needs 4096", [](auto&, auto& workspace) { workspace.bytes = 4095; }},
-      {"workspace", "needs 4096", [](auto&, auto& workspace) { workspace.data = nullptr; }},
+  const std::vector<BadCallOf<Call>> cases = {
+      {"misaligned_x", [](Call& c) { misplace(c.tensors.x, 8); }, "x", {"8 bytes past a 16-byte"}},
+      {"x_stride", [](Call& c) { c.tensors.x.stride[0] = 68; }, "x", {"multiple of 8 elements"}},
+      {"misaligned_codes",
+       [](Call& c) { misplace(c.tensors.codes, 4); },
+       "codes",
+       {"4 bytes past a 8-byte"}},
+      {"codes_stride",
+       [](Call& c) { c.tensors.codes.stride[0] = 36; },
+       "codes",
+       {"multiple of 8 elements"}},
+      {"small_workspace",
+       [](Call& c) { c.workspace.bytes = 4095; },
+       "workspace",
+       {"needs 4096"},
+       ErrorCode::workspace_too_small},
+      {"no_workspace",
+       [](Call& c) { c.workspace.data = nullptr; },
+       "workspace",
+       {"needs 4096"},
+       ErrorCode::workspace_too_small},
   };
   const Nvfp4Problem problem{.rows = 20, .columns = 64};
   const Nvfp4HostSet before = make_tensors(problem);
@@ -289,17 +301,10 @@ TEST_F(Nvfp4Gpu, WrongArgumentsAreRefusedAndNothingIsWritten) {
                                 .scales = DeviceTensor(before.scales),
                                 .global_scale = DeviceTensor(before.global_scale)};
   const DeviceBuffer memory(4096);
-  for (const BadCall& bad : cases) {
-    QuantizeNvfp4Tensors tensors = device.views(problem);
-    Workspace workspace{memory.data(), 4096};
-    bad.spoil(tensors, workspace);
-    try {
-      quantize_nvfp4(tensors, options_of(problem), workspace);
-      ADD_FAILURE() << "no exception: " << bad.argument << ", " << bad.part;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.argument(), bad.argument) << error.what();
-      EXPECT_THAT(error.what(), testing::HasSubstr(bad.part));
-    }
+  for (const BadCallOf<Call>& bad : cases) {
+    Call call{device.views(problem), {memory.data(), 4096}};
+    bad.spoil(call);
+    expect_throws(bad, [&] { quantize_nvfp4(call.tensors, options_of(problem), call.workspace); });
   }
   cuda_ok(cudaDeviceSynchronize());
   Nvfp4HostSet after = before;

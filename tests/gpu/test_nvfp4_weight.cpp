@@ -1,10 +1,7 @@
 // Packing NVFP4 weights on the GPU: the bytes of the CPU backend.
-#include <gmock/gmock.h>
-
-#include <algorithm>
-#include <functional>
 #include <vector>
 
+#include "bad_call.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/weight_problem.hpp"
@@ -120,35 +117,30 @@ TEST_F(Nvfp4WeightGpu, RunsInACapturedGraph) {
 }
 
 TEST_F(Nvfp4WeightGpu, WrongArgumentsAreRefusedAndNothingIsWritten) {
-  struct BadCall {
-    const char* argument;
-    const char* part;
-    std::function<void(TensorView& packed)> spoil;
-  };
-  const std::vector<BadCall> cases = {
-      {"packed", "8 bytes past a 16-byte",
-       [](TensorView& packed) { packed.data = static_cast<std::byte*>(packed.data) + 8; }},
-      {"packed", "multiple of 16 elements", [](TensorView& packed) { packed.stride[0] += 8; }},
-      {"packed", "must be on cuda:0 like codes", [](TensorView& packed) { packed.device = {}; }},
+  using BadPacked = BadCallOf<TensorView>;
+  const std::vector<BadPacked> cases = {
+      {"misaligned",
+       [](TensorView& packed) { misplace(packed, 8); },
+       "packed",
+       {"8 bytes past a 16-byte"}},
+      {"stride",
+       [](TensorView& packed) { packed.stride[0] += 8; },
+       "packed",
+       {"multiple of 16 elements"}},
+      {"device",
+       [](TensorView& packed) { packed.device = {}; },
+       "packed",
+       {"must be on cuda:0 like codes"}},
   };
   const WeightHostSet host = make_tensors({.n = 70, .k = 80, .l = 2});
   WeightSet<DeviceTensor> device = to_device(host);
-  for (const BadCall& bad : cases) {
+  for (const BadPacked& bad : cases) {
     PrepackNvfp4WeightTensors pack = device.prepack_views();
     bad.spoil(pack.packed);
     UnpackNvfp4WeightTensors unpack = device.unpack_views();
     unpack.packed = pack.packed;
-    for (const std::function<void()>& call :
-         {std::function([&] { prepack_nvfp4_weight(pack); }),
-          std::function([&] { unpack_nvfp4_weight(unpack); })}) {
-      try {
-        call();
-        ADD_FAILURE() << "no exception: " << bad.part;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.argument(), bad.argument) << error.what();
-        EXPECT_THAT(error.what(), testing::HasSubstr(bad.part));
-      }
-    }
+    expect_throws(bad, [&] { prepack_nvfp4_weight(pack); });
+    expect_throws(bad, [&] { unpack_nvfp4_weight(unpack); });
   }
   cuda_ok(cudaDeviceSynchronize());
   expect_same_bytes(download(device, host), host);
