@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/gemm/nvfp4/plan.hpp"
+#include "ran.hpp"
 
 namespace tilewright {
 namespace {
@@ -120,6 +121,7 @@ TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
   const auto between = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
+  test::Ran ran("schedules");
   for (int i = 0; i < 2000; ++i) {
     const int workers = between(1, kSms);
     const int chunks = between(1, 40);
@@ -131,6 +133,7 @@ TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
     if (shared > tiles) {
       continue;
     }
+    ++ran;
     const int lag = between(0, 8);
     const GemmSchedule schedule(tiles, shared, chunks, workers, lag);
     SCOPED_TRACE(testing::Message() << tiles << " tiles, " << shared << " shared, " << chunks
@@ -172,6 +175,7 @@ TEST(TileOrder, NumbersEveryTileOnce) {
 }
 
 TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
+  test::Ran ran("schedules");
   for (const std::int64_t m : {1, 8, 9, 16, 33, 64, 65, 128, 129, 300, 1024, 16384}) {
     for (const auto& [n, k] : {std::pair{16, 16}, std::pair{336, 1040}, std::pair{4096, 7168},
                                std::pair{7168, 16384}, std::pair{57344, 8192}}) {
@@ -191,6 +195,7 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
           EXPECT_LE(plan.workers * config.cluster, kSms);
           EXPECT_GE(plan.workers, 1);
           if (plan.tiles * plan.chunks < 1 << 20) {
+            ++ran;
             expect_each_chunk_once(plan.schedule());
             expect_owners_find_all_parts(plan.schedule());
           }

@@ -32,6 +32,18 @@ std::vector<std::string> cuda_kernels() {
   return names;
 }
 
+// Those of gemm_nvfp4 that take the dtypes.
+inline std::vector<std::string> nvfp4_kernels(DType a_dtype = DType::bf16,
+                                              DType c_dtype = DType::bf16) {
+  std::vector<std::string> names = cuda_kernels<GemmNvfp4>();
+  std::erase_if(names, [&](const std::string& name) {
+    const Kernel<GemmNvfp4>& kernel = *find_kernel<GemmNvfp4>(name);
+    return std::ranges::count(kernel.info.dtypes, a_dtype) == 0 ||
+           std::ranges::count(kernel.facts.out_dtypes, c_dtype) == 0;
+  });
+  return names;
+}
+
 inline std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
   std::ranges::replace(name, '/', '_');
@@ -51,11 +63,17 @@ class GemmTest : public testing::TestWithParam<std::string> {
   }
 };
 
-// For every kernel of cuda_kernels<GemmNvfp4>().
+// For every kernel of nvfp4_kernels().
 class GemmNvfp4Test : public GemmTest {
  protected:
+  static const Kernel<GemmNvfp4>& kernel() { return *find_kernel<GemmNvfp4>(GetParam()); }
+
   bool takes(const GemmCase& c) const {
     return !can_run(kernel(), constraints_of(c), device_info(kDevice));
+  }
+
+  bool takes_packed_weights() const {
+    return std::ranges::count(kernel().facts.weight_forms, WeightForm::packed) > 0;
   }
 
   // How many tiles blocks share: none but nvfp4's and its variants'.
@@ -66,9 +84,6 @@ class GemmNvfp4Test : public GemmTest {
     const Plan plan = kernel().plan(constraints_of(c), device_info(kDevice));
     return plan.details<cuda::Nvfp4Details>().plan.shared_tiles;
   }
-
- private:
-  static const Kernel<GemmNvfp4>& kernel() { return *find_kernel<GemmNvfp4>(GetParam()); }
 };
 
 inline GemmSet<DeviceTensor> to_device(const GemmHostSet& host) {

@@ -31,7 +31,7 @@ TEST_P(BadGpuArgument, IsRefusedAndNothingIsWritten) {
   Call call{.tensors = device.views(), .workspace = {}};
   bad.spoil(call);
   if (const auto reason =
-          can_run(*find_kernel("attention", call.kernel), device_info({DeviceKind::cuda, 0}))) {
+          can_run(find_kernel<Attention>(call.kernel)->info, device_info({DeviceKind::cuda, 0}))) {
     GTEST_SKIP() << reason->message;
   }
   expect_throws(bad,

@@ -10,6 +10,7 @@
 
 #include "gemm_test.hpp"
 #include "problems/problem.hpp"
+#include "ran.hpp"
 #include "reference/gemm.hpp"
 
 namespace tilewright::test {
@@ -89,11 +90,14 @@ class GemmNvfp4Gpu : public GemmNvfp4Test {
     return run(tensors, c, host, device);
   }
 
-  // The first of L products alone, of packed weights.
+  // The first of L products alone.
   HostTensor run_first_product(const GemmCase& c, const GemmHostSet& host,
                                GemmSet<DeviceTensor>& device) const {
     GemmNvfp4Tensors tensors = device.views(c);
     tensors.a.shape[0] = tensors.b.shape[0] = tensors.c.shape[0] = 1;
+    if (tensors.sfb) {
+      tensors.sfb->shape[0] = 1;
+    }
     return run(tensors, c, host, device);
   }
 
@@ -110,10 +114,12 @@ class GemmNvfp4Gpu : public GemmNvfp4Test {
 };
 
 TEST_P(GemmNvfp4Gpu, IsRight) {
+  Ran ran;
   for (GemmCase c : gemm_cases()) {
     for (const bool is_packed : {false, true}) {
       c.b_is_packed = is_packed;
       if (takes(c)) {
+        ++ran;
         expect_right(c);
       }
     }
@@ -123,32 +129,36 @@ TEST_P(GemmNvfp4Gpu, IsRight) {
 // For a first look with a sanitizer, which takes its time: some of the cases, other ones for each
 // kernel, and a tile that blocks share.
 TEST_P(GemmNvfp4Gpu, SmallProblems) {
-  const std::vector<std::string> kernels = cuda_kernels<GemmNvfp4>();
-  std::vector<GemmCase> cases{{.m = 3, .n = 80, .k = 16384, .b_is_packed = true}};
-  EXPECT_TRUE(GetParam() == "nvfp4_simple" || shared_tiles(cases[0]) > 0);
+  Ran ran;
+  const std::vector<std::string> kernels = nvfp4_kernels();
+  std::vector<GemmCase> cases{{.m = 3, .n = 80, .k = 16384, .b_is_packed = takes_packed_weights()}};
+  EXPECT_TRUE(!takes_packed_weights() || shared_tiles(cases[0]) > 0);
   const std::vector<GemmCase> all = gemm_cases();
   const auto first = std::ranges::find(kernels, GetParam()) - kernels.begin();
   for (auto i = static_cast<std::size_t>(first); i < all.size(); i += kernels.size()) {
     cases.push_back(all[i]);
-    cases.back().b_is_packed = i % 2 == 0;
+    cases.back().b_is_packed = takes_packed_weights() && i / kernels.size() % 2 == 0;
   }
   for (const GemmCase& c : cases) {
     if (takes(c)) {
+      ++ran;
       expect_right(c);
     }
   }
 }
 
 TEST_P(GemmNvfp4Gpu, TakesEveryM) {
+  Ran ran;
   for (std::int64_t m = 1; m <= 300; ++m) {
     for (const DType a : {DType::bf16, DType::fp16, DType::e2m1x2}) {
       const GemmCase c{.m = m,
                        .n = 48,
                        .k = 128,
                        .a_dtype = a,
-                       .b_is_packed = GetParam() != "nvfp4_simple",
+                       .b_is_packed = takes_packed_weights(),
                        .seed = static_cast<std::uint64_t>(m)};
       if (takes(c)) {
+        ++ran;
         expect_right(c);
       }
     }
@@ -157,6 +167,7 @@ TEST_P(GemmNvfp4Gpu, TakesEveryM) {
 
 // Few tiles of many columns, which blocks share.
 TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
+  Ran ran;
   struct Size {
     std::int64_t m, k;
     DType a_dtype = DType::bf16;
@@ -174,7 +185,7 @@ TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
                          .n = 336,
                          .k = k,
                          .a_dtype = a_dtype,
-                         .b_is_packed = GetParam() != "nvfp4_simple",
+                         .b_is_packed = takes_packed_weights(),
                          .seed = static_cast<std::uint64_t>(m)};
     GemmCase sums = plain;
     sums.c_dtype = DType::fp32;
@@ -184,15 +195,19 @@ TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
     finished.bias = finished.residual = finished.is_mixed = true;
     for (const GemmCase& c : {plain, sums, finished}) {
       if (takes(c)) {
+        ++ran;
         expect_right(c);
-        EXPECT_TRUE(GetParam() == "nvfp4_simple" || k == 4096 || shared_tiles(c) > 0);
+        EXPECT_TRUE(!takes_packed_weights() || k == 4096 || shared_tiles(c) > 0);
       }
     }
   }
 }
 
-// NVFP4 activations under every scale, NaN included, wherever they are dequantised.
-TEST_P(GemmNvfp4Gpu, Nvfp4ActivationsGiveTheBitsOfTheirValues) {
+class GemmNvfp4ActivationsGpu : public GemmNvfp4Gpu {};
+
+// Under every scale, NaN included, wherever they are dequantised.
+TEST_P(GemmNvfp4ActivationsGpu, GiveTheBitsOfTheirValues) {
+  Ran ran;
   for (const std::int64_t m : {1, 2, 8, 9, 16, 19, 32, 33, 70}) {
     for (const std::int64_t k : {16, 80, 1040, 4096}) {
       for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
@@ -208,6 +223,7 @@ TEST_P(GemmNvfp4Gpu, Nvfp4ActivationsGiveTheBitsOfTheirValues) {
         if (!takes(c)) {
           continue;
         }
+        ++ran;
         SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
         GemmHostSet host = make_tensors(c);
         set_every_scale(host.sfa);
@@ -225,17 +241,25 @@ TEST_P(GemmNvfp4Gpu, Nvfp4ActivationsGiveTheBitsOfTheirValues) {
 
 // Of sums that end inside a chunk.
 TEST_P(GemmNvfp4Gpu, TakesEveryMOfLongerSums) {
+  Ran ran;
   for (std::int64_t m = 1; m <= 300; m += 13) {
-    const GemmCase c{
-        .m = m, .n = 48, .k = 1040, .b_is_packed = true, .seed = static_cast<std::uint64_t>(m)};
+    const GemmCase c{.m = m,
+                     .n = 48,
+                     .k = 1024 + kernel().k_multiple,
+                     .b_is_packed = takes_packed_weights(),
+                     .seed = static_cast<std::uint64_t>(m)};
     if (takes(c)) {
+      ++ran;
       expect_right(c);
     }
   }
 }
 
+class GemmNvfp4ToFp32Gpu : public GemmNvfp4Gpu {};
+
 // Sums so long that they are set aside several times, in parts of tiles and in whole ones.
-TEST_P(GemmNvfp4Gpu, IsAsExactInLongSums) {
+TEST_P(GemmNvfp4ToFp32Gpu, IsAsExactInLongSums) {
+  Ran ran;
   for (const bool batch_invariant : {false, true}) {
     for (const std::int64_t m : {3, 60, 130}) {
       const GemmCase c{.m = m,
@@ -243,10 +267,11 @@ TEST_P(GemmNvfp4Gpu, IsAsExactInLongSums) {
                        .k = 18496,
                        .l = 2,
                        .c_dtype = DType::fp32,
-                       .b_is_packed = GetParam() != "nvfp4_simple",
+                       .b_is_packed = takes_packed_weights(),
                        .batch_invariant = batch_invariant,
                        .seed = static_cast<std::uint64_t>(m)};
       if (takes(c)) {
+        ++ran;
         expect_right(c);
       }
     }
@@ -255,6 +280,7 @@ TEST_P(GemmNvfp4Gpu, IsAsExactInLongSums) {
 
 // Long sums: what tensor cores cut off stays within the bound beside the rounding.
 TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
+  Ran ran;
   struct Size {
     std::int64_t m, k;
   };
@@ -265,10 +291,11 @@ TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
                          .n = 128,
                          .k = k,
                          .c_dtype = c_dtype,
-                         .b_is_packed = GetParam() != "nvfp4_simple",
+                         .b_is_packed = takes_packed_weights(),
                          .batch_invariant = batch_invariant,
                          .seed = static_cast<std::uint64_t>(m)};
         if (takes(c)) {
+          ++ran;
           expect_right(c);
         }
       }
@@ -278,6 +305,7 @@ TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
 
 // Bit for bit, wherever in a tile they are, and whatever is in the others.
 TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
+  Ran ran;
   const GemmCase one_scale{.m = 300, .n = 336, .k = 2048};
   const GemmCase sums{.m = 300, .n = 336, .k = 2048, .c_dtype = DType::fp32};
   const GemmCase many_scales{.m = 150,
@@ -289,12 +317,13 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
                              .bias = true};
   const GemmCase large{.m = 2304, .n = 2048, .k = 64};  // enough tiles for the largest shapes
   for (GemmCase c : {one_scale, sums, many_scales, large}) {
-    c.b_is_packed = GetParam() != "nvfp4_simple";
+    c.b_is_packed = takes_packed_weights();
     c.batch_invariant = true;
     if (!takes(c)) {
       ASSERT_TRUE(c.a_dtype == DType::e2m1x2 || c.c_dtype == DType::fp32);
       continue;
     }
+    ++ran;
     GemmHostSet host = make_tensors(c);
     if (c.global_scales == GlobalScales::each_row) {
       reference::store(host.global_scale_b.view(), 7, 0.0);  // which makes a column of c NaN
@@ -324,12 +353,18 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
 }
 
 TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
+  Ran ran;
   for (const std::int64_t m : {1, 20, 150}) {
-    const GemmCase c{
-        .m = m, .n = 336, .k = 4096, .l = 3, .b_is_packed = true, .batch_invariant = true};
+    const GemmCase c{.m = m,
+                     .n = 336,
+                     .k = 4096,
+                     .l = 3,
+                     .b_is_packed = takes_packed_weights(),
+                     .batch_invariant = true};
     if (!takes(c)) {
       continue;
     }
+    ++ran;
     const GemmHostSet host = make_tensors(c);
     GemmSet<DeviceTensor> device = to_device(host);
     const HostTensor all = run(c, host, device, c.m);
@@ -338,8 +373,11 @@ TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()),
-                         test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4Gpu, testing::ValuesIn(nvfp4_kernels()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4ActivationsGpu,
+                         testing::ValuesIn(nvfp4_kernels(DType::e2m1x2)), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4ToFp32Gpu,
+                         testing::ValuesIn(nvfp4_kernels(DType::bf16, DType::fp32)), test_name);
 
 // In float64, of rows that lie `padding` further apart than they are long.
 class GemmBf16Gpu : public GemmTest {};

@@ -7,6 +7,7 @@
 #include "device_problem.hpp"
 #include "gemm_test.hpp"
 #include "problems/problem.hpp"
+#include "ran.hpp"
 
 namespace tilewright::test {
 namespace {
@@ -51,7 +52,7 @@ class GemmDeterminismGpu : public GemmNvfp4Test {
                                 {.m = 40, .n = 336, .k = 4096, .a_dtype = DType::e2m1x2},
                                 {.m = 200, .n = 336, .k = 4096}};
     for (GemmCase& c : cases) {
-      c.b_is_packed = GetParam() != "nvfp4_simple";
+      c.b_is_packed = takes_packed_weights();
       c.c_dtype = DType::fp32;
       if (!takes(c)) {
         c.c_dtype = DType::bf16;
@@ -68,10 +69,12 @@ TEST_P(GemmDeterminismGpu, RepeatsAreEqualBesideABusyStream) {
   const DeviceStream busy_stream;
   const DeviceStream stream;
   bool shares = false;
+  Ran ran;
   for (const GemmCase& c : cases()) {
     if (!takes(c)) {
       continue;
     }
+    ++ran;
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
     shares |= shared_tiles(c) > 0;
     DeviceProduct product(c, GetParam());
@@ -90,16 +93,18 @@ TEST_P(GemmDeterminismGpu, RepeatsAreEqualBesideABusyStream) {
       EXPECT_TRUE(std::equal(first.data(), first.data() + first.bytes(), repeated.data())) << i;
     }
   }
-  EXPECT_TRUE(shares || GetParam() == "nvfp4_simple");
+  EXPECT_TRUE(shares || !takes_packed_weights());
 }
 
 TEST_P(GemmDeterminismGpu, ConcurrentCallsWithTheirOwnWorkspacesDoNotDisturbEachOther) {
   constexpr int kRounds = 50;
   const std::vector<GemmCase> all = cases();
+  Ran ran;
   for (const auto& [one, other] : {std::pair{all[0], all[2]}, std::pair{all[2], all[2]}}) {
     if (!takes(one) || !takes(other)) {
       continue;
     }
+    ++ran;
     DeviceProduct product_a(one, GetParam());
     DeviceProduct product_b(other, GetParam());
     const DeviceStream stream_a;

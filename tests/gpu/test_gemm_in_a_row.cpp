@@ -9,6 +9,7 @@
 
 #include "device_problem.hpp"
 #include "gemm_test.hpp"
+#include "ran.hpp"
 
 namespace tilewright::test {
 namespace {
@@ -25,8 +26,7 @@ class GemmInARowGpu : public GemmNvfp4Test {
  protected:
   GemmCase case_of(std::int64_t m, std::int64_t n, std::int64_t k,
                    DType a_dtype = DType::bf16) const {
-    return {
-        .m = m, .n = n, .k = k, .a_dtype = a_dtype, .b_is_packed = GetParam() != "nvfp4_simple"};
+    return {.m = m, .n = n, .k = k, .a_dtype = a_dtype, .b_is_packed = takes_packed_weights()};
   }
 
   // How many rows of A, of those that the kernel takes, and columns where tiles are few and shared.
@@ -168,7 +168,9 @@ void expect_chain(
 
 TEST_P(GemmInARowGpu, AProductReadsWhatTheOneBeforeWrote) {
   bool shares = false;
+  Ran ran;
   for (const auto& [m, k] : sizes()) {
+    ++ran;
     const GemmCase first = case_of(m, k, 256);
     GemmCase second = case_of(m, kRows, k);
     second.bias = true;
@@ -180,14 +182,19 @@ TEST_P(GemmInARowGpu, AProductReadsWhatTheOneBeforeWrote) {
                    use.bias = bytes_as(between, DType::bf16, std::array{kRows});
                  });
   }
-  EXPECT_TRUE(shares || GetParam() == "nvfp4_simple");
+  EXPECT_TRUE(shares || !takes_packed_weights());
 }
 
-TEST_P(GemmInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {
+// Of kernels that take NVFP4 activations.
+class ActivationsInARowGpu : public GemmInARowGpu {};
+
+TEST_P(ActivationsInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {
+  Ran ran;
   for (const auto& [m, k] : sizes()) {
     const GemmCase first = case_of(m, k / 4, 256);  // as many bytes
     const GemmCase second = case_of(m, kRows, k, DType::e2m1x2);
     if (takes(second)) {
+      ++ran;
       SCOPED_TRACE(testing::Message() << GetParam() << ": " << second);
       expect_chain(first, options(first, true), second, options(second, true),
                    [m, k](const DeviceTensor& between, GemmNvfp4Tensors& use) {
@@ -199,28 +206,31 @@ TEST_P(GemmInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {
 
 TEST_P(GemmInARowGpu, AWeightThatWasJustWrittenIsWaitedFor) {
   constexpr std::int64_t kColumns = 512;
+  Ran ran;
   for (const auto& [m, k] : sizes()) {
+    ++ran;
     const GemmCase second = case_of(m, 64, kColumns);
-    if (!second.b_is_packed) {
-      GTEST_SKIP() << GetParam() << " takes no packed weight";
-    }
-    const std::array shape = packed_nvfp4_weight_shape(second.n, kColumns);
+    const bool is_packed = second.b_is_packed;
+    const std::array shape = is_packed ? packed_nvfp4_weight_shape(second.n, kColumns)
+                                       : std::array{second.n, kColumns / 2};
     const std::int64_t n = (shape[0] * shape[1] / 2 / m / 16 + 1) * 16;  // no fewer bytes
     const GemmCase first = case_of(m, n, k);
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << second);
     expect_chain(first, options(first, true), second, options(second, false),
-                 [&shape](const DeviceTensor& between, GemmNvfp4Tensors& use) {
-                   use.b = bytes_as(between, DType::u8, shape);
+                 [&](const DeviceTensor& between, GemmNvfp4Tensors& use) {
+                   use.b = bytes_as(between, is_packed ? DType::u8 : DType::e2m1x2, shape);
                  });
   }
 }
 
-TEST_P(GemmInARowGpu, DequantizedActivationsAreNotOverwrittenBeforeTheirEnd) {
+TEST_P(ActivationsInARowGpu, ThatWereDequantizedAreNotOverwrittenBeforeTheirEnd) {
+  Ran ran;
   for (const auto& [m, k] : sizes()) {
     const GemmCase c = case_of(m, kRows, k, DType::e2m1x2);
     if (!takes(c)) {
       continue;
     }
+    ++ran;
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
     GemmCase other = c;
     ++other.seed;
@@ -238,8 +248,9 @@ TEST_P(GemmInARowGpu, DequantizedActivationsAreNotOverwrittenBeforeTheirEnd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmInARowGpu, testing::ValuesIn(cuda_kernels<GemmNvfp4>()),
-                         test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmInARowGpu, testing::ValuesIn(nvfp4_kernels()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, ActivationsInARowGpu,
+                         testing::ValuesIn(nvfp4_kernels(DType::e2m1x2)), test_name);
 
 }  // namespace
 }  // namespace tilewright::test

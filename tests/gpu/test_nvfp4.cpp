@@ -7,6 +7,7 @@
 #include "hopper_test.hpp"
 #include "problems/dequantize_problem.hpp"
 #include "problems/nvfp4_problem.hpp"
+#include "ran.hpp"
 
 namespace tilewright::test {
 namespace {
@@ -86,7 +87,9 @@ Nvfp4HostSet quantized_on_the_cpu(const Nvfp4Problem& problem, Nvfp4HostSet tens
 }
 
 TEST_F(Nvfp4Gpu, SmallProblems) {
+  Ran ran;
   for (const Nvfp4Problem& problem : nvfp4_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     DeviceQuantize device(problem);
     const Nvfp4HostSet first = device.run();
@@ -222,7 +225,9 @@ TEST_F(Nvfp4Gpu, OffsetsBeyond32Bits) {
 }
 
 TEST_F(Nvfp4Gpu, SmallProblemsOfDequantizing) {
+  Ran ran;
   for (const DequantizeProblem& problem : dequantize_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     DequantizeHostSet host = make_tensors(problem);
     DequantizeSet<DeviceTensor> device{.codes = DeviceTensor(host.codes),

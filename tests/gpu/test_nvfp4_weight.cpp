@@ -5,6 +5,7 @@
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/weight_problem.hpp"
+#include "ran.hpp"
 
 namespace tilewright::test {
 namespace {
@@ -72,7 +73,9 @@ void expect_unpacked_as_on_the_cpu(const WeightProblem& problem, const WeightHos
 }
 
 TEST_F(Nvfp4WeightGpu, SmallProblems) {
+  Ran ran;
   for (const WeightProblem& problem : weight_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     const WeightHostSet host = make_tensors(problem);
     expect_packed_as_on_the_cpu(problem, host);

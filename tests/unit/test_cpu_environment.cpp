@@ -16,6 +16,7 @@
 #include "problems/nvfp4_problem.hpp"
 #include "problems/problem.hpp"
 #include "problems/weight_problem.hpp"
+#include "ran.hpp"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -50,7 +51,9 @@ void in_unusual_floating_point(const std::function<void()>& call) {
 }
 
 TEST(CpuEnvironment, QuantisingDoesNotDependOnTheFloatingPointEnvironment) {
+  Ran ran;
   for (const Nvfp4Problem& problem : nvfp4_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     Nvfp4HostSet tensors = make_tensors(problem);
     in_unusual_floating_point([&] { quantize_nvfp4(tensors.views(problem), options_of(problem)); });
@@ -79,7 +82,9 @@ TEST(CpuEnvironment, DequantisingDoesNotDependOnTheFloatingPointEnvironment) {
 }
 
 TEST(CpuEnvironment, PackingDoesNotDependOnTheFloatingPointEnvironment) {
+  Ran ran;
   for (const WeightProblem& problem : weight_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     WeightHostSet tensors = make_tensors(problem);
     WeightHostSet unpacked = without_weight(tensors);

@@ -4,6 +4,7 @@
 #include "problems/batch_invariance.hpp"
 #include "problems/expectation.hpp"
 #include "problems/problem_sets.hpp"
+#include "ran.hpp"
 #include "tilewright/attention.hpp"
 
 namespace tilewright::test {
@@ -22,14 +23,18 @@ void check_problem(const Problem& problem) {
 
 TEST(CpuFeatures, EveryTenthOfTheFeatureProblems) {
   const std::vector<Problem> problems = feature_problems();
+  Ran ran;
   for (std::size_t i = 0; i < problems.size(); i += 10) {
+    ++ran;
     check_problem(problems[i]);
   }
 }
 
 TEST(CpuFeatures, EveryHundredthOfThemInFp32) {
   const std::vector<Problem> problems = feature_problems();
+  Ran ran;
   for (std::size_t i = 5; i < problems.size(); i += 100) {
+    ++ran;
     Problem p = problems[i];
     p.dtype = DType::fp32;
     check_problem(p);
@@ -37,17 +42,23 @@ TEST(CpuFeatures, EveryHundredthOfThemInFp32) {
 }
 
 TEST(CpuFeatures, SmallProblems) {
+  Ran plain("plain problems");
   for (const Problem& problem : small_problems()) {
+    ++plain;
     check_problem(problem);
   }
+  Ran of_features("problems of features");
   for (const Problem& problem : small_feature_problems()) {
+    ++of_features;
     check_problem(problem);
   }
 }
 
 TEST(CpuFeatures, NaNsAndInfinities) {
   const std::vector<Problem> problems = special_problems();
+  Ran ran;
   for (std::size_t i = 0; i < problems.size(); i += 5) {
+    ++ran;
     check_problem(problems[i]);
   }
 }

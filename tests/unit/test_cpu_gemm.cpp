@@ -7,6 +7,7 @@
 
 #include "problems/gemm_problem.hpp"
 #include "problems/problem.hpp"
+#include "ran.hpp"
 #include "reference/gemm.hpp"
 #include "reference/nvfp4.hpp"
 
@@ -28,7 +29,9 @@ void expect_right(const GemmCase& c) {
 }
 
 TEST(CpuGemm, IsRight) {
+  Ran ran;
   for (const GemmCase& c : gemm_cases()) {
+    ++ran;
     expect_right(c);
   }
 }
@@ -45,7 +48,9 @@ void expect_same_when_packed(GemmCase c) {
 }
 
 TEST(CpuGemm, APackedWeightChangesNothing) {
+  Ran ran;
   for (const GemmCase& c : gemm_cases()) {
+    ++ran;
     expect_same_when_packed(c);
   }
   for (const std::int64_t n : {1, 7, 63, 65, 200}) {

@@ -9,6 +9,7 @@
 #include "problems/dequantize_problem.hpp"
 #include "problems/nvfp4_problem.hpp"
 #include "problems/problem.hpp"
+#include "ran.hpp"
 #include "reference/nvfp4.hpp"
 
 namespace tilewright::test {
@@ -17,7 +18,9 @@ namespace {
 using reference::HostTensor;
 
 TEST(DequantizeNvfp4, EveryScaleAndCodeIsRight) {
+  Ran ran;
   for (const DequantizeProblem& problem : dequantize_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     DequantizeHostSet tensors = make_tensors(problem);
     dequantize_nvfp4(tensors.views(problem), options_of(problem));

@@ -8,6 +8,7 @@
 #include "problems/dequantize_problem.hpp"
 #include "problems/problem.hpp"
 #include "problems/weight_problem.hpp"
+#include "ran.hpp"
 #include "reference/host_tensor.hpp"
 
 namespace tilewright::test {
@@ -16,7 +17,9 @@ namespace {
 using reference::HostTensor;
 
 TEST(PackedWeight, EveryElementIsInItsPlace) {
+  Ran ran;
   for (const WeightProblem& problem : weight_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     WeightHostSet tensors = make_tensors(problem);
     const WeightHostSet original = tensors;
@@ -28,7 +31,9 @@ TEST(PackedWeight, EveryElementIsInItsPlace) {
 }
 
 TEST(PackedWeight, ComesBack) {
+  Ran ran;
   for (const WeightProblem& problem : weight_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     WeightHostSet tensors = make_tensors(problem);
     prepack_nvfp4_weight(tensors.prepack_views(), problem.layout);
@@ -42,7 +47,9 @@ TEST(PackedWeight, ComesBack) {
 }
 
 TEST(PackedWeight, OfWhatCameBackIsTheSame) {
+  Ran ran;
   for (const WeightProblem& problem : weight_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     WeightHostSet tensors = make_tensors(problem);
     prepack_nvfp4_weight(tensors.prepack_views(), problem.layout);
@@ -56,10 +63,12 @@ TEST(PackedWeight, OfWhatCameBackIsTheSame) {
 
 // Signs of zeros included.
 TEST(PackedWeight, EveryScaleAndCodeKeepsItsValue) {
+  Ran ran;
   for (const DequantizeProblem& problem : dequantize_problems()) {
     if (problem.scale_dtype != DType::e4m3 || problem.global_scale) {
       continue;
     }
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     DequantizeHostSet tensors = make_tensors(problem);
     const ConstTensorView codes = tensors.codes.view();

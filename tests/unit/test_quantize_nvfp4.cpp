@@ -10,6 +10,7 @@
 
 #include "common/block_scale.hpp"
 #include "problems/nvfp4_problem.hpp"
+#include "ran.hpp"
 #include "reference/nvfp4.hpp"
 
 namespace tilewright::test {
@@ -24,7 +25,9 @@ Nvfp4HostSet quantized(const Nvfp4Problem& problem) {
 }
 
 TEST(QuantizeNvfp4, EqualsTheFloat64Model) {
+  Ran ran;
   for (const Nvfp4Problem& problem : nvfp4_problems()) {
+    ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     expect_right(problem, quantized(problem));
   }

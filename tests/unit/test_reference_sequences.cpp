@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ran.hpp"
 #include "reference/attention.hpp"
 #include "reference/host_tensor.hpp"
 
@@ -113,11 +114,13 @@ TEST(OracleSequences, PackedEqualsEachByItself) {
                                                        .cu_seqlens_k = cu_k.view(),
                                                        .seqused_k = seqused_k.view()},
                                                       options);
+  test::Ran ran("sequences");
   for (std::size_t b = 0; b < used.size(); ++b) {
     const std::int64_t nq = starts_q[b + 1] - starts_q[b];
     if (nq == 0 || used[b] == 0) {
       continue;
     }
+    ++ran;
     const AttentionResult alone =
         reference::attention({.q = batch_of_one(slice(q.view(), starts_q[b], nq)),
                               .k = batch_of_one(slice(k.view(), starts_k[b], used[b])),
