@@ -59,20 +59,15 @@ WRONG_TENSORS = {
         if (argument, name) != ("out", "None")  # which asks for a new array
     ],
 )
-def test_wrong_tensor(make_qkv, argument, name):
+def test_wrong_tensor(make_qkv, refused, argument, name):
     change, exception, message = WRONG_TENSORS[name]
     q, k, v = make_qkv()
     tensors = {"q": q, "k": k, "v": v, "out": numpy.full_like(q, POISON)}
     right_out = tensors["out"]
     tensors[argument] = change(tensors[argument])
-    before = numpy.array(tensors["out"], copy=True)
-    with pytest.raises(exception) as raised:
+    with refused(exception, argument, message, right_out, tensors["out"]) as raised:
         tilewright.attention(**tensors)
-    assert raised.value.argument == argument
     assert raised.value.code == "invalid_argument"
-    assert message in str(raised.value)
-    assert (right_out == POISON).all()
-    assert (numpy.asarray(tensors["out"]) == before).all()
 
 
 # name: (the arguments that change, exception, argument at fault, a part of the message)
@@ -202,16 +197,13 @@ WRONG_CALLS = {
 
 
 @pytest.mark.parametrize("name", WRONG_CALLS)
-def test_wrong_call(make_qkv, name):
+def test_wrong_call(make_qkv, refused, name):
     change, exception, argument, message = WRONG_CALLS[name]
     q, k, v = make_qkv()
     memory = numpy.full_like(q, POISON)
     arguments = {"q": q, "k": k, "v": v, "out": memory}
-    with pytest.raises(exception) as raised:
+    with refused(exception, argument, message, memory):
         tilewright.attention(**(arguments | change(arguments)))
-    assert raised.value.argument == argument
-    assert message in str(raised.value)
-    assert (memory == POISON).all()
 
 
 @pytest.mark.parametrize(

@@ -148,15 +148,13 @@ def test_torch(weight):
         ({"out": numpy.ones((M, N))}, InvalidArgumentError, "out", "must be fp32, fp16 or bf16"),
     ],
 )
-def test_wrong_arguments(weight, nothing_is_written, wrong, exception, argument, message):
+def test_wrong_arguments(weight, nothing_is_written, refused, wrong, exception, argument, message):
     b, sfb, global_scale = weight
     out = numpy.full((M, N), 7, "float32")
     right = {"a": make(M, 2, "float16"), "b": b, "sfb": sfb, "global_scale_b": global_scale}
     for given in ({"out": out}, {"dtype": "float32"}):
-        with nothing_is_written(out), pytest.raises(exception) as raised:
+        with nothing_is_written(out), refused(exception, argument, message):
             multiply(**(right | given | wrong))
-        assert raised.value.argument == argument
-        assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +167,12 @@ def test_wrong_arguments(weight, nothing_is_written, wrong, exception, argument,
         ({}, InvalidArgumentError, "a", "is on cpu, kernel gemm_naive takes tensors on cuda"),
     ],
 )
-def test_wrong_arguments_of_bf16_steps(nothing_is_written, wrong, exception, argument, message):
+def test_wrong_arguments_of_bf16_steps(
+    nothing_is_written, refused, wrong, exception, argument, message
+):
     right = {"a": make(M, 2, "bfloat16"), "b": make(N, 1, "bfloat16"), "kernel": "gemm_naive"}
-    with nothing_is_written(), pytest.raises(exception) as raised:
+    with nothing_is_written(), refused(exception, argument, message):
         tilewright.gemm_bf16(**(right | wrong))
-    assert raised.value.argument == argument
-    assert message in str(raised.value)
 
 
 def test_what_jax_traces_is_refused_by_name(weight):

@@ -232,17 +232,14 @@ WRONG_TENSORS = {
 
 @pytest.mark.parametrize("name", WRONG_TENSORS)
 @pytest.mark.parametrize("argument", ["k", "v", "out"])
-def test_wrong_tensor(kernel, argument, name):
+def test_wrong_tensor(kernel, refused, argument, name):
     change, exception, message = WRONG_TENSORS[name]
     q, k, v = make_qkv()
     tensors = {"q": q, "k": k, "v": v, "out": torch.full_like(q, POISON)}
     out = tensors["out"]
     tensors[argument] = change(tensors[argument])
-    with pytest.raises(exception) as raised:
+    with refused(exception, argument, message, out, tensors["out"]):
         tilewright.attention(**tensors, kernel=kernel)
-    assert raised.value.argument == argument
-    assert message in str(raised.value)
-    assert (out == POISON).all() and (tensors["out"] == POISON).all()
 
 
 @pytest.mark.parametrize(
@@ -252,13 +249,12 @@ def test_wrong_tensor(kernel, argument, name):
         (lambda x: x[..., :80].contiguous(), "q: has head_dim 80, kernel"),
     ],
 )
-def test_unsupported_problem(kernel, change, message):
+def test_unsupported_problem(kernel, refused, change, message):
     q, k, v = (change(x) for x in make_qkv())
     out = torch.full_like(q, POISON)
-    with pytest.raises(UnsupportedError, match=message) as raised:
+    with refused(UnsupportedError, "q", message, out) as raised:
         tilewright.attention(q, k, v, kernel=kernel, out=out)
-    assert (raised.value.code, raised.value.argument) == ("unsupported", "q")
-    assert (out == POISON).all()
+    assert raised.value.code == "unsupported"
 
 
 def test_k1_refuses_scores_that_do_not_fit():
@@ -272,7 +268,7 @@ def test_k1_refuses_scores_that_do_not_fit():
         tilewright.attention(q, k, v, kernel="k1")
 
 
-def test_race_on_the_gpu(tmp_path):
+def test_race_on_the_gpu(tmp_path, ran):
     pytest.importorskip("jsonschema")
     from test_results import VALIDATOR
     from tilewright.bench import __main__ as bench
@@ -281,7 +277,7 @@ def test_race_on_the_gpu(tmp_path):
     arguments = ["attention", "--device=cuda", "--seqlen=512", "--headdim=64", "--tokens=2048"]
     arguments += ["--samples=5", "--gap=0.01", "--check", f"--kernels={FASTEST}", f"--json={path}"]
     assert bench.main(arguments) == 0
-    for line in map(json.loads, path.read_text().splitlines()):
+    for line in map(json.loads, ran(path.read_text().splitlines(), "lines")):
         VALIDATOR.validate(line)
         assert line["supported"], line["reason"]
         assert line["sm_clock_mhz"] > 0 and line["cold_l2"]

@@ -161,11 +161,8 @@ WRONG_CALLS = {
 
 
 @pytest.mark.parametrize("name", WRONG_CALLS)
-def test_wrong_call(packed, name):
+def test_wrong_call(packed, refused, name):
     change, exception, argument, message = WRONG_CALLS[name]
     out = numpy.full_like(packed["q"], POISON)
-    with pytest.raises(exception) as raised:
+    with refused(exception, argument, message, out):
         tilewright.attention(**(packed | change(packed)), out=out)
-    assert raised.value.argument == argument
-    assert message in str(raised.value)
-    assert (out == POISON).all()

@@ -155,8 +155,8 @@ def test_bad_line(name):
     assert not VALIDATOR.is_valid(BAD_LINES[name])
 
 
-def test_every_results_file():
-    for path in RESULTS.glob("*.jsonl"):
+def test_every_results_file(ran):
+    for path in ran(RESULTS.glob("*.jsonl"), "files"):
         lines = path.read_text().splitlines()
         assert lines, f"{path} is empty"
         for number, line in enumerate(lines, start=1):
@@ -164,12 +164,12 @@ def test_every_results_file():
             assert not errors, f"{path}:{number}: {errors}"
 
 
-def test_products_were_measured_with_weights_from_memory():
-    for pattern in ("gemm-*.jsonl", "*-nvfp4.jsonl"):
-        for path in RESULTS.glob(pattern):
-            for line in map(json.loads, path.read_text().splitlines()):
-                if line["supported"]:
-                    assert line["cold_by"] == "rotation", path
-                    if path.stem.endswith("-nvfp4"):
-                        assert line["launches"] > 1, path
-                    assert line["rel_fro_error"] is not None, path
+@pytest.mark.parametrize("pattern", ["gemm-*.jsonl", "*-nvfp4.jsonl"])
+def test_products_were_measured_with_weights_from_memory(ran, pattern):
+    for path in ran(RESULTS.glob(pattern), "files"):
+        lines = map(json.loads, path.read_text().splitlines())
+        for line in ran((line for line in lines if line["supported"]), path.name):
+            assert line["cold_by"] == "rotation", path
+            if path.stem.endswith("-nvfp4"):
+                assert line["launches"] > 1, path
+            assert line["rel_fro_error"] is not None, path

@@ -69,15 +69,12 @@ PARAMETERS = [(name, argument) for name, (_, given) in CALLS.items() for argumen
 
 
 @pytest.mark.parametrize(("name", "argument"), PARAMETERS)
-def test_a_tensor_that_requires_a_gradient_is_refused(name, argument):
+def test_a_tensor_that_requires_a_gradient_is_refused(name, argument, refused):
     function, given = CALLS[name]
     expected = function(**given).clone()
     leaf = {argument: given[argument].clone().requires_grad_()}
-    with pytest.raises(
-        UnsupportedError, match="requires a gradient, which would be lost"
-    ) as raised:
+    with refused(UnsupportedError, argument, "requires a gradient, which would be lost"):
         function(**(given | leaf))
-    assert raised.value.argument == argument
     with torch.no_grad():
         assert torch.equal(function(**(given | leaf)), expected)
     assert torch.equal(function(**(given | {argument: leaf[argument].detach()})), expected)

@@ -107,12 +107,12 @@ def test_flops_of_packed_sequences_are_those_of_each():
 
 
 @pytest.mark.parametrize("argument", ["out", "stream"])
-def test_what_a_traced_call_cannot_take(argument):
+def test_what_a_traced_call_cannot_take(refused, argument):
     q, k, v = make()
     given = {argument: torch.empty_like(q) if argument == "out" else 0}
-    with SeenByDispatch() as seen, pytest.raises(InvalidArgumentError) as raised:
+    with SeenByDispatch() as seen, refused(InvalidArgumentError, argument, ""):
         tilewright.attention(q, k, v, **given)
-    assert raised.value.argument == argument and not seen.operators
+    assert not seen.operators
     with SeenByFunction():
         out = tilewright.attention(q, k, v, **given)
     assert torch.equal(out, tilewright.attention(q, k, v))
@@ -175,8 +175,7 @@ def on_a_fake_tensor(function, x):
 
 @pytest.mark.parametrize("tracer", TRACERS)
 @pytest.mark.parametrize("name", WITHOUT_OPERATOR)
-def test_what_has_no_operator_refuses_to_be_traced(name, tracer):
+def test_what_has_no_operator_refuses_to_be_traced(refused, name, tracer):
     argument, function, x = WITHOUT_OPERATOR[name]
-    with torch.no_grad(), pytest.raises(UnsupportedError, match="no operator for this") as raised:
+    with torch.no_grad(), refused(UnsupportedError, argument, "no operator for this"):
         TRACERS[tracer](function, x)
-    assert raised.value.argument == argument

@@ -3,6 +3,8 @@
 On the CPU, and on a GPU where there is one. Nothing is downloaded.
 """
 
+import re
+
 import pytest
 
 import tilewright
@@ -228,14 +230,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_missing_is_refused_by_name(name):
+def test_what_is_missing_is_refused_by_name(refused, name):
     make_arguments, argument, message = REFUSED[name]
     model = make_model("Llama")
     model.set_attn_implementation("tilewright")
-    with pytest.raises(UnsupportedError) as raised:
+    with refused(UnsupportedError, argument, message):
         model(make_tokens(), **make_arguments())
-    assert raised.value.argument == argument
-    assert message in str(raised.value)
 
 
 def test_arguments_that_change_nothing_are_passed_over():
@@ -312,10 +312,10 @@ def test_what_a_call_and_its_mask_may_say():
         ),
     ],
 )
-def test_a_call_that_says_something_else_than_its_mask(arguments, argument, message):
-    with pytest.raises(UnsupportedError, match=message) as raised:
+def test_a_call_that_says_something_else_than_its_mask(refused, arguments, argument, message):
+    with refused(UnsupportedError, argument, "") as raised:
         run_layer(**arguments)
-    assert raised.value.argument == argument
+    assert re.search(message, str(raised.value))
 
 
 @pytest.mark.parametrize(
