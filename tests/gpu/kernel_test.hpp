@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +34,13 @@ class KernelTest : public testing::TestWithParam<std::string> {
   static constexpr Device kDevice{DeviceKind::cuda, 0};
 };
 
-inline std::vector<std::string> cuda_attention_kernels() {
+// All of them, or those that have the feature.
+inline std::vector<std::string> cuda_attention_kernels(
+    std::optional<Feature> feature = std::nullopt) {
   std::vector<std::string> names;
   for (const Kernel<Attention>& kernel : kernels<Attention>()) {
-    if (kernel.info.device == DeviceKind::cuda) {
+    if (kernel.info.device == DeviceKind::cuda &&
+        (!feature || std::ranges::count(kernel.facts.features, *feature) > 0)) {
       names.push_back(kernel.info.name);
     }
   }

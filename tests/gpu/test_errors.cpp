@@ -110,9 +110,6 @@ TEST_P(BadLengthsGpu, AreFoundWhereCheckingIsAskedFor) {
   Problem problem{.batch = 2, .q_len = 50, .kv_len = 50, .head_dim = 128};
   problem.q_lens = {20, 30};
   problem.kv_lens = {25, 25};
-  if (!takes(problem)) {
-    GTEST_SKIP() << "takes no packed sequences";
-  }
   AttentionOptions options = options_of(problem, GetParam());
   options.check_lengths = true;
   DeviceProblem right(problem);
@@ -131,8 +128,8 @@ TEST_P(BadLengthsGpu, AreFoundWhereCheckingIsAskedFor) {
   expect_same_bits(spoilt, after);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, BadLengthsGpu, testing::ValuesIn(cuda_attention_kernels()),
-                         kKernelName);
+INSTANTIATE_TEST_SUITE_P(Kernels, BadLengthsGpu,
+                         testing::ValuesIn(cuda_attention_kernels(Feature::packed)), kKernelName);
 
 }  // namespace
 }  // namespace tilewright::test

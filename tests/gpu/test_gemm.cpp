@@ -245,7 +245,7 @@ TEST_P(GemmNvfp4Gpu, TakesEveryMOfLongerSums) {
   for (std::int64_t m = 1; m <= 300; m += 13) {
     const GemmCase c{.m = m,
                      .n = 48,
-                     .k = 1024 + kernel().k_multiple,
+                     .k = 1024 + kernel().facts.k_multiple,
                      .b_is_packed = takes_packed_weights(),
                      .seed = static_cast<std::uint64_t>(m)};
     if (takes(c)) {

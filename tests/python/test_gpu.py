@@ -73,13 +73,13 @@ def test_no_kernel_named():
     assert_right(out, None, q, k, v, softmax_scale=0.2)
 
 
-def needs(kernel, feature):
-    if not next(row for row in KERNELS if row.name == kernel).takes(feature):
-        pytest.skip(f"{kernel} has not the feature {feature}")
+def kernels_with(feature):
+    rows = [row for row in KERNELS if row.takes(feature)]
+    return pytest.mark.parametrize("kernel", rows, ids=lambda row: row.name, indirect=True)
 
 
+@kernels_with("packed")
 def test_packed_sequences(kernel):
-    needs(kernel, "packed")
     (q,), (k,), (v,) = make_qkv(batch=1, q_len=300, kv_len=400)
     cu_seqlens_q = torch.tensor([0, 1, 1, 131, 300], dtype=torch.int32, device="cuda")
     cu_seqlens_k = torch.tensor([0, 90, 100, 100, 400], dtype=torch.int32, device="cuda")
@@ -96,8 +96,8 @@ def test_packed_sequences(kernel):
     numpy.testing.assert_allclose(results[1].cpu(), expected[1], rtol=0, atol=1e-3)
 
 
+@kernels_with("unnormalized")
 def test_unnormalized_result(kernel):
-    needs(kernel, "unnormalized")
     q, k, v = make_qkv()
     out, row_max, row_sum = tilewright.attention(q, k, v, kernel=kernel, normalize=False)
     assert out.dtype == row_max.dtype == row_sum.dtype == torch.float32
@@ -105,8 +105,8 @@ def test_unnormalized_result(kernel):
     assert_right(out, row_max + row_sum.log(), q, k, v)
 
 
+@kernels_with("packed")
 def test_wrong_lengths_are_found_where_asked(kernel):
-    needs(kernel, "packed")
     (q,), (k,), (v,) = make_qkv(batch=1)
     falling = torch.tensor([0, 90, 80], dtype=torch.int32, device="cuda")
     lengths = {"cu_seqlens_q": falling, "cu_seqlens_k": falling}
