@@ -86,7 +86,7 @@ struct AttentionOptions {
   // Copies cu_seqlens_q, cu_seqlens_k and seqused_k from the GPU to check their values: waits for
   // the stream, and cannot be captured. For debugging.
   bool check_lengths = false;
-  // A name of kernels() or flash_rows(), or "auto": the fastest kernel that can run the problem.
+  // A name of a kernel or variant, or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
 };
 

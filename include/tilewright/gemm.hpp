@@ -75,7 +75,7 @@ struct GemmNvfp4Options {
   bool b_is_constant = false;
   // A row of c is the same bits whatever M and L are, and whatever the other rows hold.
   bool batch_invariant = false;
-  // A name of kernels("gemm_nvfp4"), or "auto": the fastest kernel that can run the problem.
+  // A name of a kernel or variant, or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
 };
 
@@ -102,7 +102,7 @@ std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
 void gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options = {},
                 Workspace workspace = {}, Stream stream = nullptr);
 
-// The steps that lead there, of docs/worklog/nvfp4-gemm.md: C = A B^T of BF16 matrices a (M, K),
+// The steps that lead there, of docs/worklog/gemm-ladder.md: C = A B^T of BF16 matrices a (M, K),
 // b (N, K) and c (M, N) on a GPU, N a multiple of 16 and K of 64. Rows may lie any distance apart.
 struct GemmBf16Tensors {
   ConstTensorView a;

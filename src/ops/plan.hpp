@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
 namespace tilewright {
@@ -20,11 +21,10 @@ class Plan {
     std::memcpy(details_.data(), &its_own, sizeof(Details));
   }
 
+  // Of the type that the plan was made with.
   template <typename Details>
-  Details details() const {
-    Details result;
-    std::memcpy(&result, details_.data(), sizeof(Details));
-    return result;
+  const Details& details() const {
+    return *std::launder(reinterpret_cast<const Details*>(details_.data()));
   }
 
   std::size_t workspace_bytes = 0;

@@ -15,7 +15,7 @@ Row step(std::string_view name, std::string_view summary) {
                    .architectures = {90},
                    .dtypes = {DType::bf16},
                    .alignment_bytes = 16,
-                   .doc = "docs/worklog/nvfp4-gemm.md"},
+                   .doc = "docs/worklog/gemm-ladder.md"},
           .facts = {.n_multiple = 16, .k_multiple = 64},
           .launch = built_without_plan<GemmBf16, kLaunch>()};
 }

@@ -31,7 +31,7 @@ std::vector<Row> make_table() {
                 .architectures = {90},
                 .dtypes = {DType::bf16},
                 .alignment_bytes = 16,
-                .doc = "docs/worklog/nvfp4-gemm.md"},
+                .doc = "docs/worklog/gemm-ladder.md"},
        .facts = {.out_dtypes = kFloats, .n_multiple = 16, .k_multiple = 64, .weight_forms = kCodes},
        .launch = built_without_plan<GemmNvfp4, cuda::launch_nvfp4_simple>()},
       cuda::nvfp4_kernel(),
