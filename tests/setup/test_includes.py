@@ -14,7 +14,7 @@ SOURCES = ("*.hpp", "*.cpp", "*.cuh", "*.cu", "*.in")
 RULES = {
     "include/tilewright": ["tilewright/*"],
     "src/common": ["tilewright/*", "common/*"],
-    "src/cuda/common": ["tilewright/*", "common/*", "cuda/common/*", "ops/*/params.hpp"],
+    "src/cuda/common": ["tilewright/*", "common/*", "cuda/common/*"],
     "src/cpu": ["tilewright/*", "common/*", "ops/*/params.hpp", "cpu/*"],
     # A kernel takes params and a plan; its row is written in the terms of the table.
     "src/cuda": ["tilewright/*", "common/*", "cuda/*", "ops/*/params.hpp", "ops/*/kernels.hpp",

@@ -11,7 +11,6 @@
 namespace tilewright::cuda {
 
 inline constexpr int kWarpgroupRows = 64;
-inline constexpr int kWarpgroupThreads = 128;
 
 // S (64, Bc) = Q K^T with both from SMEM, O (64, Dv) += P V with P from registers. V lies in SMEM
 // as it does in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Head dims that are

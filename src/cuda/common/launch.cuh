@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cuda/common/error.hpp"
-#include "ops/attention/params.hpp"
+#include "tilewright/launch.hpp"
 
 namespace tilewright::cuda {
 

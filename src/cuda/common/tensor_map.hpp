@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "ops/attention/params.hpp"
+#include "common/strides.hpp"
 
 struct CUtensorMap_st;
 

@@ -7,6 +7,8 @@
 
 namespace tilewright::cuda {
 
+inline constexpr int kWarpgroupThreads = 128;
+
 // Issues C (+)= A B over all steps of K, or the first of kParts equal parts of them, and returns at
 // once; A from SMEM or registers, B from SMEM, C in registers. Nobody may touch C, or A's
 // registers, before wgmma_wait. `kAccumulate` false overwrites C.

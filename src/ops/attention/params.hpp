@@ -4,16 +4,10 @@
 #include <cstdint>
 #include <limits>
 
+#include "common/strides.hpp"
 #include "tilewright/attention.hpp"
 
 namespace tilewright {
-
-// Element strides of the outer dimensions; the head dimension has stride 1.
-struct OuterStrides {
-  std::int64_t batch = 0;
-  std::int64_t seq = 0;
-  std::int64_t head = 0;
-};
 
 // A side of the window without a limit: larger than any distance, small enough to be added to one.
 inline constexpr int kNoLimit = std::numeric_limits<int>::max() / 2;

@@ -32,7 +32,7 @@
 #include "cuda/attention/flash/store_rows.cuh"
 #include "cuda/attention/flash/turns.cuh"
 #include "cuda/attention/flash/work.cuh"
-#include "cuda/attention/warp_roles.cuh"
+#include "cuda/common/warp_roles.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
 #include "cuda/common/tma.cuh"
 

@@ -31,7 +31,7 @@
 
 #include <cute/arch/cluster_sm90.hpp>
 
-#include "cuda/attention/warp_roles.cuh"
+#include "cuda/common/warp_roles.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/common/ticket.cuh"
 #include "cuda/common/tma.cuh"

@@ -5,7 +5,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 #include <cutlass/cutlass.h>
 
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/common/wgmma.cuh"
 
 namespace tilewright::cuda {
 

@@ -1,0 +1,15 @@
+// Strides of checked calls.
+#pragma once
+
+#include <cstdint>
+
+namespace tilewright {
+
+// Element strides of the outer dimensions; the head dimension has stride 1.
+struct OuterStrides {
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;
+  std::int64_t head = 0;
+};
+
+}  // namespace tilewright
