@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
@@ -59,10 +61,21 @@ std::string device_text(const KernelInfo& kernel) {
   return targets.empty() ? "cpu" : fmt::format("{}", fmt::join(targets, ", "));
 }
 
-// A line for each kernel; a kernel that cannot run here has a mark, and the reasons come last, each
-// once.
+// A reason without the kernel's own name, so that kernels may have it in common.
+std::string because(const KernelInfo& kernel, const std::string& reason) {
+  std::string text = reason.substr(reason.find(": ") + 2);
+  for (const std::string& name : {"kernel " + kernel.name + " ", kernel.name + " "}) {
+    if (const std::size_t at = text.find(name); at != std::string::npos) {
+      text.erase(at, name.size());
+    }
+  }
+  return text;
+}
+
+// A line for each kernel. A kernel that cannot run here has a mark, and the reasons come last, each
+// once, in the order of their marks.
 void print_table() {
-  std::map<std::string, char> marks;
+  std::vector<std::string> reasons;
   std::string_view operation;
   for (const KernelInfo* const kernel : kernels()) {
     if (kernel->operation != operation) {
@@ -71,17 +84,18 @@ void print_table() {
     }
     char mark = ' ';
     if (const auto reason = why_not_here(*kernel)) {
-      const std::string because = reason->substr(reason->find(": ") + 2);
-      const std::string of_all = because.starts_with(kernel->name + " ")
-                                     ? because.substr(kernel->name.size() + 1)
-                                     : because;
-      mark = marks.emplace(of_all, static_cast<char>('a' + marks.size())).first->second;
+      const std::string text = because(*kernel, *reason);
+      const auto known = std::ranges::find(reasons, text);
+      mark = static_cast<char>('a' + (known - reasons.begin()));
+      if (known == reasons.end()) {
+        reasons.push_back(text);
+      }
     }
     fmt::print("{} {:<13} {:<6} {:<18} {}\n", mark, kernel->name, device_text(*kernel),
                fmt::format("{}", fmt::join(names_of(kernel->dtypes), " ")), kernel->summary);
   }
-  for (const auto& [reason, mark] : marks) {
-    fmt::print("\n{}: cannot run here: {}\n", mark, reason);
+  for (std::size_t i = 0; i < reasons.size(); ++i) {
+    fmt::print("\n{}: cannot run here: {}\n", static_cast<char>('a' + i), reasons[i]);
   }
 }
 

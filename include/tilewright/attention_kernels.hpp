@@ -86,4 +86,9 @@ struct Attention {
   using Params = AttentionParams;
 };
 
+// The library has the tables.
+template <>
+std::span<const Kernel<Attention>> Table<Attention>::rows();
+extern template struct Table<Attention>;
+
 }  // namespace tilewright

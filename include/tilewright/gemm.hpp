@@ -110,7 +110,7 @@ struct GemmBf16Tensors {
   TensorView c;
 };
 
-// Summed in FP32, rounded once. `kernel` is a name of kernels("gemm_bf16"), or "auto". Needs no
+// Summed in FP32, rounded once. `kernel` is a name of gemm_bf16's table, or "auto". Needs no
 // workspace; otherwise as gemm_nvfp4().
 void gemm_bf16(const GemmBf16Tensors& tensors, std::string_view kernel = "auto",
                Stream stream = nullptr);

@@ -73,4 +73,12 @@ struct GemmBf16 {
   using Params = GemmBf16Params;
 };
 
+// The library has the tables.
+template <>
+std::span<const Kernel<GemmNvfp4>> Table<GemmNvfp4>::rows();
+extern template struct Table<GemmNvfp4>;
+template <>
+std::span<const Kernel<GemmBf16>> Table<GemmBf16>::rows();
+extern template struct Table<GemmBf16>;
+
 }  // namespace tilewright

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "tilewright/nvfp4.hpp"
@@ -50,5 +51,22 @@ struct UnpackNvfp4Weight : Conversion<UnpackWeightParams> {
   static constexpr std::string_view kName = "unpack_nvfp4_weight";
   static constexpr const char* kArgument = "codes";  // whose dtype it is
 };
+
+// The library has the tables.
+template <>
+std::span<const Kernel<QuantizeNvfp4>> Table<QuantizeNvfp4>::rows();
+extern template struct Table<QuantizeNvfp4>;
+template <>
+std::span<const Kernel<DequantizeNvfp4>> Table<DequantizeNvfp4>::rows();
+extern template struct Table<DequantizeNvfp4>;
+template <>
+std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows();
+extern template struct Table<ConvertScales>;
+template <>
+std::span<const Kernel<PrepackNvfp4Weight>> Table<PrepackNvfp4Weight>::rows();
+extern template struct Table<PrepackNvfp4Weight>;
+template <>
+std::span<const Kernel<UnpackNvfp4Weight>> Table<UnpackNvfp4Weight>::rows();
+extern template struct Table<UnpackNvfp4Weight>;
 
 }  // namespace tilewright

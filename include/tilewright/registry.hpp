@@ -30,7 +30,7 @@ struct KernelInfo {
   std::string_view summary = {};        // one line
   DeviceKind device = DeviceKind::cpu;  // where its tensors live
   std::vector<int> architectures = {};  // compute capabilities, 90 for sm_90a; none on a CPU
-  std::vector<DType> dtypes = {};       // of the operation's first input that is no code
+  std::vector<DType> dtypes = {};       // of the first input, or of the output
   int alignment_bytes = 1;              // of base pointers and outer strides of large tensors
   std::string_view doc = {};            // its page, relative to the repository
   std::vector<Limit> limits = {};       // what else it asks for

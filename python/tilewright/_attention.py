@@ -84,7 +84,7 @@ def attention(
              also return lse, fp32, natural log
     batch_invariant
              a row's result depends on its own sequence only, not on the batch around it
-    kernel   a name of kernels(), or a row of flash's table, as "flash/3"; the fastest kernel that
+    kernel   a name of kernels(), or of a variant, as "flash/3"; the fastest kernel that
              can run the problem when None
     out      where to write; a new array when None. JAX arrays are immutable: None only
     stream   the CUDA stream to work on, a framework's object or a cudaStream_t as an integer; the

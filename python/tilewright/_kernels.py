@@ -1,6 +1,6 @@
 """The kernel table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright import _native
@@ -15,8 +15,9 @@ class Kernel:
     summary: str
     device: str  # where its tensors live: "cpu" or "cuda"
     architectures: tuple[int, ...]  # compute capabilities of its GPUs, 90 for Hopper; none on a CPU
-    dtypes: tuple[str, ...]  # of the operation's first input that is no code
-    limits: dict[str, str]  # what it takes of other arguments, in words: {"head_dim": "64, 128"}
+    dtypes: tuple[str, ...]  # of the first input, of the output where inputs are codes
+    # What it takes of other arguments, in words: {"head_dim": "64, 128"}
+    limits: dict[str, str] = field(hash=False)
     alignment_bytes: int  # of base pointers and outer strides
     doc: str  # its page in the repository
     why_not: str | None  # why this machine cannot run it; None where it can

@@ -9,9 +9,7 @@
 #include <string>
 
 #include "native_tensor.hpp"
-#include "tilewright/attention_kernels.hpp"
-#include "tilewright/gemm_kernels.hpp"
-#include "tilewright/nvfp4_kernels.hpp"
+#include "tilewright/operations.hpp"
 
 namespace nb = nanobind;
 
@@ -74,7 +72,7 @@ void add_kernels(nb::list& rows) {
 }
 
 template <class... Ops>
-nb::list all_kernels() {
+nb::list all_kernels(OperationList<Ops...>) {
   nb::list rows;
   (add_kernels<Ops>(rows), ...);
   return rows;
@@ -182,8 +180,7 @@ void bind_kernels(nb::module_& m) {
   bind_problem<Attention>(m);
   bind_problem<GemmNvfp4>(m);
   bind_problem<GemmBf16>(m);
-  m.def("kernels", &all_kernels<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
-                                ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>);
+  m.def("kernels", [] { return all_kernels(Operations{}); });
 }
 
 }  // namespace tilewright

@@ -17,7 +17,7 @@ namespace tilewright {
 
 namespace nb = nanobind;
 
-// Add the functions of tilewright/nvfp4.hpp, nvfp4_weight.hpp and gemm.hpp to the module.
+// Add the functions of tilewright/nvfp4.hpp, nvfp4_weight.hpp, gemm.hpp and the kernel tables.
 void bind_nvfp4(nb::module_& m);
 void bind_gemm(nb::module_& m);
 void bind_kernels(nb::module_& m);

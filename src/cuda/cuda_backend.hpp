@@ -27,8 +27,8 @@ class DeviceScope {
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int device_;
-  int previous_ = 0;
+  [[maybe_unused]] int device_;
+  [[maybe_unused]] int previous_ = 0;
 };
 
 // Copies integers from a device, behind the stream's work, and waits for them.

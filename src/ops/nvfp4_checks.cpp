@@ -1,5 +1,6 @@
 #include "ops/nvfp4_checks.hpp"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -10,8 +11,14 @@ constexpr std::array kOne = {"1"};
 
 }  // namespace
 
-int alignment_of(Device device, int gpu_bytes) {
-  return device.kind == DeviceKind::cuda ? gpu_bytes : 1;
+void check_values_are_aligned(const char* argument, const ConstTensorView& values,
+                              const KernelInfo& kernel) {
+  check_rows_are_aligned(argument, values, kernel.alignment_bytes);
+}
+
+void check_codes_are_aligned(const char* argument, const ConstTensorView& codes,
+                             const KernelInfo& kernel) {
+  check_rows_are_aligned(argument, codes, std::max(kernel.alignment_bytes / 2, 1));
 }
 
 void check_is_float(const char* argument, const ConstTensorView& tensor) {

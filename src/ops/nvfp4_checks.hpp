@@ -4,14 +4,15 @@
 
 #include "ops/matrix_checks.hpp"
 #include "tilewright/nvfp4.hpp"
+#include "tilewright/registry.hpp"
 
 namespace tilewright {
 
-// What GPU kernels ask of rows of values and of codes; memory on the CPU is aligned to elements.
-inline constexpr int kValues_alignment_bytes = 16;
-inline constexpr int kCodes_alignment_bytes = 8;
-
-int alignment_of(Device device, int gpu_bytes);
+// Of rows of values, whose alignment a kernel's row has, and of codes, for which half is enough.
+void check_values_are_aligned(const char* argument, const ConstTensorView& values,
+                              const KernelInfo& kernel);
+void check_codes_are_aligned(const char* argument, const ConstTensorView& codes,
+                             const KernelInfo& kernel);
 
 void check_is_float(const char* argument, const ConstTensorView& tensor);
 

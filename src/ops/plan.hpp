@@ -2,9 +2,9 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
-#include <new>
 #include <type_traits>
 
 namespace tilewright {
@@ -23,8 +23,10 @@ class Plan {
 
   // Of the type that the plan was made with.
   template <typename Details>
-  const Details& details() const {
-    return *std::launder(reinterpret_cast<const Details*>(details_.data()));
+  Details details() const {
+    std::array<std::byte, sizeof(Details)> bytes;
+    std::memcpy(bytes.data(), details_.data(), sizeof(Details));
+    return std::bit_cast<Details>(bytes);
   }
 
   std::size_t workspace_bytes = 0;
@@ -34,7 +36,7 @@ class Plan {
  private:
   static constexpr std::size_t kDetails_bytes = 128;
 
-  alignas(std::max_align_t) std::array<std::byte, kDetails_bytes> details_{};
+  std::array<std::byte, kDetails_bytes> details_{};
 };
 
 }  // namespace tilewright

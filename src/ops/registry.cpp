@@ -1,19 +1,19 @@
 // The kernels of all operations together.
 #include "tilewright/registry.hpp"
 
-#include "tilewright/attention_kernels.hpp"
-#include "tilewright/gemm_kernels.hpp"
-#include "tilewright/nvfp4_kernels.hpp"
+#include <vector>
+
+#include "tilewright/operations.hpp"
 
 namespace tilewright {
 namespace {
 
 template <class... Ops>
-std::vector<const KernelInfo*> all_kernels() {
-  std::vector<const KernelInfo*> all;
+std::vector<const KernelInfo*>* all_kernels(OperationList<Ops...>) {
+  auto* const all = new std::vector<const KernelInfo*>;
   const auto add = [&](const auto& rows) {
     for (const auto& kernel : rows) {
-      all.push_back(&kernel.info);
+      all->push_back(&kernel.info);
     }
   };
   (add(kernels<Ops>()), ...);
@@ -23,9 +23,7 @@ std::vector<const KernelInfo*> all_kernels() {
 }  // namespace
 
 std::span<const KernelInfo* const> kernels() {
-  static const auto all =
-      all_kernels<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4, ConvertScales,
-                  PrepackNvfp4Weight, UnpackNvfp4Weight>();
+  static const auto& all = *all_kernels(Operations{});  // never destroyed, as the tables are not
   return all;
 }
 

@@ -46,9 +46,9 @@ const Kernel<GemmNvfp4>& gemm(std::string_view name) { return named<GemmNvfp4>(n
 template <class Op>
 class TableTest : public testing::Test {};
 
-using Operations = testing::Types<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
-                                  ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
-TYPED_TEST_SUITE(TableTest, Operations);
+using AllOperations = testing::Types<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
+                                     ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
+TYPED_TEST_SUITE(TableTest, AllOperations);
 
 TYPED_TEST(TableTest, KernelsAndVariantsAreFoundByName) {
   ASSERT_FALSE(kernels<TypeParam>().empty());
@@ -358,6 +358,18 @@ TEST(CanRunGemm, TheSimpleKernelTakesCodes) {
   const Kernel<GemmNvfp4>& gemm = named<GemmNvfp4>("nvfp4_simple");
   EXPECT_FALSE(can_run(gemm, GemmNvfp4Problem{}, kH200));
   EXPECT_EQ(can_run(gemm, {.b_is_packed = true}, kH200)->argument, "b");
+}
+
+TEST(CanRunGemm, AWorkspaceThatTheDeviceCannotHoldIsRefused) {
+  if (!cpu_only_notice().empty()) {
+    GTEST_SKIP() << "built without CUDA";
+  }
+  const DeviceInfo small = gpu("a small GPU", 90, 1e-3);
+  EXPECT_FALSE(can_run(gemm("nvfp4"), {.n = 8192, .k = 8192, .b_is_packed = true}, small));
+  const auto reason = can_run(gemm("nvfp4"), {.n = 8192, .k = 8192}, small);  // it packs the weight
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->argument, "workspace");
+  EXPECT_THAT(reason->message, HasSubstr("a small GPU has 1000000"));
 }
 
 TEST(CanRunGemm, TheFastKernelTakesEitherForm) {

@@ -147,7 +147,7 @@ def test_one_version_of_cutlass_is_named():
 def test_the_package_brings_the_command():
     command = os.path.join(sysconfig.get_path("scripts"), "tilewright")
     result = subprocess.run([command, "list"], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("cpu ")
+    assert result.stdout.startswith("\nattention\n  cpu ")
     assert subprocess.run([command, "bogus"], capture_output=True, check=False).returncode == 2
 
 

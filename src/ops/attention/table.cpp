@@ -202,7 +202,7 @@ std::optional<Reason> plan_reason(const Row& kernel, const AttentionProblem& pro
 
 template <>
 std::span<const Row> Table<Attention>::rows() {
-  static const std::vector<Row> table = make_table();
+  static const auto& table = kept(make_table());
   return table;
 }
 

@@ -7,9 +7,9 @@ namespace tilewright {
 
 template <>
 std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows() {
-  static const auto table =
-      conversion_table<ConvertScales, cpu::convert_scales, cuda::launch_convert_scales>(
-          "block scales from one layout to the other", {DType::e4m3, DType::e8m0}, 1);
+  static const auto& table =
+      kept(conversion_table<ConvertScales, cpu::convert_scales, cuda::launch_convert_scales>(
+          "block scales from one layout to the other", {DType::e4m3, DType::e8m0}, 1));
   return table;
 }
 

@@ -39,9 +39,6 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
   }
   check_is_apart("out", t.out,
                  {{"codes", t.codes}, {"scales", t.scales}, {"global_scale", t.global_scale}});
-
-  check_rows_are_aligned("codes", t.codes, alignment_of(t.codes.device, kCodes_alignment_bytes));
-  check_rows_are_aligned("out", t.out, alignment_of(t.codes.device, kValues_alignment_bytes));
 }
 
 DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
@@ -68,6 +65,8 @@ void dequantize_nvfp4(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Opti
   check_arguments(t, options);
   const auto selection =
       select_kernel<DequantizeNvfp4>("auto", {.dtype = t.out.dtype}, t.codes.device, "codes");
+  check_codes_are_aligned("codes", t.codes, selection.kernel->info);
+  check_values_are_aligned("out", t.out, selection.kernel->info);
   Call<DequantizeNvfp4>{selection, params_of(t, options), t.codes.device}.launch({}, stream);
 }
 

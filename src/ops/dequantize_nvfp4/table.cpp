@@ -7,9 +7,9 @@ namespace tilewright {
 
 template <>
 std::span<const Kernel<DequantizeNvfp4>> Table<DequantizeNvfp4>::rows() {
-  static const auto table =
-      conversion_table<DequantizeNvfp4, cpu::dequantize_nvfp4, cuda::launch_dequantize_nvfp4>(
-          "NVFP4 and MXFP4 to FP32, FP16 and BF16", {DType::fp32, DType::fp16, DType::bf16}, 16);
+  static const auto& table =
+      kept(conversion_table<DequantizeNvfp4, cpu::dequantize_nvfp4, cuda::launch_dequantize_nvfp4>(
+          "NVFP4 and MXFP4 to FP32, FP16 and BF16", {DType::fp32, DType::fp16, DType::bf16}, 16));
   return table;
 }
 

@@ -54,7 +54,7 @@ std::optional<Reason> plan_reason(const Row&, const GemmBf16Problem&, const Plan
 
 template <>
 std::span<const Row> Table<GemmBf16>::rows() {
-  static const std::vector<Row> table = make_table();
+  static const auto& table = kept(make_table());
   return table;
 }
 

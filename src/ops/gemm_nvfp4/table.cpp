@@ -88,7 +88,7 @@ std::optional<Reason> plan_reason(const Row&, const GemmNvfp4Problem&, const Pla
 
 template <>
 std::span<const Row> Table<GemmNvfp4>::rows() {
-  static const std::vector<Row> table = make_table();
+  static const auto& table = kept(make_table());
   return table;
 }
 

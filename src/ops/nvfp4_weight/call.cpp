@@ -37,6 +37,7 @@ void prepack_nvfp4_weight(const PrepackNvfp4WeightTensors& t, ScaleLayout scale_
       .packed_batch_stride = matrix_strides(t.packed).batch};
   const auto selection =
       select_kernel<PrepackNvfp4Weight>("auto", {.dtype = t.codes.dtype}, t.codes.device, "codes");
+  check_rows_are_aligned("packed", t.packed, selection.kernel->info.alignment_bytes);
   Call<PrepackNvfp4Weight>{selection, params, t.codes.device}.launch({}, stream);
 }
 
@@ -49,6 +50,7 @@ void unpack_nvfp4_weight(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_la
       .weight = unpacked_weight<std::uint8_t>(t.codes, t.scales, scale_layout)};
   const auto selection =
       select_kernel<UnpackNvfp4Weight>("auto", {.dtype = t.codes.dtype}, t.codes.device, "codes");
+  check_rows_are_aligned("packed", t.packed, selection.kernel->info.alignment_bytes);
   Call<UnpackNvfp4Weight>{selection, params, t.codes.device}.launch({}, stream);
 }
 

@@ -6,13 +6,10 @@
 #include "common/nvfp4_weight_tile.hpp"
 #include "ops/matrix_checks.hpp"
 #include "ops/matrix_views.hpp"
-#include "ops/nvfp4_checks.hpp"
 #include "ops/overlap.hpp"
 
 namespace tilewright {
 namespace {
-
-constexpr int kPacked_alignment_bytes = 16;
 
 // A launch has a thread block for each tile.
 void check_tile_count(const ConstTensorView& codes, std::int64_t scale_rows) {
@@ -38,17 +35,12 @@ void check_weight(const ConstTensorView& codes, const ConstTensorView& scales,
   check_tile_count(codes, rows_of(scales));
 }
 
-void check_alignment(const ConstTensorView& packed) {
-  check_rows_are_aligned("packed", packed, alignment_of(packed.device, kPacked_alignment_bytes));
-}
-
 }  // namespace
 
 void check_arguments(const PrepackNvfp4WeightTensors& t, ScaleLayout scale_layout) {
   check_weight(t.codes, t.scales, scale_layout, t.packed);
   check_no_overlap("packed", t.packed);
   check_is_apart("packed", t.packed, {{"codes", t.codes}, {"scales", t.scales}});
-  check_alignment(t.packed);
 }
 
 void check_arguments(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_layout) {
@@ -57,7 +49,6 @@ void check_arguments(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_layout
   check_no_overlap("scales", t.scales);
   check_is_apart("codes", t.codes, {{"packed", t.packed}, {"scales", t.scales}});
   check_is_apart("scales", t.scales, {{"packed", t.packed}});
-  check_alignment(t.packed);
 }
 
 }  // namespace tilewright

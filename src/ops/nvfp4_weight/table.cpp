@@ -7,9 +7,9 @@ namespace tilewright {
 
 template <>
 std::span<const Kernel<PrepackNvfp4Weight>> Table<PrepackNvfp4Weight>::rows() {
-  static const auto table = conversion_table<PrepackNvfp4Weight, cpu::prepack_nvfp4_weight,
-                                             cuda::launch_prepack_nvfp4_weight>(
-      "NVFP4 weights into the order in which gemm_nvfp4 reads them", {DType::e2m1x2}, 16);
+  static const auto& table = kept(conversion_table<PrepackNvfp4Weight, cpu::prepack_nvfp4_weight,
+                                                   cuda::launch_prepack_nvfp4_weight>(
+      "NVFP4 weights into the order in which gemm_nvfp4 reads them", {DType::e2m1x2}, 16));
   return table;
 }
 
@@ -20,9 +20,9 @@ template Selection<PrepackNvfp4Weight> select_kernel<PrepackNvfp4Weight>(std::st
 
 template <>
 std::span<const Kernel<UnpackNvfp4Weight>> Table<UnpackNvfp4Weight>::rows() {
-  static const auto table =
-      conversion_table<UnpackNvfp4Weight, cpu::unpack_nvfp4_weight,
-                       cuda::launch_unpack_nvfp4_weight>("the inverse", {DType::e2m1x2}, 16);
+  static const auto& table =
+      kept(conversion_table<UnpackNvfp4Weight, cpu::unpack_nvfp4_weight,
+                            cuda::launch_unpack_nvfp4_weight>("the inverse", {DType::e2m1x2}, 16));
   return table;
 }
 

@@ -56,9 +56,6 @@ void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& 
   check_either_global_scale(t);
   check_outputs_are_apart(t);
   check_global_scale_kind("global_scale_kind", options.global_scale_kind);
-
-  check_rows_are_aligned("x", t.x, alignment_of(t.x.device, kValues_alignment_bytes));
-  check_rows_are_aligned("codes", t.codes, alignment_of(t.x.device, kCodes_alignment_bytes));
 }
 
 template <typename T, typename View>
@@ -88,6 +85,8 @@ Call<QuantizeNvfp4> prepare(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Op
   const ConversionProblem problem{.dtype = t.x.dtype,
                                   .computes_global_scale = t.computed_global_scale.has_value()};
   const auto selection = select_kernel<QuantizeNvfp4>("auto", problem, t.x.device, "x");
+  check_values_are_aligned("x", t.x, selection.kernel->info);
+  check_codes_are_aligned("codes", t.codes, selection.kernel->info);
   return {selection, params_of(t, options), t.x.device};
 }
 

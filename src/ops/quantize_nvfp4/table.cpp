@@ -23,7 +23,7 @@ std::vector<Kernel<QuantizeNvfp4>> make_table() {
 
 template <>
 std::span<const Kernel<QuantizeNvfp4>> Table<QuantizeNvfp4>::rows() {
-  static const auto table = make_table();
+  static const auto& table = kept(make_table());
   return table;
 }
 

@@ -96,8 +96,8 @@ Row flash_kernel() {
             .facts = {.head_dims = kHeadDims, .features = kFeatures},
             .plan = plan_best,
             .launch = built<launch_flash>()};
-  static const std::vector<Row> variants =
-      variants_of(flash, std::make_integer_sequence<int, kFlashConfigCount>{});
+  static const auto& variants =
+      kept(variants_of(flash, std::make_integer_sequence<int, kFlashConfigCount>{}));
   flash.variants = variants;
   return flash;
 }

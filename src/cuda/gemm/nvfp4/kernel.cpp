@@ -65,8 +65,8 @@ Row nvfp4_kernel() {
                       .weight_forms = kWeightForms},
             .plan = plan_best,
             .launch = built<launch_nvfp4>()};
-  static const std::vector<Row> variants =
-      variants_of(nvfp4, std::make_integer_sequence<int, kNvfp4ConfigCount>{});
+  static const auto& variants =
+      kept(variants_of(nvfp4, std::make_integer_sequence<int, kNvfp4ConfigCount>{}));
   nvfp4.variants = variants;
   return nvfp4;
 }

@@ -1,0 +1,16 @@
+// All operations, as a list of types.
+#pragma once
+
+#include "tilewright/attention_kernels.hpp"
+#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/nvfp4_kernels.hpp"
+
+namespace tilewright {
+
+template <class... Ops>
+struct OperationList {};
+
+using Operations = OperationList<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
+                                 ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
+
+}  // namespace tilewright
