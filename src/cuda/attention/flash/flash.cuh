@@ -32,9 +32,9 @@
 #include "cuda/attention/flash/store_rows.cuh"
 #include "cuda/attention/flash/turns.cuh"
 #include "cuda/attention/flash/work.cuh"
-#include "cuda/common/warp_roles.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
 #include "cuda/common/tma.cuh"
+#include "cuda/common/warp_roles.cuh"
 
 namespace tilewright::cuda {
 namespace flash {

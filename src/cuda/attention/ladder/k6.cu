@@ -26,11 +26,11 @@
 // Worklog   docs/worklog/k6.md
 #include "cuda/attention/output_tile.cuh"
 #include "cuda/attention/tile_walk.cuh"
-#include "cuda/common/warp_roles.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
+#include "cuda/common/warp_roles.cuh"
 #include "ops/attention/kernels.hpp"
 
 namespace tilewright::cuda {

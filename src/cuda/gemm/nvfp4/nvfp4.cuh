@@ -31,10 +31,10 @@
 
 #include <cute/arch/cluster_sm90.hpp>
 
-#include "cuda/common/warp_roles.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/common/ticket.cuh"
 #include "cuda/common/tma.cuh"
+#include "cuda/common/warp_roles.cuh"
 #include "cuda/common/wgmma.cuh"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
 #include "cuda/gemm/nvfp4/fragment.cuh"
