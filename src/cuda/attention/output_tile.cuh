@@ -1,4 +1,4 @@
-// A warpgroup's O tile from its accumulator to global memory, through SMEM and the copy engine.
+// Stores a warpgroup's O tile from its accumulator to global memory, through SMEM and by TMA.
 #pragma once
 
 #include <cute/tensor.hpp>
@@ -8,8 +8,8 @@
 
 namespace tilewright::cuda {
 
-// Rounds O to BF16 and stores the rows [row0, row0 + 64) that lie in the tensor. `sO` is 64 x D,
-// swizzled, this warpgroup's own; `barrier` is a named barrier of the warpgroup's own.
+// Rounds O to BF16 and stores the rows [row0, row0 + 64) that lie in the tensor. `sO` is the
+// warpgroup's own SMEM, 64 x D and swizzled; `barrier` is a named barrier of its own.
 template <typename TiledMma, typename TensorO, typename TensorS>
 __device__ void store_output(const CUtensorMap& map, const TileWalk& walk, int row0,
                              const TensorO& tOrO, TensorS sO, int thread, std::uint32_t barrier) {
@@ -21,7 +21,7 @@ __device__ void store_output(const CUtensorMap& map, const TileWalk& walk, int r
   round_to_16_bits(tOrO, rO);
   const auto copier = make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, Element>{}, TiledMma{});
   const auto thread_copy = copier.get_slice(thread);
-  cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, barrier);  // sO is nobody's operand any more
+  cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, barrier);  // no WGMMA reads sO any more
   copy(copier, thread_copy.retile_S(rO), thread_copy.partition_D(sO));
   cutlass::arch::fence_view_async_shared();
   cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, barrier);  // all of the tile is there

@@ -1,12 +1,12 @@
-// Attention on CUDA cores: each query row of a tile belongs to a group of neighbouring lanes.
+// Attention on CUDA cores: a group of neighbouring lanes computes each query row of a tile.
 //
 // With kLanes = 4, lane c of row r computes the scores of every fourth quadruple of keys,
 //
 //     key  0 1 2 3 | 4 5 6 7 | 8 ...  15 | 16 17 18 19 | ...
 //     lane 0 0 0 0 | 1 1 1 1 | 2 ...   3 |  0  0  0  0 | ...
 //
-// and the output columns of every fourth chunk of eight. Row statistics are combined by shuffles
-// among the lanes. Tiles in SMEM are plain row-major.
+// and the output columns of every fourth chunk of eight columns. The lanes combine the row's
+// statistics by shuffles. Tiles in SMEM are plain row-major.
 #pragma once
 
 #include "cuda/attention/tile_walk.cuh"
@@ -23,7 +23,7 @@ struct RowGroup {
   static_assert(kScores % 4 == 0 && kChunks >= 1);
 
   int row;   // of the tile
-  int lane;  // of the row's group
+  int lane;  // of the row's lanes
 
   float m = kMinusInf;  // running maximum of the row's scores, in base-2 units
   float l = 0.0f;       // running sum of exp2(score - m)
@@ -58,7 +58,7 @@ struct RowGroup {
     }
   }
 
-  // s <- S[row], the lane's keys.
+  // s <- S[row] for the lane's keys.
   __device__ void load_scores(const float* sS, float (&s)[kScores]) const {
 #pragma unroll
     for (int j = 0; j < kScores; j += 4) {
@@ -70,7 +70,7 @@ struct RowGroup {
     }
   }
 
-  // s <- scale * s where visible, -infinity elsewhere; `limit` counts the tile's visible keys.
+  // s <- scale * s for the tile's first `limit` keys, and -infinity for the others.
   __device__ void scale_and_mask(float (&s)[kScores], float scale_log2, int limit) const {
 #pragma unroll
     for (int j = 0; j < kScores; ++j) {
@@ -79,7 +79,7 @@ struct RowGroup {
   }
 
   // One step of the online softmax: s becomes exp2(s - m) under the new maximum m, and l and o are
-  // brought to that maximum. A row that has seen no key keeps m = -infinity and s = 0.
+  // scaled to it. A row that has seen no key keeps m = -infinity and s = 0.
   __device__ void online_softmax(float (&s)[kScores]) {
     float m_new = m;
 #pragma unroll
@@ -115,7 +115,7 @@ struct RowGroup {
     }
   }
 
-  // o += P[row] V, the lane's columns.
+  // o += P[row] V for the lane's columns.
   __device__ void accumulate(const float* sP, const __nv_bfloat16* sV) {
 #pragma unroll 2
     for (int j = 0; j < C.bc; j += 4) {
@@ -135,7 +135,7 @@ struct RowGroup {
     }
   }
 
-  // O <- o / l (0 for a row that saw no key), and the row's LSE by the first lane.
+  // O <- o / l, or 0 for a row that saw no key. The row's first lane stores its LSE.
   __device__ void finalize(const AttentionParams& p, const TileWalk& walk) const {
     const int q_row = walk.row0 + row;
     if (q_row >= p.q_len) {

@@ -1,11 +1,11 @@
-// Which tiles a thread block visits, and which keys a query row may see.
+// Which key tiles a block walks over, and which keys a query row sees.
 #pragma once
 
 #include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 
-// A fused kernel's compile-time configs: tile shapes, threads, depth of the K/V ring.
+// A rung's compile-time config: its tile sizes, threads, and stages of K and V.
 struct AttnConfig {
   int head_dim;
   int br;  // query rows of a tile
@@ -14,7 +14,7 @@ struct AttnConfig {
   int stages = 1;
 };
 
-// The keys a query row sees are always the first few: [0, limit(row)).
+// A query row of the ladder sees the keys [0, limit(row)).
 struct KeyRange {
   int kv_len;
   int diagonal;  // row i sees keys up to and including i + diagonal, where causal
@@ -30,8 +30,8 @@ struct KeyRange {
   }
 };
 
-// One thread block's work: a tile of query rows of one head, against the key tiles
-// [0, kv_tiles). The tile's first `full_tiles` key tiles are seen whole by every row.
+// A block's work: a tile of query rows of one head, and the key tiles [0, kv_tiles). Every row sees
+// the first `full_tiles` key tiles whole.
 struct TileWalk {
   int batch;
   int head;
@@ -43,8 +43,8 @@ struct TileWalk {
 
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Blocks of one head are neighbours, so that they share its K and V in L2; where causal, the
-// longest come first.
+// Neighbouring blocks compute tiles of the same head, so that they share its K and V in the L2
+// cache. Under a causal mask the longest tiles come first.
 __host__ __device__ inline TileWalk tile_walk(const AttentionParams& p, const AttnConfig& c,
                                               int block) {
   const int row_tiles = ceil_div(p.q_len, c.br);

@@ -1,5 +1,5 @@
-// The tiles of attention on tensor cores: SMEM layouts, both products' MMAs, and the softmax on the
-// accumulator where it lies. One warpgroup's share: 64 query rows.
+// Attention's tiles on tensor cores: SMEM layouts, the MMAs of both GEMMs, and the softmax on the
+// accumulator in the registers where it lies. A warpgroup has 64 query rows.
 #pragma once
 
 #include "cuda/attention/tile_walk.cuh"
@@ -12,9 +12,9 @@ namespace tilewright::cuda {
 
 inline constexpr int kWarpgroupRows = 64;
 
-// S (64, Bc) = Q K^T with both from SMEM, O (64, Dv) += P V with P from registers. V lies in SMEM
-// as it does in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Head dims that are
-// no multiple of 64 take a swizzle of half the width.
+// S (64, Bc) = Q K^T reads both operands from SMEM; O (64, Dv) += P V reads P from registers. V
+// lies in SMEM as in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Where a head
+// dim is no multiple of 64, the swizzle has half the width.
 template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim>
 struct WgmmaTiles {
   using Rows = cute::Int<kWarpgroupRows>;
@@ -23,7 +23,7 @@ struct WgmmaTiles {
   using Dv = cute::Int<kValueDim>;
   using Stages = cute::Int<kStages>;
   static constexpr bool kIsWide = kHeadDim % 64 == 0 && kValueDim % 64 == 0;
-  static constexpr int kBoxColumns = kIsWide ? 64 : 32;  // of a TMA copy: the swizzle's width
+  static constexpr int kBoxColumns = kIsWide ? 64 : 32;  // of a TMA load: the swizzle's width
   using AtomK = cute::conditional_t<kIsWide, cute::GMMA::Layout_K_SW128_Atom<Element>,
                                     cute::GMMA::Layout_K_SW64_Atom<Element>>;  // 8 x kBoxColumns
   using AtomMn = cute::conditional_t<kIsWide, cute::GMMA::Layout_MN_SW128_Atom<Element>,
@@ -38,7 +38,7 @@ struct WgmmaTiles {
       cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, Dv, Bc>,
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
 
-  // Operands in SMEM, as the MMA's descriptors: (MMA, MMA_M or MMA_N, MMA_K), K and V by stage.
+  // Operands in SMEM as the MMA's descriptors: (MMA, MMA_M or MMA_N, MMA_K); K, V with a stage.
   __device__ static auto operand_q(Element* sQ) {
     const auto mma = TiledMmaQk{}.get_slice(0);  // a descriptor is the same for every thread
     return mma.make_fragment_A(mma.partition_A(tile(sQ, LayoutQ{})));
@@ -52,8 +52,8 @@ struct WgmmaTiles {
     return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt{})));
   }
 
-  // Accumulators in registers, (MMA, MMA_M, MMA_N), and the coordinates of a thread's elements, of
-  // the signedness of its index.
+  // Accumulators in registers, (MMA, MMA_M, MMA_N), and the coordinates of a thread's elements.
+  // Coordinates are signed or unsigned as `thread` is.
   using ShapeS = cute::Shape<Rows, Bc>;
   using ShapeO = cute::Shape<Rows, Dv>;
   __device__ static auto scores() { return cute::partition_fragment_C(TiledMmaQk{}, ShapeS{}); }
@@ -71,7 +71,7 @@ struct WgmmaTiles {
   }
 };
 
-// An accumulator's registers, or their coordinates, as (rows of this thread, its columns).
+// Views an accumulator's registers or coordinates as (rows of this thread, its columns).
 template <typename TiledMma, typename Tensor>
 __device__ auto by_rows(Tensor&& tensor) {
   return cute::make_tensor(tensor.data(), rows_by_columns<TiledMma>(tensor.layout()));
@@ -88,8 +88,8 @@ __device__ float row_reduce(float value, Op op) {
   return value;
 }
 
-// The running statistics of the rows that a thread holds: maxima m of the raw scores, and l, the
-// sums over this thread's columns alone.
+// The running statistics of a thread's rows: m, the maxima of the raw scores, and l, the sums over
+// this thread's columns alone.
 template <int kRows>
 struct RowState {
   float m[kRows];
@@ -104,8 +104,8 @@ struct RowState {
   }
 };
 
-// Scores of keys beyond the ladder's limit, in global rows and keys, become -infinity. `cS` gives
-// each register's (row, key) within the tile.
+// Scores of keys that a row does not see become -infinity. The tile begins at row `row0` and key
+// `key0`; `cS` gives each register's (row, key) within it.
 template <typename TensorS, typename TensorC>
 __device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int row0, int key0) {
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ void mask(TensorS& rS, const TensorC& cS, const KeyRange& keys, int r
   }
 }
 
-// `value`, but not before `earlier` is known: an order that the compiler cannot see through.
+// Returns `value`, and makes the compiler compute `earlier` first.
 __device__ __forceinline__ float after(float value, float earlier) {
   asm("{.reg .f32 t; min.f32 t, %1, 0fFF800000; max.f32 %0, %0, t;}" : "+f"(value) : "f"(earlier));
   return value;
@@ -135,7 +135,7 @@ __device__ float row_sum(float l) {
   return row_reduce<TiledMma>(l, [](float a, float b) { return a + b; });
 }
 
-// The maximum of m and of this thread's columns of row i of S.
+// The maximum of m and this thread's columns of row i of S.
 template <typename TensorS>
 __device__ float max_with_row(float m, const TensorS& rS, int i) {
 #pragma unroll
@@ -145,7 +145,7 @@ __device__ float max_with_row(float m, const TensorS& rS, int i) {
   return m;
 }
 
-// Row i of S becomes P = exp2(S * scale_log2 - reference), which is added to l.
+// Row i of S becomes P = exp2(S * scale_log2 - reference), and P's sum is added to l.
 template <typename TensorS>
 __device__ void exponentials(TensorS& rS, int i, float scale_log2, float reference, float& l) {
 #pragma unroll
@@ -156,10 +156,10 @@ __device__ void exponentials(TensorS& rS, int i, float scale_log2, float referen
 }
 
 // One step of the online softmax: S (rows, keys) becomes P = exp2((S - m) * scale_log2) under the
-// new maxima, and l is brought to them. `correction` is what O has still to be multiplied by. A row
-// without a visible key yet keeps m = -infinity and P = 0. A row's maximum is looked for under the
-// exponentials of the row before: left alone, ptxas puts all maxima first, and the exponentials'
-// unit idles meanwhile. Short rows are left alone.
+// new maxima m, and l is scaled to them. The caller must still scale O by `correction`. A row that
+// has seen no key keeps m = -infinity and P = 0. after() orders the work: a row's maximum is
+// searched while the exponentials of the row before are computed. Otherwise ptxas searches all
+// maxima first, while the unit of exponentials idles. Short rows are left to ptxas.
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_log2,
                              float (&correction)[kRows]) {
@@ -176,7 +176,7 @@ __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_lo
   }
 }
 
-// Rows of O times a factor each.
+// Scales each row of O by its factor.
 template <int kRows, typename TensorO>
 __device__ void scale_rows(TensorO& rO, const float (&factor)[kRows]) {
 #pragma unroll
@@ -188,7 +188,7 @@ __device__ void scale_rows(TensorO& rO, const float (&factor)[kRows]) {
   }
 }
 
-// Two values as CuTe's bfloat16_t or half_t in one word.
+// Rounds two values to CuTe's bfloat16_t or half_t, into one word.
 template <typename Element>
 __device__ std::uint32_t pack_x2(float low, float high) {
   return cute::is_same_v<Element, cute::bfloat16_t> ? pack_bf16x2(low, high)
@@ -205,7 +205,7 @@ __device__ void round_to_16_bits(const TensorFrom& from, TensorTo& to) {
   }
 }
 
-// At the end: O / l, 0 for rows that saw no key, and each row's LSE to global memory.
+// At the end, O becomes O / l (0 for rows that saw no key), and each row's LSE is stored.
 template <typename TiledMma, int kRows, typename TensorO, typename TensorC>
 __device__ void normalize(const AttentionParams& p, const TileWalk& walk, int row0, TensorO& rO,
                           const TensorC& cO, const RowState<kRows>& state) {

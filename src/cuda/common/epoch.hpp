@@ -1,4 +1,4 @@
-// Numbers by which a kernel tells its own marks in a workspace from whatever was there before.
+// Epochs: a kernel knows its own marks in a workspace by them, whatever else was there before.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@ namespace tilewright::cuda {
 
 inline constexpr int kEpochBits = 36;
 
-// A number, not 0, that no other launch bears, in this process or in one that left its memory
-// behind: counted from a random start.
+// A number other than 0 that no other launch has, in this process or in an earlier one whose memory
+// may be left: it counts from a random start.
 inline std::uint64_t next_epoch() {
   static std::atomic<std::uint64_t> epoch{
       (static_cast<std::uint64_t>(std::random_device{}()) << 32) ^ std::random_device{}()};

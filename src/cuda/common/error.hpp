@@ -8,8 +8,8 @@
 
 namespace tilewright::cuda {
 
-// Throws ErrorCode::cuda naming the call that failed. The error is then reported: the thread's last
-// error, which somebody else may look at, no longer has it.
+// Throws ErrorCode::cuda, which names the call that failed. It also clears the thread's last error,
+// since other code may read that and would report the error again.
 inline void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) {
     static_cast<void>(cudaGetLastError());

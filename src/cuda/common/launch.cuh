@@ -28,11 +28,11 @@ void allow_smem(std::size_t smem_bytes) {
 
 struct LaunchOptions {
   int cluster = 1;               // blocks
-  bool may_start_early = false;  // beside the launch before; the kernel waits for that by itself
+  bool may_start_early = false;  // while the launch before runs; the kernel then waits for its end
 };
 
-// Queues one kernel launch; its arguments are the kernel's parameters. Asks for the launch's own
-// status: the thread's last error may be that of somebody else's call.
+// Queues one launch with the kernel's parameters as arguments. It checks the launch's own status:
+// the thread's last error may come from another call.
 template <auto kKernel, typename... Args>
 void launch_with(const LaunchOptions& options, dim3 grid, int threads, std::size_t smem_bytes,
                  Stream stream, const Args&... args) {

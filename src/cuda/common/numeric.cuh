@@ -13,21 +13,21 @@ namespace tilewright::cuda {
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// 2^x in one MUFU instruction: relative error about 2^-22, denormal results flushed to 0.
+// 2^x in one MUFU instruction: the relative error is about 2^-22, denormal results become 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// The factor from a score to its exponent in base 2. A scale of 0 becomes the smallest normal
-// number, so that a masked score of -infinity stays one: every exponential is the same 1.
+// Multiplied with a score, it gives the score's exponent in base 2. A scale of 0 becomes the
+// smallest normal number: a masked score stays -infinity, and all others have the exponential 1.
 __device__ __forceinline__ float scale_to_log2(float scale) {
   return fmaxf(scale, FLT_MIN) * kLog2e;
 }
 
-// LSE = m + ln(l) of a row whose maximum raw score is `max_score`; -infinity where it saw no key,
-// and NaN where a score is.
+// LSE = m + ln(l) of a row whose maximum raw score is `max_score`: -infinity if the row saw no key,
+// NaN if a score is NaN.
 __device__ __forceinline__ float log_sum_exp(float max_score, float sum, float scale) {
   return sum == 0.0f ? kMinusInf : fmaf(max_score, scale, logf(sum));
 }

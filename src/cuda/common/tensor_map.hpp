@@ -1,4 +1,4 @@
-// TMA tensor maps: how the copy engine sees an operand.
+// TMA tensor maps: how TMA sees an operand.
 #pragma once
 
 #include <array>
@@ -12,23 +12,23 @@ namespace tilewright::cuda {
 
 enum class TmaSwizzle : std::uint8_t { none, b64, b128 };
 
-// What cuTensorMapEncodeTiled is asked for. Dimensions run from the contiguous one outwards:
+// The arguments of cuTensorMapEncodeTiled. Dimensions run from the contiguous one outwards:
 // (head_dim, seqlen, heads, batch).
 struct TensorMapSpec {
   std::array<std::uint64_t, 4> size{};          // elements
   std::array<std::uint64_t, 3> stride_bytes{};  // of dimensions 1, 2, 3
-  std::array<std::uint32_t, 4> box{};           // elements per copy
+  std::array<std::uint32_t, 4> box{};           // elements of one load or store
   TmaSwizzle swizzle = TmaSwizzle::none;
 };
 
-// One copy brings `rows` rows of one head. Unswizzled, the box spans the whole head dim. Swizzled,
-// a row of the box is as long as the swizzle is wide, 64 or 128 bytes, so that a tile of wider head
-// dim takes several copies. Reads outside the tensor give zeros.
+// A TMA load brings `rows` rows of one head. Without a swizzle the box spans the whole head dim.
+// With one, a row of the box is as long as the swizzle is wide, 64 or 128 bytes, and a tile of a
+// wider head dim takes several loads. Reads outside the tensor give zeros.
 constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head_dim,
                                       const OuterStrides& stride, int rows, TmaSwizzle swizzle) {
   constexpr std::uint64_t kElement_bytes = 2;
-  // Over a dimension of size 1 TMA never steps: any legal value will do. Over a larger one a stride
-  // of 0 stays: it is legal, and that of an expanded tensor.
+  // TMA never steps over a dimension of size 1: any legal stride will do. Over a larger one a
+  // stride of 0 stays as it is: it is legal, and an expanded tensor has it.
   const auto bytes = [&](std::int64_t elements, int size) {
     return size > 1 ? static_cast<std::uint64_t>(elements) * kElement_bytes
                     : static_cast<std::uint64_t>(head_dim) * kElement_bytes;
@@ -44,8 +44,8 @@ constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head
           .swizzle = swizzle};
 }
 
-// Encodes the map of a tensor of 16-bit elements. The driver's encoder is looked up at run time:
-// nothing links libcuda. Throws ErrorCode::cuda.
+// Encodes the map of a tensor of 16-bit elements. It looks up the driver's encoder at run time, so
+// that nothing links libcuda. Throws ErrorCode::cuda.
 CUtensorMap_st encode_tensor_map(const void* base, const TensorMapSpec& spec);
 
 }  // namespace tilewright::cuda

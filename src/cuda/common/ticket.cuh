@@ -1,4 +1,4 @@
-// Numbers that no two blocks of a launch share, in the order in which the blocks ask for them.
+// Tickets: numbers in the order in which blocks ask for them, each for one block of a launch.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace tilewright::cuda {
 
-// A word in the launch's workspace holds the launch's epoch above the count. Whatever else it holds
-// is from another time, and is replaced: mostly 0, which the last launch has left there.
+// A word in the launch's workspace holds the launch's epoch above the count. Any other value is
+// another launch's and is replaced; mostly it is 0, which the launch before leaves there.
 struct TicketCounter {
   static constexpr int kCountBits = 64 - kEpochBits;
 
@@ -33,8 +33,8 @@ struct TicketCounter {
     return static_cast<int>(ticket & ((1u << kCountBits) - 1));
   }
 
-  // By the block with the last ticket, of which it knows that it is: for the next time that this
-  // launch is replayed.
+  // The block that has drawn the last ticket, and knows that it has, clears the word for the next
+  // replay of this launch.
   __device__ void clear() const { atomicExch(reinterpret_cast<unsigned long long*>(word), 0ull); }
 
  private:

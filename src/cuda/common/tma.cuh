@@ -1,5 +1,5 @@
-// The copy engine: one thread asks for a tile, a barrier in SMEM tells when its bytes are there;
-// and the rings of buffers between those who load and those who compute.
+// TMA: one thread asks for a tile, and a barrier in SMEM tells when its bytes are there. And rings
+// of stages between the warps that load and those that compute.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -9,11 +9,11 @@
 
 namespace tilewright::cuda {
 
-// An mbarrier that counts arrivals and bytes; each completion flips its phase.
+// An mbarrier counts arrivals and bytes; its phase flips whenever it completes.
 using TmaBarrier = cutlass::arch::ClusterTransactionBarrier;
 
-// Brings rows [row, row + kRows) of one head, kHeadDim columns of 2-byte elements, into `tile`,
-// kBoxColumns columns a copy; each copy's columns lie together in SMEM. Called by one thread, after
+// Loads rows [row, row + kRows) of one head, kHeadDim columns of 2-byte elements, into `tile`. Each
+// TMA load brings kBoxColumns columns, which lie together in SMEM. One thread calls this, after
 // barrier.arrive_and_expect_tx(bytes).
 template <int kRows, int kHeadDim, int kBoxColumns, typename T>
 __device__ __forceinline__ void tma_load_tile(const CUtensorMap& map, TmaBarrier& barrier, T* tile,
@@ -27,9 +27,9 @@ __device__ __forceinline__ void tma_load_tile(const CUtensorMap& map, TmaBarrier
   }
 }
 
-// Like tma_load_tile, into the same place of every block of a cluster of kCluster; each of them
-// calls it and brings its own share of the rows. `barrier` counts the bytes in each block. The
-// tensor map's box has kRows / kCluster rows.
+// Like tma_load_tile, but it loads into the same place of every block of a cluster of kCluster.
+// Each block calls it and loads its own share of the rows. `barrier` counts the bytes in each
+// block. The tensor map's box has kRows / kCluster rows.
 template <int kCluster, int kRows, int kHeadDim, int kBoxColumns, typename T>
 __device__ __forceinline__ void tma_load_shared_tile(const CUtensorMap& map, TmaBarrier& barrier,
                                                      T* tile, int row, int head, int batch) {
@@ -51,9 +51,9 @@ __device__ __forceinline__ void tma_load_shared_tile(const CUtensorMap& map, Tma
   }
 }
 
-// The other way: rows [row, row + kRows) of one head from SMEM; rows outside the tensor stay
-// behind. Called by one thread, after fence_view_async_shared() by those who wrote the tile.
-// Returns when the tile has been read.
+// Stores rows [row, row + kRows) of one head from SMEM, except rows outside the tensor. One thread
+// calls it, after the threads that wrote the tile have called fence_view_async_shared(). It returns
+// when the tile has been read.
 template <int kRows, int kHeadDim, int kBoxColumns, typename T>
 __device__ __forceinline__ void tma_store_tile(const CUtensorMap& map, const T* tile, int row,
                                                int head, int batch) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void tma_store_tile(const CUtensorMap& map, const T* 
   cute::tma_store_wait<0>();
 }
 
-// The position in a ring of kStages buffers: which stage, and which phase of its barrier.
+// A position in a ring of kStages stages: the stage, and the phase of its barrier.
 template <int kStages>
 struct RingPosition {
   int stage = 0;
@@ -80,20 +80,20 @@ struct RingPosition {
   }
 };
 
-// The barriers of a ring of kStages buffers between one loading thread and many computing warps.
+// The barriers of a ring of kStages stages, between one loading thread and many computing warps.
 //
 //   loader      acquire: wait until the stage is empty, expect its bytes | TMA ...
 //   consumers   wait: until the bytes are there | read | release: each warp says that it is done
 //
-// Both walk the ring from RingPosition{} on. In a cluster whose blocks load into each other's
-// rings, a stage is empty when the consumers of all kCluster blocks have released it:
+// Both walk over the ring from RingPosition{} on. In a cluster whose blocks load into each other's
+// rings, a stage is empty when the consumers of all kCluster blocks have released it;
 // `consumer_warps` counts those of one block.
 template <int kStages, int kCluster = 1>
 struct TmaRing {
   TmaBarrier full[kStages];
   cutlass::arch::ClusterBarrier empty[kStages];
 
-  // By one thread, before anyone else touches the ring.
+  // One thread calls it before any other touches the ring.
   __device__ void init(int consumer_warps) {
     for (int stage = 0; stage < kStages; ++stage) {
       full[stage].init(1);
@@ -106,17 +106,17 @@ struct TmaRing {
     return full[at.stage];
   }
 
-  // The same where the bytes are to be counted by another barrier than the stage's own.
+  // The same, but another barrier than the stage's own counts the bytes.
   __device__ void acquire(const RingPosition<kStages>& at, TmaBarrier& barrier,
                           std::uint32_t bytes) {
-    empty[at.stage].wait(at.phase ^ 1);  // the first time round, nobody has to leave
+    empty[at.stage].wait(at.phase ^ 1);  // in the first round, every stage is empty
     barrier.arrive_and_expect_tx(bytes);
   }
 
   __device__ void wait(const RingPosition<kStages>& at) { full[at.stage].wait(at.phase); }
 
-  // By a warp that wants nothing of what is there. It waits all the same, all of it before one lane
-  // leaves: otherwise it could leave a stage twice before others have left it once.
+  // For a warp that does not read this stage. It waits all the same, and the whole warp does before
+  // a lane releases: otherwise it could release a stage twice before others have released it once.
   __device__ void skip(const RingPosition<kStages>& at) {
     wait(at);
     __syncwarp();

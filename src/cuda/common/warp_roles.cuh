@@ -1,5 +1,5 @@
-// A block of one producer warpgroup and a few consumers: its threads, and who gets how many
-// registers.
+// A block of one producer warpgroup and several consumer warpgroups: how many threads it has, and
+// how many registers each warpgroup gets.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -11,13 +11,13 @@ namespace tilewright::cuda {
 
 constexpr int block_threads(int consumers) { return (1 + consumers) * kWarpgroupThreads; }
 
-// A block starts with the SM's registers spread evenly (168 or 128 a thread); the producer then
-// gives back what the consumers take. Multiples of 8.
+// At the start the SM's registers are spread evenly over the threads, 168 or 128 each. The producer
+// then gives back what the consumers take. Both numbers are multiples of 8.
 constexpr int producer_registers(int consumers) { return consumers == 3 ? 32 : 40; }
 constexpr int consumer_registers(int consumers) { return consumers == 3 ? 160 : 232; }
 
-// The warps of warpgroup 0 run `produce` with their index; the other warpgroups run `consume` with
-// theirs, from 0 on.
+// Each warp of warpgroup 0 runs `produce` with its index. Each other warpgroup runs `consume` with
+// its number, from 0 on.
 template <int kConsumers, typename Produce, typename Consume>
 __device__ __forceinline__ void run_roles(Produce&& produce, Consume&& consume) {
   const int warpgroup = cutlass::canonical_warp_group_idx();

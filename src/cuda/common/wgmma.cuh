@@ -1,4 +1,4 @@
-// Issuing a warpgroup's matrix product and waiting for it.
+// Issuing a warpgroup's GEMM and waiting for it.
 #pragma once
 
 #include <cute/arch/mma_sm90_gmma.hpp>
@@ -9,9 +9,9 @@ namespace tilewright::cuda {
 
 inline constexpr int kWarpgroupThreads = 128;
 
-// Issues C (+)= A B over all steps of K, or the first of kParts equal parts of them, and returns at
-// once; A from SMEM or registers, B from SMEM, C in registers. Nobody may touch C, or A's
-// registers, before wgmma_wait. `kAccumulate` false overwrites C.
+// Issues C (+)= A B over all steps of K, or over the first of kParts equal parts of them, and
+// returns at once. A is in SMEM or registers, B in SMEM, C in registers. No thread may touch C or
+// A's registers before wgmma_wait. Without kAccumulate, C is overwritten.
 template <bool kAccumulate, int kParts = 1, typename TiledMma, typename TensorA, typename TensorB,
           typename TensorC>
 __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, const TensorB& tB,
@@ -35,17 +35,17 @@ __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, con
   warpgroup_commit_batch();
 }
 
-// Returns when at most kPending of the issued products are unfinished: C, the product of the latest
-// finished one, is there.
+// Returns when at most kPending of the issued GEMMs are unfinished. `tC` is the result of the
+// latest one that is finished.
 template <int kPending, typename TensorC>
 __device__ __forceinline__ void wgmma_wait(TensorC& tC) {
   cute::warpgroup_wait<kPending>();
   cute::warpgroup_fence_operand(tC);
 }
 
-// Keeps a wait that follows behind the computation of `value`, which is never negative. A wait has
-// no operands, so that ptxas is free to move it up, in front of arithmetic meant to run in its
-// shadow; it does not move it over a branch. The branch is the same for all of a warp, so that
+// Keeps the wait that follows behind the computation of `value`, which is never negative. A wait
+// has no operands, so that ptxas may move it up, ahead of arithmetic that should run during the
+// wait; but it does not move it over a branch. All lanes of a warp take the same branch, so that
 // uniform registers stay uniform.
 __device__ __forceinline__ void wait_no_earlier_than(float value) {
   if (__any_sync(0xffffffffu, value < 0.0f)) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void wait_no_earlier_than(float value) {
   }
 }
 
-// Both in one.
+// Issues a GEMM and waits for it.
 template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
 __device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const TensorB& tB,
                                       TensorC& tC) {

@@ -1,5 +1,5 @@
-// How a warpgroup's MMA spreads its operands over threads, read off CuTe's TV layouts at compile
-// time, and the SMEM layouts that it takes its operands from.
+// How a warpgroup's MMA spreads its operands over threads, and the SMEM layouts from which it reads
+// them: all of it is derived from CuTe's TV layouts at compile time.
 //
 // A TV layout maps (thread, value) to the position in the tile, counted down the columns first:
 // position = m + M * n. A mode of stride < M therefore walks along M, any other along N. For the

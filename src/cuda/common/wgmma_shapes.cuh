@@ -1,5 +1,5 @@
-// Shapes of WGMMA for Q K^T that CuTe leaves out, unless it is told to declare all of them: that
-// costs every file some 35 seconds of compilation.
+// WGMMA shapes for Q K^T that CuTe declares only if it is told to declare all shapes, which takes
+// some 35 seconds more to compile in every file.
 //
 // Source    PTX ISA, wgmma.mma_async.
 #pragma once
@@ -108,7 +108,7 @@ constexpr auto wgmma_qk() {
   }
 }
 
-// What CuTe has to know of an operation D (64, N) += A (64, 16) B (N, 16)^T from SMEM, K-major.
+// What CuTe must know of an operation D (64, N) += A (64, 16) B (N, 16)^T from SMEM, K-major.
 template <int kN>
 struct WgmmaTraits {
   using ValTypeD = float;

@@ -1,4 +1,4 @@
-// What becomes of a warpgroup's scores before their softmax, where a tile of keys is not plain.
+// Soft cap and mask, which a warpgroup applies to its scores where a key tile is not plain.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace tilewright::cuda {
 
-// Scores s become softcap * tanh(scale * s / softcap), through 1 - 2 / (1 + e^2x): as exact as
-// FP32.
+// Each score s becomes softcap * tanh(scale * s / softcap). tanh x is computed as 1 - 2 / (1 +
+// e^2x), which is as exact as FP32 allows.
 template <typename TensorS>
 __device__ void cap(TensorS& rS, float scale, float softcap) {
   const float factor = 2.0f * kLog2e * scale / softcap;
@@ -18,21 +18,21 @@ __device__ void cap(TensorS& rS, float scale, float softcap) {
   }
 }
 
-// How many of a row's scores that this thread holds are of keys before `end`: a quad's lanes have
-// two neighbours each of every eight keys.
+// How many of the scores of a row that this thread holds belong to keys before `end`. Of every
+// eight keys, each of the four lanes of a row holds two neighbours.
 __device__ inline int scores_before(int end) {
   const int keys = end - 2 * static_cast<int>(threadIdx.x % 4);
   return 2 * (keys >> 3) + min(keys & 7, 2);
 }
 
-// A word with its first `count` bits set: none where negative.
+// A word whose lowest `count` bits are set; none are if `count` is negative.
 __device__ inline std::uint32_t first_bits(int count) {
   return count < 32 ? (1u << max(count, 0)) - 1u : 0xffffffffu;
 }
 
-// Scores of keys outside [first(row), end(row)) become -infinity; rows and keys count within the
-// tile, and `cS` gives each register's (row, key). A score's fate is a bit: seven of a word become
-// predicates in one instruction, where comparing takes one a score.
+// Scores of keys outside [first(row), end(row)) become -infinity. Rows and keys count within the
+// tile; `cS` gives each register's (row, key). A score has a bit that says whether it is seen: one
+// instruction makes predicates of seven bits, where comparing takes an instruction for each score.
 template <typename TensorS, typename TensorC, typename First, typename End>
 __device__ void mask_outside(TensorS& rS, const TensorC& cS, const First& first, const End& end) {
   constexpr int kScores = decltype(cute::size<1>(rS))::value;

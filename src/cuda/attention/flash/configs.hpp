@@ -9,13 +9,13 @@
 
 namespace tilewright::cuda {
 
-// What a config is for. Of those that fit a problem the last one runs it. results/ has the time
-// that each of them takes for a problem (tools/gpu choices).
+// What a config is for. A problem runs in the last config of the table that fits it. results/ has
+// the time that each config takes for a problem (tools/gpu choices).
 enum class FlashUse : std::uint8_t {
   any,
-  few_tiles,  // too few tiles of 128 rows to occupy half the GPU, or all of it where masked
-  // Tiles of 192 rows. They run all packed problems. They run others where smaller tiles would not
-  // keep the GPU busier in the last round. They run no short ones with a mask, as a large tile
+  few_tiles,  // tiles of 128 rows would occupy less than half the SMs; masked, not all
+  // Tiles of 192 rows, for all packed problems. Others run in them unless smaller tiles would leave
+  // fewer SMs idle in the last round, or the keys are few and a mask hides some: a large tile
   // computes more scores that the mask then discards.
   larger,
 };
@@ -27,8 +27,8 @@ struct FlashConfig {
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile
   int stages;     // key tiles in SMEM
-  // Blocks that load K and V together, each its share, for all of them. Neighbours walk alike, so
-  // that there is neither mask nor packing, and as many row tiles as fill clusters.
+  // Blocks that load K and V together, each its share. All of them must see the same keys: there is
+  // neither mask nor packing, and the row tiles fill whole clusters.
   int cluster;
   FlashUse use;
   int min_len;  // of keys

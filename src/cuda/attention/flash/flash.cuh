@@ -1,27 +1,27 @@
 // Flash: the production forward attention (kernel flash).
 //
-// New here, over K6: blocks are persistent. Each takes tile after tile of queries; its loads run
-// ahead into the next tile while the consumers finish this one, and its stores lag behind.
-// Everything that an inference engine asks of attention is decided tile by tile at run time: masks,
-// soft cap, sinks, packed sequences, parts of the keys, normalised or not. Most tiles of keys are
-// plain; their step has none of it. So are most problems; their kernel has none of it (plain.cuh).
-// A consumer passes over key tiles that its rows do not see.
+// New here, over K6: blocks are persistent. A block computes one tile of query rows after another.
+// It loads the first keys of the next tile while its consumers finish this one, and it stores O of
+// the tile before meanwhile. Each feature is decided for each tile at run time: masks, soft cap,
+// sinks, packed sequences, splits, un-normalised O. Most key tiles need none of these and take a
+// step without that code; a problem that needs none at all runs a kernel without it (plain.cuh). A
+// consumer skips key tiles that its rows do not see.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
-// Tiles     configs.hpp: Br = 64 rows a consumer, 1 to 3 of them; Bc = 64 to 176 keys.
+// Tiles     configs.hpp: Br = 64 rows for each of 1 to 3 consumers; Bc = 64 to 176 keys.
 // SMEM      sQ Br x D, sK stages x Bc x D, sV stages x Bc x Dv, sO up to Br x Dv, 16-bit.
-// Registers 40 and 232 a thread of producer and consumers, 32 and 160 with three of these:
-//           Bc / 2 for S, Bc / 4 for P, Dv / 2 for O.
+// Registers 40 for a thread of the producer and 232 for one of a consumer, or 32 and 160 with three
+//           consumers. Of a consumer's, Bc / 2 hold S, Bc / 4 hold P and Dv / 2 hold O.
 //
-//   warp 0, a thread  load: K, Q, then K and V by turns, whenever a stage is free   -> TMA
-//   warp 1            schedule: the next tile, from the block's index or a ticket
-//   warp 2            clear_unseen: zeros over values that no query sees; idle mostly
-//   warp 3, a thread  store: O, while the consumers are at the next tile            <- TMA
-//   consumers         K6's loop, ping-pong: QK(j) PV(j+1) issued | softmax j, seldom scale O
+//   warp 0, a thread  load: K, Q, then K and V alternately, as soon as a stage is free (TMA)
+//   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
+//   warp 2            clear_unseen: writes zeros over values that no query sees; it mostly idles
+//   warp 3, a thread  store: O, while the consumers compute the next tile (TMA)
+//   consumers         K6's loop, ping-pong: issue QK(j), PV(j+1) | softmax of j | seldom: scale O
 //
-// Clusters of two blocks with the same keys load half of each K and V tile, for both.
+// In a cluster, two blocks need the same keys. Each loads half of every K and V tile, for both.
 //
-// Layouts   tiles swizzled by 128 bytes, 64 columns a copy; by 64 and 32 where D is 96.
+// Layouts   128-byte swizzle, 64 columns a TMA load; at D = 96 64-byte swizzle and 32 columns.
 // Worklog   docs/worklog/flash.md
 #pragma once
 
@@ -41,7 +41,7 @@ namespace flash {
 
 using namespace cute;
 
-// Key tiles that are still to be loaded when the next tile is wanted.
+// How many key tiles are still to be loaded when the loading thread asks for the next tile.
 constexpr int kTilesAhead = 2;
 
 // The compile-time side of config kIndex.
@@ -56,8 +56,8 @@ struct Shape {
   using Position = RingPosition<kStages>;
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
 
-  // As many slots for O as there is room for: one for each consumer, or one.
-  static constexpr int kMost_bytes = 227 * 1024;  // of a block, 2 KB of it for all but tiles
+  // A slot for O for each consumer if SMEM has room for them; else one slot for all.
+  static constexpr int kMost_bytes = 227 * 1024;  // of a block; 2 KB of it are not tiles'
   static constexpr int kRoom_bytes =
       kMost_bytes - 2048 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
@@ -77,7 +77,7 @@ struct SharedStorage {
   TmaRing<1> q[S::kConsumers];
   TmaRing<S::kStages, C.cluster> k;
   TmaRing<S::kStages, C.cluster> v;
-  TmaBarrier uncleared[S::kStages];  // in place of v.full, where rows are to be cleared first
+  TmaBarrier uncleared[S::kStages];  // in place of v.full, if a warp clears rows first
   TileRing tiles;
 };
 
@@ -85,16 +85,16 @@ struct TensorMaps {
   CUtensorMap q, k, v, o;
 };
 
-// Are there values in key tile j that no query of the sequence sees? In a plain problem and where
-// clusters share tiles there are none.
+// Does key tile j hold values that no query of the sequence sees? There are none in a plain
+// problem, nor where the blocks of a cluster share key tiles.
 template <FlashConfig C, bool kIsPlain>
 __device__ bool has_unseen(const FlashTile& tile, int j) {
   return C.cluster == 1 && !kIsPlain &&
          (tile.seen_first > j * C.bc || tile.seen_end < (j + 1) * C.bc);
 }
 
-// One thread asks for everything that the consumers will read, in the order in which they will: V a
-// tile later than K.
+// One thread loads all that the consumers read, in the order in which they read it: each V tile
+// comes one tile later than its K tile.
 template <int kIndex, typename Element, bool kIsPlain>
 __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& maps) {
   using S = Shape<kIndex, Element>;
@@ -125,7 +125,7 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
     const int last = tile.kv_end - 1;
     const int announced = max(min(last, tile.kv_first + kTilesAhead), tile.kv_first - 1);
     at_v = at;
-#pragma unroll 1  // each copy once in the code: few registers are enough
+#pragma unroll 1  // each load is in the code once, which takes few registers
     for (int j = last; j >= tile.kv_first - 1; --j) {
       if (j == announced) {
         shared.tiles.want_next(at_tile);
@@ -158,8 +158,8 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
   }
 }
 
-// A warp decides which tiles this block works off. A ticket is taken when few loads of the tile
-// before are left, no earlier: a block in the middle of a long tile takes none.
+// One warp finds the tiles that this block computes. It takes a ticket only when few loads of the
+// tile before are left: a block in the middle of a long tile leaves the next one to others.
 template <int kIndex, typename Element>
 __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
                                const FlashSchedule& schedule) {
@@ -202,16 +202,16 @@ __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const Att
   }
 }
 
-// A warp clears rows of V tiles, between their arrival and the consumers' hearing of it.
+// One warp clears unseen rows of V tiles: after their load and before the consumers read them.
 template <int kIndex, typename Element>
 __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
   using S = Shape<kIndex, Element>;
   constexpr FlashConfig C = S::C;
-  constexpr int kVectors = C.value_dim / 8;               // of 16 bytes, a row
-  constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;  // a row of a box; boxes follow each other
+  constexpr int kVectors = C.value_dim / 8;               // of 16 bytes, in a row
+  constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;  // in a row of a TMA box
   typename S::Position at;
   TileRing::Position at_tile;
-  std::uint32_t phases = 0;  // of uncleared, a bit a stage
+  std::uint32_t phases = 0;  // of `uncleared`: a bit for each stage
   while (true) {
     const FlashTile& tile = shared.tiles.wait(at_tile);
     if (tile.is_end) {
@@ -244,7 +244,7 @@ __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
   }
 }
 
-// One thread hands O to the copy engine, which stores it while the next tile is worked on.
+// One thread stores O by TMA, while the consumers compute the next tile.
 template <int kIndex, typename Element>
 __device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
                       const CUtensorMap& map) {
@@ -270,7 +270,7 @@ __device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionPar
   }
 }
 
-// One warpgroup's 64 rows of tile after tile.
+// A consumer: one warpgroup, which computes its 64 rows of one tile after another.
 template <int kIndex, typename Element>
 __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
                         int consumer) {
@@ -279,7 +279,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
   constexpr int kBc = S::C.bc;
-  constexpr int kParts = kBc == 128 ? 2 : 1;  // of a last tile, of which P V may leave one out
+  constexpr int kParts = kBc == 128 ? 2 : 1;  // of the last key tile; P V may skip the second
   const int thread = threadIdx.x % kWarpgroupThreads;
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
@@ -312,9 +312,9 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     const int row0 = tile.row0 + consumer * kWarpgroupRows;
     const int first = tile.kv_first;
     const SeenTiles seen(p, tile, row0, kWarpgroupRows, kBc);
-    // P of the last tile's second half is 0 where none of the rows sees it: where causal, for every
-    // other consumer.
-    bool is_half = kParts == 2 && seen.last_len <= kBc / 2;  // until that P V is issued
+    // If no row sees the second half of the last key tile, P is 0 there and P V skips it. With a
+    // causal mask this holds for every other consumer.
+    bool is_half = kParts == 2 && seen.last_len <= kBc / 2;  // until its P V is issued
     int j = tile.kv_end - 1;
     LazyRows<kRows> rows;
     float factor[kRows];
@@ -345,16 +345,16 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     };
 
     const auto release_q_after = [&](int key_tile) {
-      if (key_tile == first) {  // the last product with Q
+      if (key_tile == first) {  // the last GEMM that reads Q
         shared.q[consumer].release(at_q);
       }
     };
 
     if (j >= first) {
-      // P of the last tile.
+      // The first step, over the last key tile that these rows see, computes P.
       shared.q[consumer].wait(at_q);
 #pragma unroll 1
-      for (; j >= seen.end; --j) {  // other consumers' rows see these
+      for (; j >= seen.end; --j) {  // only other consumers' rows see these
         turns.skip();
         shared.k.skip(at);
         shared.v.skip(at);
@@ -370,7 +370,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       eager_softmax_step<MmaQk>(rS, rows, scale_log2, factor);
       round_to_16_bits(tSrS, rP);
 
-      // P V of the latest tile, and P of the one before it.
+      // A step over key tile j: it adds P V of tile j + 1 to O, and computes P of tile j.
       const auto step = [&](auto plain) {
         --j;
         const typename S::Position at_v = at;
@@ -407,7 +407,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         while (!moved && j > first && takes_plain_step(j - 1)) {
           moved = step(true_type{});
         }
-        if (moved) {  // seldom, and so not in the loop
+        if (moved) {  // rare, and so outside the inner loop
           scale_rows(rO, factor);
         }
       }
@@ -425,7 +425,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     }
     scale_rows(rO, factor);
     bool by_tma = goes_by_tma<S::C.br()>(p, tile);
-    // Packed, it depends on the tile. A warp's lanes agree, of which the vote tells the compiler.
+    // If packed, it depends on the tile. All lanes agree, but only the vote tells the compiler so.
     if (p.cu_seqlens_q != nullptr) {
       by_tma = __all_sync(0xffffffffu, by_tma);
     }
@@ -454,7 +454,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
   static_assert(sizeof(shared) <= S::kMost_bytes);
   const bool may_clear = !kIsPlain && (p.cu_seqlens_k || p.seqused_k || p.window_left < p.kv_len);
 
-  if (threadIdx.x == 32) {  // not the thread that is busy with barriers
+  if (threadIdx.x == 32) {  // another thread than the one that sets up barriers
     prefetch_tma_descriptor(&maps.k);
     prefetch_tma_descriptor(&maps.q);
     prefetch_tma_descriptor(&maps.v);
@@ -475,7 +475,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
     shared.tiles.init(S::kConsumerWarps + 2 + may_clear);
     cutlass::arch::fence_barrier_init();
   }
-  // The barriers are ready, also for the other blocks of the cluster.
+  // Waits until the barriers are set up, in all blocks of the cluster.
   kIsCluster ? cluster_sync() : __syncthreads();
 
   run_roles<S::kConsumers>(
@@ -492,7 +492,7 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
       },
       [&](int consumer) { consume<kIndex, Element>(shared, p, consumer); });
   if constexpr (kIsCluster) {
-    cluster_sync();  // nobody leaves while others still write to its SMEM
+    cluster_sync();  // no block ends while another still writes to its SMEM
   }
 }
 

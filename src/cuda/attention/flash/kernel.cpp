@@ -1,4 +1,4 @@
-// The row of the flash kernel, and a variant for each of its configs.
+// The kernel flash in the table of kernels, with a variant for each of its configs.
 #include <array>
 #include <utility>
 
@@ -44,7 +44,7 @@ Plan plan_config(const AttentionProblem& problem, const DeviceInfo& device) {
   return plan_in(problem, device, kConfig);
 }
 
-// Of a cluster, whose blocks walk over the same keys.
+// A config with clusters refuses problems whose blocks would not see the same keys.
 template <int kConfig>
 std::optional<Reason> refuses(const Row& kernel, const AttentionProblem& problem,
                               const DeviceInfo&) {
@@ -61,7 +61,7 @@ std::optional<Reason> refuses(const Row& kernel, const AttentionProblem& problem
                           std::to_string(C.br()) + " rows");
 }
 
-// `flash`, narrowed to what one of its configs can run.
+// The variant for config kConfig: `flash`, narrowed to what that config can run.
 template <int kConfig>
 Row variant_in(Row flash) {
   constexpr FlashConfig C = kFlashConfigs[kConfig];

@@ -16,12 +16,12 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kFlashConfigCount>{});
 
-// `p` with its outputs in the workspace: parts of the keys lie there as batches of their own.
+// `p` with its outputs in the workspace, where each split counts as a batch of its own.
 AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
   auto* const workspace = static_cast<char*>(p.workspace);
   const std::int64_t row_size = p.value_dim;
   AttentionParams parts = p;
-  parts.sinks = nullptr;  // it counts once, in the merge
+  parts.sinks = nullptr;  // the sink counts once, in the merge
   parts.lse = nullptr;
   parts.o = workspace + at.o;
   parts.o_stride = {

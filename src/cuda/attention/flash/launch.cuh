@@ -1,4 +1,4 @@
-// One shape of the flash kernel, compiled and launched.
+// Compiles and launches one config of the flash kernel.
 #pragma once
 
 #include <algorithm>

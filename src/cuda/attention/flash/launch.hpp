@@ -1,4 +1,4 @@
-// The flash kernel's host side, one function for each of its shapes.
+// The flash kernel's launchers: one function for each of its configs.
 #pragma once
 
 #include "cuda/attention/flash/plan.hpp"
@@ -7,16 +7,16 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel as planned, and the merge of splits.
+// Queues the kernel as planned and, if the keys are split, the merge of the splits.
 void launch_flash(const AttentionParams& p, const Plan& plan, Stream stream);
 
-// Queues config kIndex; `p` has the outputs of its tiles. Each is compiled by itself, from
-// instance.cu.in.
+// Queues config kIndex. The outputs in `p` are those of its tiles. Each config is compiled in a
+// file of its own, made from instance.cu.in.
 template <int kIndex>
 void launch_flash_config(const AttentionParams& p, const FlashPlan& plan, void* ticket,
                          Stream stream);
 
-// Queues the merge of parts: `parts` has their un-normalised O, maxima and sums, `p` the result.
+// Queues the merge: `parts` has the splits' un-normalised O, m and l, and `p` the result.
 void launch_flash_merge(const AttentionParams& p, const AttentionParams& parts, int splits,
                         Stream stream);
 

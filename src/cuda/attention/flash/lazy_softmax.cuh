@@ -1,20 +1,20 @@
-// The online softmax of flash, whose reference follows the row's maximum lazily.
+// The online softmax of flash: its reference follows the row's maximum lazily.
 //
-// P = exp2(s * scale_log2 - r), with l and O as sums under the same r: any reference will do that
-// keeps P in range. K6 takes the running maximum, which it finds over all lanes of a row for each
-// tile of keys, and multiplies l and O by what it grows. So do a tile's first step here, those with
-// a mask or a soft cap, and, where not causal, one behind few keys. The others keep the reference
-// as long as no P is more than a bound, which a thread asks of its own scores: no shuffles, and
-// next to no scaling. A row's reference depends on its own scores alone, whatever rows share a
-// warp.
+// P = exp2(s * scale_log2 - r), and l and O are sums under the same reference r. Any r will do that
+// keeps P in range. K6 takes the running maximum: for each key tile, the lanes of a row find it by
+// shuffles, and l and O are scaled by its growth. Here the same happens in a tile's first step, in
+// steps with a mask or a soft cap and, without a causal mask, in a step after a tile with few keys.
+// All other steps keep r as long as no P exceeds a bound. Each thread checks its own scores alone,
+// so that such a step takes no shuffles and hardly ever scales O. A row's r depends on that row's
+// scores alone, whatever rows share its warp.
 //
-// The largest P is 1 in K6, which rounding to 16 bits leaves as it is. Here it may be any number up
-// to the bound, and is rounded. Hence two measures: the bound is low, but where causal, since rows
-// that begin with few keys would move at once; and O is divided by the sum with the largest P as
-// rounded: where a key has all the weight, that is 1 again. l itself, and the LSE, stay exact.
+// In K6 a row's largest P is 1, which rounding to 16 bits keeps. Here it is any number up to the
+// bound, and is rounded. Hence the bound is low, except under a causal mask, where rows begin with
+// few keys and would soon exceed it; and O is divided by the sum with the largest P as rounded, so
+// that a key with all the weight still has weight 1. l itself and the LSE are not rounded.
 //
-// Source    FlashAttention-4, the conditional rescaling of the online softmax; the largest P's part
-//           in the divisor is our own.
+// Source    FlashAttention-4, the conditional rescaling of the online softmax. The rounded largest
+//           P in the divisor is our own.
 #pragma once
 
 #include <cfloat>
@@ -23,12 +23,12 @@
 
 namespace tilewright::cuda {
 
-// What no P may exceed, in units of log2: in range in FP16, too.
+// The bound of P, as a power of two. It is within FP16's range, too.
 __device__ inline float most_p_log2(bool is_causal) { return is_causal ? 8.0f : 3.0f; }
 
-// Rows' statistics, of which the maxima, too, may be over this thread's columns alone, and their
-// references, in units of log2. The first one is below every score, but not -infinity: rows that
-// have seen no key yet have P = 0.
+// The rows' statistics, and their references in units of log2. The maxima, too, may be over this
+// thread's columns alone. The first reference is finite and below every score, so that a row that
+// has seen no key yet has P = 0.
 template <int kRows>
 struct LazyRows : RowState<kRows> {
   float reference[kRows];
@@ -46,14 +46,14 @@ struct LazyRows : RowState<kRows> {
   }
 };
 
-// The maximum of row i with this thread's columns of S. It is looked for under the exponentials of
-// the row before (after()).
+// The maximum of row i and this thread's columns of S. after() makes the compiler search it while
+// the exponentials of the row before are computed.
 template <int kRows, typename TensorS>
 __device__ float thread_max(const TensorS& rS, const LazyRows<kRows>& rows, int i) {
   return max_with_row(i > 0 ? after(rows.m[i], rows.m[i - 1]) : rows.m[i], rS, i);
 }
 
-// Moves the reference of row i, and l with it. Returns what O is to be multiplied by.
+// Sets row i's reference and scales its l to it. Returns the factor by which O must be scaled.
 template <int kRows>
 __device__ float move_reference(LazyRows<kRows>& rows, int i, float reference) {
   const float factor = exp2_approx(rows.reference[i] - reference);
@@ -62,8 +62,8 @@ __device__ float move_reference(LazyRows<kRows>& rows, int i, float reference) {
   return factor;
 }
 
-// One step: S (rows, keys) becomes P under the maxima so far. `factor` is what O has still to be
-// multiplied by.
+// One step whose references are the maxima so far: S (rows, keys) becomes P. The caller must still
+// scale O by `factor`.
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ void eager_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scale_log2,
                                    float (&factor)[kRows]) {
@@ -75,8 +75,8 @@ __device__ void eager_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float sca
   }
 }
 
-// One step under references that stay, but for rows that are beyond them. Returns whether O is to
-// be multiplied by `factor`: the same for all of a warp, though not of a warpgroup.
+// One step that keeps the references, except those of rows whose P exceeds the bound. Returns
+// whether O must be scaled by `factor`. All lanes of a warp return the same, but not all warps.
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ bool lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scale_log2,
                                   float most_log2, float (&factor)[kRows]) {
@@ -86,7 +86,7 @@ __device__ bool lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scal
     rows.m[i] = thread_max(rS, rows, i);
     factor[i] = 1.0f;
     if (__any_sync(0xffffffffu, rows.p_log2(i, rows.m[i], scale_log2) > most_log2)) {
-      if (i > 0) {  // else ptxas moves that row's sums behind this branch
+      if (i > 0) {  // else ptxas moves the sums of row i - 1 behind this branch
         rows.m[i] = after(rows.m[i], rows.l[i - 1]);
       }
       const float m = row_max<TiledMma>(rows.m[i]);
@@ -99,8 +99,8 @@ __device__ bool lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scal
   return moved;
 }
 
-// What O is to be multiplied by, where the largest P of row i was rounded: l by what it would be
-// with that P as rounded. `m` and `l` are over all of the row.
+// The factor that O must be scaled by because row i's largest P was rounded: l divided by the l
+// that has that P as rounded. `m` and `l` are over the whole row.
 template <typename Element, int kRows>
 __device__ float rounding_of_largest(const LazyRows<kRows>& rows, int i, float m, float l,
                                      float scale_log2) {

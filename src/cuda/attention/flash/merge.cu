@@ -1,10 +1,10 @@
-// Merges the parts of a split attention: each has O un-normalised, m and l over its own keys.
+// Merges the splits of an attention: each has un-normalised O, m and l over its own keys.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
 // Source    FlashAttention-2 paper, section 3.1; FlashDecoding.
-// Tiles     a warp a row, a lane every 32nd pair of columns.
-// Limits    reads every part once; the parts are summed in order, so that runs are bit-equal.
+// Tiles     A warp computes a row; a lane has every 32nd pair of its columns.
+// Limits    Each split is read once. Splits are summed in their order, so that runs are bit-equal.
 #include "cuda/attention/flash/launch.hpp"
 #include "cuda/attention/flash/store_rows.cuh"
 #include "cuda/common/launch.cuh"

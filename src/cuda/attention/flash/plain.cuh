@@ -1,20 +1,20 @@
-// Problems of which nothing special is asked: their kernel has no code for what they do not want,
-// which leaves less of it to run past. Short sequences see that.
+// Plain problems use none of the features beyond the causal mask. Their kernel has no code for the
+// others, which saves branches; short sequences gain by that.
 #pragma once
 
 #include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 
-// Is this O, and perhaps the LSE, of dense sequences, causal or not? What it asks for, and what
-// with_constants() sets, must agree.
+// Is this a dense problem, causal or not, that wants O and at most the LSE? This function's
+// conditions and the constants that with_constants() sets must agree.
 inline bool is_plain(const AttentionParams& p) {
   return p.row_max == nullptr && p.window_left == kNoLimit && p.window_right == kNoLimit &&
          p.softcap == 0.0f && p.sinks == nullptr && p.cu_seqlens_q == nullptr &&
          p.cu_seqlens_k == nullptr && p.seqused_k == nullptr;
 }
 
-// `p` itself, or where it is plain a copy that the compiler knows to be so.
+// `p` itself or, in the plain kernel, a copy whose constants the compiler knows.
 template <bool kIsPlain>
 __device__ decltype(auto) with_constants(const AttentionParams& p) {
   if constexpr (kIsPlain) {

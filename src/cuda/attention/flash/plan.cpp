@@ -16,13 +16,13 @@ std::int64_t value_dim(const AttentionProblem& p) {
   return p.value_dim == 0 ? p.head_dim : p.value_dim;
 }
 
-// Tiles of queries; of packed ones, as many as there can be.
+// The number of query tiles; for packed queries, the most that there can be.
 std::int64_t row_tiles(const AttentionProblem& p, int br) {
   return p.packed_queries ? ceil_div(p.q_len, br) + p.batch : p.batch * ceil_div(p.q_len, br);
 }
 
-// Does the GPU get through the problem's rows sooner in tiles of a consumer less than the config's,
-// though these do fewer of them in the same time?
+// Would tiles of one consumer less finish the problem's rows sooner, as fewer SMs idle in the last
+// round? Per row these tiles take longer, by a factor of kGainOfLarger.
 bool idles_more(const FlashConfig& config, const AttentionProblem& p, int sms) {
   constexpr double kGainOfLarger = 1.2;
   const auto rows_in_turn = [&](int br) {
@@ -32,8 +32,8 @@ bool idles_more(const FlashConfig& config, const AttentionProblem& p, int sms) {
   return !p.batch_invariant && kGainOfLarger * rows_in_turn(br - 64) < rows_in_turn(br);
 }
 
-// Are the keys as many as the config is for? Those of a packed problem are counted over the whole
-// batch, of which a batch-invariant call knows nothing.
+// Are there as many keys as the config asks for? A packed problem counts those of the whole batch.
+// A batch-invariant call must not depend on that number, so that it counts as enough.
 bool has_enough_keys(const FlashConfig& config, const AttentionProblem& p) {
   return p.kv_len >= config.min_len || (p.packed && p.batch_invariant);
 }
@@ -56,8 +56,8 @@ bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
   return false;
 }
 
-// Heads of a section share the L2 cache: their K and V take about this much of it. Sections are of
-// equal size, lest a small last one leave the GPU waiting for its longest tiles.
+// The heads of a section share the L2 cache: their K and V take about budget_bytes of it. Sections
+// are of equal size: after a small last one the GPU would wait for its longest tiles.
 std::int64_t heads_of_section(const AttentionProblem& p) {
   constexpr double kShortKv_bytes = 8e6;
   constexpr double kLongKv_bytes = 32e6;
@@ -92,15 +92,15 @@ FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> conf
   plan.is_dynamic = has_mask(p) || p.packed;
   plan.section = plan.is_dynamic ? static_cast<int>(heads_of_section(p)) : 1;
 
-  // Keys are split while that fills SMs that would stand idle. A batch-invariant call counts the
-  // tiles of one sequence.
+  // Keys are split if SMs would idle otherwise. A batch-invariant call counts the tiles of one
+  // sequence alone.
   constexpr std::int64_t kMinSplit_len = 1024;
   constexpr std::int64_t kMaxSplits = 32;
   const FlashConfig& c = kFlashConfigs[plan.config];
   const std::int64_t tiles = row_tiles(p, c.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;
   plan.split_len = static_cast<int>(p.kv_len);
-  // Of used lengths only the most that they can be is known, which is the batch's.
+  // Used lengths are known on the GPU alone; here only the batch's upper bound is.
   const bool knows_keys = !p.packed || (!p.packed_queries && !p.packed_keys && !p.batch_invariant);
   if (knows_keys && !p.window && c.cluster == 1 && 2 * tiles <= sms &&
       p.kv_len >= 2 * kMinSplit_len) {

@@ -11,19 +11,19 @@ namespace tilewright::cuda {
 
 struct FlashPlan {
   int config;       // of kFlashConfigs
-  int splits;       // parts into which the keys are cut, each for blocks of its own
-  int split_len;    // keys of a part; a multiple of Bc where there are several
-  int section;      // heads whose tiles are mixed, in the order of the tiles
-  bool is_dynamic;  // tiles differ in length: a block takes the next when it is free
+  int splits;       // pieces of the keys, each computed by blocks of its own
+  int split_len;    // keys of a split; a multiple of Bc if there are several
+  int section;      // heads of a section: FlashSchedule has the order of tiles
+  bool is_dynamic;  // tiles differ in length, and blocks draw them by ticket
 };
 
-// Can the blocks of this config's clusters walk over the same keys?
+// Do all blocks of this config's clusters see the same keys in `problem`?
 bool can_share_keys(const FlashConfig& config, const AttentionProblem& problem);
 
-// The config for `problem`; nothing where its head dims and dtype have none.
+// The config for `problem`; nothing if none has its head dims and dtype.
 std::optional<int> best_flash_config(const AttentionProblem& problem, int sms);
 
-// The plan for `problem` on a GPU of `sms` SMs: in that config, or in the best one.
+// The plan for `problem` on a GPU of `sms` SMs, in `config` or, without one, in the best config.
 FlashPlan plan_flash(const AttentionProblem& problem, int sms,
                      std::optional<int> config = std::nullopt);
 

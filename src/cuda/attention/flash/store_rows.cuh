@@ -1,4 +1,4 @@
-// From a warpgroup's accumulator to rows of O in global memory, and the rows' statistics.
+// Stores a warpgroup's rows of O from its accumulator, and the rows' statistics.
 #pragma once
 
 #include "cuda/attention/flash/lazy_softmax.cuh"
@@ -7,39 +7,39 @@
 
 namespace tilewright::cuda {
 
-// The four lanes of a quad hold word w[i] of piece i each; afterwards lane i holds the four words
-// of piece i, in the lanes' order: a 4 x 4 transpose.
+// A 4 x 4 transpose between the four lanes of a quad. Each lane comes with one word w[i] of each
+// piece i; afterwards lane i holds the four words of piece i, in the lanes' order.
 __device__ __forceinline__ uint4 transpose_in_quad(const std::uint32_t (&w)[4]) {
   constexpr std::uint32_t kAll = 0xffffffffu;
   const bool is_odd = threadIdx.x & 1;
   const bool is_upper = threadIdx.x & 2;
-  // Pieces (0, 1) and (2, 3) between neighbours.
+  // Neighbours exchange words of pieces (0, 1) and (2, 3).
   const std::uint32_t got0 = __shfl_xor_sync(kAll, is_odd ? w[0] : w[1], 1);
   const std::uint32_t got1 = __shfl_xor_sync(kAll, is_odd ? w[2] : w[3], 1);
   const uint2 a = is_odd ? uint2{got0, w[1]} : uint2{w[0], got0};
   const uint2 b = is_odd ? uint2{got1, w[3]} : uint2{w[2], got1};
-  // Pairs of words between the quad's halves.
+  // The quad's halves exchange pairs of words.
   const std::uint32_t got2 = __shfl_xor_sync(kAll, is_upper ? a.x : b.x, 2);
   const std::uint32_t got3 = __shfl_xor_sync(kAll, is_upper ? a.y : b.y, 2);
   return is_upper ? uint4{got2, got3, b.x, b.y} : uint4{a.x, a.y, got2, got3};
 }
 
-// A row's statistics in natural units: its maximum m, or a reference in its place, l = sum of
-// exp(s - m), and what sums that were taken against another one are still to be multiplied by.
+// A row's statistics in natural units: m, its maximum or another reference; l, the sum of exp(s -
+// m); and the factor by which sums taken under an earlier reference must be scaled.
 struct RowResult {
   float m;
   float l;
   float rescale;
 };
 
-// The statistics that a row has under its maximum.
+// The row's statistics with its maximum `m` as the reference.
 __device__ inline RowResult under_maximum(const RowResult& row, float m) {
   const float rescale = m == kMinusInf ? 1.0f : exp2_approx((row.m - m) * kLog2e);
   return {.m = m, .l = row.l * rescale, .rescale = row.rescale * rescale};
 }
 
-// A row's statistics with its sink: one more score, whose value is 0. An infinite one has all the
-// weight, a NaN makes all that it meets NaN.
+// The row's statistics with its sink, which is one more score with a value of 0. An infinite sink
+// has all the weight; a NaN makes the row's results NaN.
 __device__ inline RowResult with_sink(const RowResult& row, float sink) {
   const float m_seen = row.l == 0.0f ? kMinusInf : row.m;
   const float m_new = m_seen > sink ? m_seen : sink;
@@ -58,8 +58,8 @@ __device__ inline bool wants_statistics(const AttentionParams& p) {
   return p.lse != nullptr || p.row_max != nullptr;
 }
 
-// LSE, m and l of a row, those that are asked for. A maximum passes over NaN, but a sum does not: l
-// says whether there is one.
+// Stores those of LSE, m and l that the caller asks for. fmaxf drops a NaN, but a sum keeps it: l
+// tells whether the row has one.
 __device__ inline void store_statistics(const AttentionParams& p, int batch, int row, int head,
                                         const RowResult& result) {
   if (p.lse != nullptr) {
@@ -73,9 +73,9 @@ __device__ inline void store_statistics(const AttentionParams& p, int batch, int
   }
 }
 
-// What a tile's rows come to, while their last product still runs: writes their statistics, and
-// gives what O is to be multiplied by, 1 / l where normalised. Both rows go through each step
-// together, none behind a branch of its own: a step is mostly latency, which short sequences see.
+// Finishes a tile's rows while their last P V still runs: stores their statistics and computes the
+// factor that O must be scaled by (1 / l if normalised). Both rows of a thread take each step
+// together and without branches: steps are mostly latency, which short sequences feel.
 template <typename Element, typename TiledMma, int kRows, typename TensorC>
 __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int row0,
                             const TensorC& cO, const LazyRows<kRows>& rows, float scale_log2,
@@ -124,9 +124,9 @@ __device__ void finish_rows(const AttentionParams& p, const FlashTile& tile, int
   }
 }
 
-// Where consumers leave their O for the thread that hands it to the copy engine: each has a slot,
-// or they have one together, which goes from one to the next. A position counts the tiles whose O
-// goes this way.
+// The slots in SMEM where consumers put O for the thread that stores it by TMA. Each consumer has a
+// slot, or they share one, which passes from one to the next. A position counts the tiles that are
+// stored by TMA.
 template <typename Element, typename Tiles, int kConsumers, int kSlots>
 struct OutputSlots {
   static_assert(kSlots == 1 || kSlots == kConsumers);
@@ -176,13 +176,13 @@ struct OutputSlots {
   __device__ Element* slot(int consumer) { return sO[kIsShared ? 0 : consumer]; }
 };
 
-// Can a tile's O go by the copy engine? It would store rows beyond a packed sequence's end.
+// Can TMA store this tile's O? It would also store rows beyond a packed sequence's end.
 template <int kBr>
 __device__ bool goes_by_tma(const AttentionParams& p, const FlashTile& tile) {
   return p.row_max == nullptr && (p.cu_seqlens_q == nullptr || tile.row0 + kBr <= tile.q_len);
 }
 
-// Rows of O from registers: in FP32 where un-normalised, else in 16 bits.
+// Stores rows of O from registers: in FP32 if un-normalised, else in 16 bits.
 template <typename Element, typename TiledMma, typename TensorO, typename TensorC>
 __device__ void store_rows(const AttentionParams& p, const FlashTile& tile, int row0,
                            const TensorO& rO, const TensorC& cO) {

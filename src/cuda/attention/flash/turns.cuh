@@ -1,5 +1,5 @@
-// Ping-pong: consumers take turns to issue their products, so that one's softmax runs under
-// another's.
+// Ping-pong: consumers take turns to issue GEMMs, so that the softmax of one runs while another's
+// GEMMs do.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -10,8 +10,8 @@
 
 namespace tilewright::cuda {
 
-// Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
-// one before it arrives. A consumer alone needs none.
+// Decides which consumer may issue GEMMs. Each consumer waits on a named barrier of its own, at
+// which the consumer before it arrives. A single consumer needs no barrier.
 template <int kConsumers>
 struct Turns {
   static constexpr std::uint32_t kFirstBarrier = 1;
@@ -29,7 +29,7 @@ struct Turns {
     }
   }
 
-  // In place of a step for which this consumer has no products.
+  // In place of a step in which this consumer issues no GEMMs.
   __device__ void skip() const {
     wait();
     pass();

@@ -1,5 +1,5 @@
-// The flash kernel's work: its tiles, which keys each of them sees, and the order in which thread
-// blocks take them.
+// The work of the flash kernel: its tiles, the keys that each tile sees, and the order in which
+// blocks take tiles.
 #pragma once
 
 #include <climits>
@@ -17,8 +17,8 @@ struct Visible {
   int kv_len;
   int diagonal;  // query i stands at key i + diagonal
   int left;
-  int right;  // no more than there are queries: from the first of them that is all keys. So sums
-              // stay within 31 bits, also of rows that a tile has beyond the last query
+  int right;  // at most the number of queries, from which on every key is seen. So sums stay within
+              // 31 bits, also for rows of a tile that lie beyond the last query
 
   __device__ Visible(const AttentionParams& p, int q_len, int kv_len)
       : kv_len(kv_len),
@@ -30,11 +30,11 @@ struct Visible {
   __device__ int end(int row) const { return min(max(row + diagonal + right + 1, 0), kv_len); }
 };
 
-// A tile of query rows of one head, against its key tiles [kv_first, kv_end), taken from the last
-// to the first.
+// A tile of query rows of one head, and the key tiles [kv_first, kv_end) that it sees. Consumers
+// take key tiles from the last to the first.
 struct FlashTile {
   int batch;      // of q
-  int out_batch;  // of o and the row statistics: they count parts of the keys as batches, too
+  int out_batch;  // of o and the row statistics, where each split counts as a batch
   int head;
   int row0;     // within the sequence
   int q_start;  // the sequence's first row in memory
@@ -45,17 +45,17 @@ struct FlashTile {
   int kv_len;
   int kv_first;
   int kv_end;
-  int seen_first;  // keys outside [seen_first, seen_end) are seen by no query of the sequence, and
-  int seen_end;    // their values may be NaN
+  int seen_first;  // no query of the sequence sees keys outside [seen_first, seen_end), and their
+  int seen_end;    // values may be NaN
   bool is_end;     // there are no more tiles
 };
 
-// What a consumer's rows, from row0 on, see of a tile's key tiles.
+// Which of a tile's key tiles a consumer's rows, from row0 on, see.
 struct SeenTiles {
-  int end;         // none of them sees key tiles from here on
-  int last_len;    // keys that they see of the last one
-  int lazy_first;  // those in [lazy_first, lazy_end) are seen whole by every row, and do not follow
-  int lazy_end;    // a tile with so few keys that most rows' references would move
+  int end;         // no row sees this key tile or a later one
+  int last_len;    // keys that the rows see of key tile end - 1
+  int lazy_first;  // every row sees key tiles [lazy_first, lazy_end) whole. None of these follows a
+  int lazy_end;    // tile with so few keys that most rows' references would move in the next step
 
   __device__ SeenTiles(const AttentionParams& p, const FlashTile& tile, int row0, int rows,
                        int bc) {
@@ -72,21 +72,21 @@ struct SeenTiles {
   }
 };
 
-// The order in which tiles are taken: by heads of all sequences, `section` of them at a time;
-// within a section the last rows of every head first: where causal, the longest tiles. The parts of
-// a split tile follow each other.
+// The order in which tiles are taken: section by section, where a section is `section` heads,
+// counted over all sequences. Within a section, every head's last rows come first; under a causal
+// mask they are the longest tiles. The splits of a tile follow each other.
 struct FlashSchedule {
-  int tiles;      // in all: in tiles of a cluster, like the next; not known for a packed q
+  int tiles;      // of all, in tiles of a cluster as row_tiles is; not set for packed queries
   int row_tiles;  // of each sequence
   int heads;      // of all sequences
   int section;
-  int group;  // query heads of a key/value head
+  int group;  // query heads for each key head
   int splits;
-  int split_tiles;        // key tiles of a part
-  TicketCounter tickets;  // none: block i takes the tiles i, i + grid, ...
+  int split_tiles;        // key tiles of a split
+  TicketCounter tickets;  // without one, block i takes the tiles i, i + grid, ...
 };
 
-// Tile shapes that tiles are counted in.
+// The size of tiles: query rows, keys, and blocks of a cluster.
 struct TileShape {
   int br;
   int bc;
@@ -101,7 +101,7 @@ __device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
   return starts != nullptr ? starts[sequence + 1] - starts[sequence] : p.kv_len;
 }
 
-// Writes which keys the rows of `tile` from row0 on see, of part `split`.
+// Writes to `tile` which keys of split `split` its rows, from row0 on, see.
 __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
                                   TileShape shape, int sequence, int row0, int q_len, int split) {
   const int* const starts = p.cu_seqlens_k;
@@ -127,8 +127,8 @@ __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int h
   tile.kv_head = s.group == 1 ? head : head / s.group;
 }
 
-// Writes tile number `index` of sequences of equal length; `rank` is the block's place in its
-// cluster.
+// Writes tile number `index` of sequences that all have the same length. `rank` is the block's rank
+// in its cluster.
 __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
                                   TileShape shape, int index, int rank) {
   int split = 0;
@@ -151,9 +151,9 @@ __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, con
   write_keys(tile, p, s, shape, batch, row0, p.q_len, split);
 }
 
-// Finds tiles of packed sequences by number. Numbers asked for ascend, so that a warp, 32 sequences
-// at a time, walks over the sequences once: of these 32 those with the most keys first, so that the
-// last of their tiles to be taken are short.
+// Finds the tiles of packed sequences by number. The numbers asked for ascend, so that the warp
+// walks over the sequences once, 32 at a time. Of 32 sequences, those with the most keys come
+// first, so that the last tiles to be taken are short.
 class PackedTiles {
  public:
   __device__ PackedTiles(const AttentionParams& p, int br) {
@@ -162,7 +162,7 @@ class PackedTiles {
     }
   }
 
-  // Is there a tile of that number? Else total() is known.
+  // Is there a tile with this number? If not, total() is the number of all tiles.
   __device__ bool find(const AttentionParams& p, int br, int index) {
     while (index >= total() && sequence_ + 32 < p.batch) {
       before_ = total();
@@ -173,7 +173,7 @@ class PackedTiles {
   }
   __device__ int total() const { return before_ + __shfl_sync(kAll, upto_, 31); }
 
-  // Writes the tile that was found; by a whole warp, of which lane 0 writes.
+  // Writes the tile that find() found. All lanes call it; lane 0 writes.
   __device__ void write(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
                         TileShape shape, int index) const {
     index -= before_;
@@ -197,7 +197,7 @@ class PackedTiles {
  private:
   static constexpr unsigned kAll = 0xffffffffu;
 
-  // Puts the 32 sequences from sequence_ on in order, a lane each, and counts their tiles.
+  // Sorts the 32 sequences from sequence_ on, one for each lane, and counts their tiles.
   __device__ void count(const AttentionParams& p, int br) {
     const int lane = threadIdx.x % 32;
     const int kv_len = sequence_ + lane < p.batch ? kv_len_of(p, sequence_ + lane) : -1;
@@ -231,22 +231,22 @@ class PackedTiles {
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
 };
 
-// A launch has at most 2^28 rows, parts of the keys counted apart, and no more tiles than rows: a
-// tile's number fits a ticket. The first tiles go to blocks by their index, the others by ticket.
+// Blocks take their first tile by index, the others by ticket. A launch has at most 2^28 rows (each
+// split counts its own) and no more tiles than rows, so that a tile's number fits a ticket.
 __device__ inline int take_ticket(const FlashSchedule& s) {
   return s.tickets.take() + static_cast<int>(gridDim.x);
 }
 
-// A block stops at its first ticket beyond the last tile. There are as many tickets as tiles, so
-// that whoever has the last one knows that nobody will take another. By a whole warp.
+// A block stops at its first ticket beyond the last tile. Tickets and tiles are equally many, so
+// that the block with the last ticket knows that no other will follow. A whole warp calls it.
 __device__ inline void hand_in_ticket(const FlashSchedule& s, int ticket, int tiles) {
   if (threadIdx.x % 32 == 0 && ticket == tiles - 1 + static_cast<int>(gridDim.x)) {
     s.tickets.clear();
   }
 }
 
-// Hands tiles from the warp that schedules them to those that work on them: of one tile O is on its
-// way out, one is worked on, and the next is there for the loads.
+// Hands tiles from the warp that schedules them to the warps that work on them. It has room for
+// three: one whose O is being stored, one that is computed, and one that is loaded.
 struct TileRing {
   static constexpr int kSlots = 3;
   using Position = RingPosition<kSlots>;
@@ -263,7 +263,7 @@ struct TileRing {
     }
   }
 
-  // By the scheduling warp: a free slot to write to, then put() by the lane that wrote.
+  // The scheduling warp calls it for a free slot; the lane that wrote there calls put().
   __device__ FlashTile& acquire(const Position& at) {
     empty[at.stage].wait(at.phase ^ 1);
     return tiles[at.stage];
@@ -271,10 +271,10 @@ struct TileRing {
   __device__ void put(const Position& at) { full[at.stage].arrive(); }
   __device__ void wait_until_wanted(const Position& at) { wanted[at.stage].wait(at.phase); }
 
-  // By the loading thread, when it will soon be ready for another tile.
+  // The loading thread calls it when it will soon need another tile.
   __device__ void want_next(const Position& at) { wanted[at.stage].arrive(); }
 
-  // By the readers: the tile is there until each of their warps has released it.
+  // Readers wait for a tile. It stays until all their warps have released it.
   __device__ const FlashTile& wait(const Position& at) {
     full[at.stage].wait(at.phase);
     return tiles[at.stage];

@@ -1,19 +1,19 @@
 // K1: naive attention, the baseline of the ladder.
 //
-// Three launches, the three lines of the definition, with S (B, H, Nq, Nk) in global memory as
-// FP32 between them:
+// K1 makes three launches, one for each line of the definition. S (B, H, Nq, Nk) lies between them
+// in global memory, as FP32:
 //
 //   scores    S = scale * Q K^T, masked     one thread per element of S, blocks of 16 x 16
 //   softmax   P = softmax(S) in place, LSE  one thread per row, blocks of 256 rows
 //   output    O = P V                       one thread per element of O, blocks of 16 x 16
 //
-// Source    seed of the ladder: "K1, naive attention"; S, P, O as in the attention paper.
-// Tiles     none: no data is shared between threads but through the caches.
+// Source    the ladder's seed: "K1, naive attention"; S, P, O as in the attention paper.
+// Tiles     none: threads share data through the caches alone.
 // SMEM      none.
-// Registers whatever the compiler takes; nothing depends on them.
-// Traffic   S is written once and read four times: 20 bytes of GMEM per score, which is why the
+// Registers as many as the compiler takes; nothing depends on their number.
+// Traffic   S is written once and read four times: 20 bytes of GMEM per score. That is why the
 //           workspace and the time both grow with Nq * Nk.
-// Limits    head dim 64 or 128 by the registry (the code takes any); S must fit in memory.
+// Limits    D = 64 or 128, as the registry says (the code takes any); S must fit in memory.
 // Worklog   docs/worklog/k1.md
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
@@ -28,7 +28,7 @@ using bf16 = __nv_bfloat16;
 constexpr int kSide = 16;
 constexpr int kSoftmaxRows = 256;
 
-// The row of S that belongs to query `row` of batch-and-head `bh`.
+// The row of S for query `row` of head `bh`, counted over all batches.
 __device__ float* score_row(const AttentionParams& p, int bh, int row) {
   return static_cast<float*>(p.workspace) +
          (static_cast<std::int64_t>(bh) * p.q_len + row) * p.kv_len;

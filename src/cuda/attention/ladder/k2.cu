@@ -1,13 +1,13 @@
 // K2: FlashAttention-2 tiling and online softmax, one fused kernel on CUDA cores.
 //
-// New here: S never leaves the chip. A block keeps one tile of queries and walks the keys tile by
-// tile; m, l and O follow by rescaling (tile_walk.cuh, row_group.cuh).
+// New here: S never leaves the chip. A block keeps one tile of queries and walks over the keys tile
+// by tile; it rescales l and O whenever m grows (tile_walk.cuh, row_group.cuh).
 //
 // Source    FlashAttention-2, algorithm 1; the ladder's seed, "K2".
 // Tiles     Br = Bc = 64; 256 threads = 64 rows x 4 lanes.
 // SMEM      sQ 64 x D BF16, sKV 64 x D BF16 (K, then V in the same place), sP 64 x 64 FP32:
 //           48 KB at D = 128, 32 KB at D = 64.
-// Registers 128 at most: two blocks' worth of threads share an SM's register file.
+// Registers 128 at most, so that two blocks fit on an SM.
 //
 //   load Q
 //   for each key tile:
@@ -15,10 +15,10 @@
 //     load V -> sKV | O += P V
 //   O / l, LSE
 //
-// Layouts   plain row-major tiles; lanes start their dot products at different chunks, which
+// Layouts   Tiles are plain row-major. Lanes start their dot products at different chunks, which
 //           keeps the reads of K free of bank conflicts without padding.
-// Limits    D = 64 or 128, BF16; loads and arithmetic take turns inside a block, only other blocks
-//           on the SM hide them.
+// Limits    D = 64 or 128, BF16. A block either loads or computes, never both: only other blocks
+//           on the SM hide its loads.
 // Worklog   docs/worklog/k2.md
 #include "cuda/attention/row_group.cuh"
 #include "cuda/attention/tile_walk.cuh"

@@ -1,23 +1,23 @@
-// K3: K2 fed by the copy engine, with 1, 2 or 5 stages of K and V (rungs k3_1, k3_2, k3_3).
+// K3: K2 with TMA loads, and 1, 2 or 5 stages of K and V (rungs k3_1, k3_2, k3_3).
 //
-// New here: one thread loads by TMA, and mbarriers tell the others when (tma.cuh). K and V lie in
-// regions of their own, so that a later tile can arrive while this one is read. The arithmetic is
-// K2's (row_group.cuh).
+// New here: one thread loads by TMA, and mbarriers tell the others when a tile is there (tma.cuh).
+// K and V have SMEM of their own, so that a later tile can arrive while this one is read. The
+// arithmetic is K2's (row_group.cuh).
 //
 // Source    the ladder's seed, "K3"; PTX ISA, cp.async.bulk.tensor and mbarrier.
-// Tiles     Br = Bc = 64; 256 threads = 64 rows x 4 lanes, thread 0 also loads.
+// Tiles     Br = Bc = 64; 256 threads = 64 rows x 4 lanes; thread 0 also loads.
 // SMEM      sQ 64 x D, sK and sV stages x 64 x D BF16, sP 64 x 64 FP32:
 //             D = 128: 16 + stages x 32 + 16 KB = 64, 96, 192 KB (+ barriers)
 //             D = 64:   8 + stages x 16 + 16 KB = 40, 56, 104 KB (+ barriers)
-// Registers 128 at most, as K2.
+// Registers 128 at most, as in K2.
 //
 //   thread 0      Q   KV0 KV1 ... KV[stages-1]         KV[stages]         KV[stages+1]  ...
 //                                                     ^ stage 0 free     ^ stage 1 free
 //   all threads   wait Q | wait KV0: S, softmax, O | sync | wait KV1: S, softmax, O | sync | ...
 //
-// Layouts   plain row-major, one copy a tile; TMA fills rows outside the tensor with zeros.
-// Limits    D = 64 or 128, BF16. The loads were hidden by other blocks already: little to gain
-//           before the arithmetic is faster.
+// Layouts   Tiles are plain row-major, a TMA load each. Rows outside the tensor become zeros.
+// Limits    D = 64 or 128, BF16. In K2 other blocks on the SM hide the loads already: K3 gains
+//           little while the arithmetic is slow.
 // Worklog   docs/worklog/k3.md
 #include "cuda/attention/row_group.cuh"
 #include "cuda/attention/tile_walk.cuh"
@@ -50,7 +50,7 @@ struct TensorMaps {
   CUtensorMap q, k, v;
 };
 
-// Asks for key tile `tile` of K and V; their barrier completes when both are there.
+// Starts to load key tile `tile` of K and V; their barrier completes when both are there.
 template <AttnConfig C>
 __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk,
                         int tile, int stage) {
@@ -62,7 +62,7 @@ __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const 
                                               walk.kv_head, walk.batch);
 }
 
-// Blocks that fit on an SM by their SMEM, two at the most: the fewer, the more registers for each.
+// The blocks that fit on an SM by their SMEM, two at most: fewer blocks have more registers.
 template <AttnConfig C>
 constexpr int blocks_per_sm() {
   constexpr std::size_t kSmem_bytes = 227 * 1024;

@@ -1,21 +1,21 @@
-// K4.2: both products on tensor cores, P handed over in registers (rung k4).
+// K4.2: both GEMMs on tensor cores, and P goes from one to the other in registers (rung k4).
 //
-// New here: the online softmax works on WGMMA's accumulator where it lies. Which registers form a
-// row, and which lanes share it, is read off the MMA's TV layouts (wgmma_layout.cuh; the arithmetic
-// is in wgmma_tiles.cuh); P becomes the A operand of P V in the same registers, rounded to BF16.
-// The sum of a row is completed once, at the end.
+// New here: the online softmax works on WGMMA's accumulator in the registers where it lies. The
+// MMA's TV layouts tell which registers form a row and which lanes share it (wgmma_layout.cuh;
+// wgmma_tiles.cuh has the arithmetic). P, rounded to BF16 in the same registers, is the A operand
+// of P V. Lanes add up their parts of a row's sum once, at the end.
 //
 // Source    the ladder's seed and its companion, "K4.2"; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup; thread 0 also loads.
 // SMEM      sQ 64 x D, sK and sV 5 x 64 x D BF16: 176 KB at D = 128, 88 KB at D = 64 (+ barriers).
-// Registers 255 at most; per thread 32 for S, 16 for P, D / 2 for O.
+// Registers 255 at most; in each thread 32 hold S, 16 hold P and D / 2 hold O.
 //
 //   thread 0     Q  KV0 KV1 KV2 KV3 KV4      KV5           KV6 ...
 //   warpgroup    wait KV0: S = Q K^T | softmax | O += P V | sync | wait KV1: S = Q K^T | ...
 //
-// Layouts   all tiles with the 128-byte swizzle, 64 columns a copy. V lies in SMEM as it does in
-//           GMEM, D contiguous; as the B operand (D, Bc) of P V that is MN-major.
-// Limits    D = 64 or 128, BF16. Product and softmax take turns: each waits for the other.
+// Layouts   All tiles have the 128-byte swizzle, 64 columns a TMA load. V lies in SMEM as in GMEM,
+//           D contiguous; as the B operand (D, Bc) of P V that is MN-major.
+// Limits    D = 64 or 128, BF16. GEMM and softmax alternate: each waits for the other.
 // Worklog   docs/worklog/k4.md
 #include "cuda/attention/tile_walk.cuh"
 #include "cuda/attention/wgmma_tiles.cuh"
@@ -51,7 +51,7 @@ struct TensorMaps {
   CUtensorMap q, k, v;
 };
 
-// Asks for key tile `tile` of K and V; their barrier completes when both are there.
+// Starts to load key tile `tile` of K and V; their barrier completes when both are there.
 template <AttnConfig C>
 __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk,
                         int tile, int stage) {
@@ -64,7 +64,7 @@ __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const 
                                                walk.kv_head, walk.batch);
 }
 
-// O to global memory in pairs of columns.
+// Stores O to global memory, two columns at a time.
 template <typename TensorO, typename TensorC>
 __device__ void store(const AttentionParams& p, const TileWalk& walk, const TensorO& rO,
                       const TensorC& cO) {

@@ -1,9 +1,9 @@
-// K4.1: Q K^T on tensor cores (rung k4_qk); softmax and P V as in K3.
+// K4.1: Q K^T on tensor cores (rung k4_qk); softmax and P V are K3's.
 //
-// New here: WGMMA, one warpgroup's asynchronous matrix product from swizzled SMEM (wgmma.cuh). Its
-// result is spread over the threads' registers as the hardware likes it; an identity tensor
-// partitioned alike tells where each register belongs, and S goes through SMEM to the lanes that
-// own its rows (row_group.cuh).
+// New here: WGMMA, with which a warpgroup computes a GEMM of swizzled tiles in SMEM, asynchronously
+// (wgmma.cuh). The hardware decides which thread's register has which element of S. An identity
+// tensor that is partitioned in the same way has each register's (row, key), by which S is written
+// to SMEM. There the lanes that own a row read it (row_group.cuh).
 //
 // Source    the ladder's seed and its companion, "K4.1"; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup = 64 rows x 2 lanes; thread 0 also loads.
@@ -14,9 +14,9 @@
 //   thread 0     Q  KV0 KV1 KV2 KV3 KV4           KV5              KV6 ...
 //   warpgroup    wait KV0: S = Q K^T by WGMMA | S -> sS | softmax, P -> sS | O += P V | sync | ...
 //
-// Layouts   sQ, sK K-major with the 128-byte swizzle that WGMMA's descriptors name, 64 columns a
-//           copy; sV plain row-major for the CUDA cores.
-// Limits    D = 64 or 128, BF16. P V on CUDA cores is all of the time.
+// Layouts   sQ and sK are K-major with the 128-byte swizzle that WGMMA reads, 64 columns a TMA
+//           load; sV is plain row-major for the CUDA cores.
+// Limits    D = 64 or 128, BF16. P V on CUDA cores takes nearly all of the time.
 // Worklog   docs/worklog/k4.md
 #include "cuda/attention/row_group.cuh"
 #include "cuda/attention/tile_walk.cuh"
@@ -64,7 +64,7 @@ struct TensorMaps {
   CUtensorMap q, k, v;
 };
 
-// Asks for key tile `tile` of K and V; their barrier completes when both are there.
+// Starts to load key tile `tile` of K and V; their barrier completes when both are there.
 template <AttnConfig C>
 __device__ void load_kv(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk,
                         int tile, int stage) {

@@ -1,24 +1,24 @@
 // K5: warp specialisation (rung k5).
 //
-// New here: those who load and those who compute are different warps. One thread of the producer
-// warpgroup runs ahead and asks for tiles; two consumer warpgroups, 64 query rows each, never issue
-// a load. Full and empty barriers (TmaRing) replace __syncthreads, registers move from the producer
-// to the consumers (setmaxnreg), and O leaves through SMEM and the copy engine.
+// New here: some warps load and others compute. One thread of the producer warpgroup loads tiles
+// ahead of time; two consumer warpgroups, with 64 query rows each, never issue a load. Full and
+// empty barriers (TmaRing) replace __syncthreads, setmaxnreg moves registers from the producer to
+// the consumers, and O is stored through SMEM by TMA.
 //
 // Source    the ladder's seed, "K5"; FlashAttention-3 paper, section 3.1; PTX ISA, setmaxnreg.
 // Tiles     Br = 128 = 2 x 64; Bc = 128 (D = 64, 128), 80 (D = 256); 384 threads.
 // SMEM      sQ 128 x D, sK and sV 2 x Bc x D BF16: 80, 160, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.
-// Registers 40 a thread of the producer, 232 of the consumers: Bc / 2 for S, Bc / 4 for P, D / 2
-//           for O.
+// Registers 40 for a thread of the producer and 232 for one of a consumer, of which Bc / 2 hold S,
+//           Bc / 4 hold P and D / 2 hold O.
 //
 //   producer     K0 Q V0 K1 V1 .. K2 V2 ...                (each waits until its stage is empty)
 //   consumer 0   wait K0: S = Q0 K^T | softmax | wait V0: O0 += P V | wait K1 ...  | store O0
 //   consumer 1   wait K0: S = Q1 K^T | softmax | wait V0: O1 += P V | wait K1 ...  | store O1
 //
-// Layouts   all tiles with the 128-byte swizzle, 64 columns a copy.
-// Limits    D = 64, 128 or 256, BF16. The two consumers run in step as chance has it; within one,
-//           product and softmax still take turns.
+// Layouts   All tiles have the 128-byte swizzle, 64 columns a TMA load.
+// Limits    D = 64, 128 or 256, BF16. Nothing keeps the two consumers out of step. Within one, GEMM
+//           and softmax still alternate.
 // Worklog   docs/worklog/k5.md
 #include "cuda/attention/output_tile.cuh"
 #include "cuda/attention/tile_walk.cuh"
@@ -65,7 +65,7 @@ struct TensorMaps {
   CUtensorMap q, k, v, o;
 };
 
-// One thread asks for everything that the consumers will read.
+// One thread loads all that the consumers read.
 template <AttnConfig C>
 __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk) {
   constexpr int kBox = Tiles<C>::kBoxColumns;
@@ -88,7 +88,7 @@ __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const 
   }
 }
 
-// One warpgroup's 64 rows: K4.2's loop.
+// A consumer: one warpgroup, which computes its 64 rows by K4.2's loop.
 template <AttnConfig C>
 __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, const TensorMaps& maps,
                         const TileWalk& walk, int consumer) {

@@ -1,18 +1,18 @@
 // K6: ping-pong and overlap (rungs k6_pingpong, k6_overlap, k6).
 //
-// New here, over K5: the softmax runs under the tensor cores' work, in two ways that can be chosen
-// apart. Ping-pong: the consumers take turns to issue their products, so that the one's softmax
-// runs while the other's products do. Overlap: within a consumer, Q K^T of tile j and P V of the
-// tile before it are issued together, and the softmax of j starts when the first is done, under the
-// second. Tiles are walked from the last key to the first, so that those with a mask come first.
+// New here, over K5: the softmax runs while the tensor cores work. There are two ways, each of
+// which can be chosen by itself. Ping-pong: the consumers take turns to issue GEMMs, so that the
+// softmax of one runs while another's GEMMs do. Overlap: a consumer issues Q K^T of tile j and P V
+// of the tile before together, and runs the softmax of j while P V is computed. Tiles are walked
+// over from the last key to the first, so that those with a mask come first.
 //
 // Source    the ladder's seed, "K6"; FlashAttention-3 paper, sections 3.1 and 3.2.
-// Tiles     D = 64: Br = 192 = 3 x 64, Bc = 128, 512 threads. D = 128, 256: Br = 128 = 2 x 64,
-//           Bc = 176, 80, 384 threads.
+// Tiles     D = 64: Br = 192 = 3 x 64, Bc = 128, 512 threads. D = 128 and 256: Br = 128 = 2 x 64,
+//           Bc = 176 and 80, 384 threads.
 // SMEM      sQ Br x D, sK and sV 2 x Bc x D BF16: 88, 208, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.
-// Registers 40 a thread of the producer, 232 of the consumers, at D = 64 32 and 160: Bc / 2 for S,
-//           Bc / 4 for P, D / 2 for O.
+// Registers 40 for a thread of the producer and 232 for one of a consumer, at D = 64 32 and 160. Of
+//           a consumer's, Bc / 2 hold S, Bc / 4 hold P and D / 2 hold O.
 //
 //   consumer 0   QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2          | QK3 PV2
 //   consumer 1             QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2
@@ -20,8 +20,8 @@
 //
 //   overlap:     QK(j) issued | PV(j-1) issued | QK(j) done: softmax j ... | PV(j-1) done: scale O
 //
-// Layouts   all tiles with the 128-byte swizzle, 64 columns a copy.
-// Limits    D = 64, 128 or 256, BF16. One tile of queries a block: nothing runs under a block's
+// Layouts   All tiles have the 128-byte swizzle, 64 columns a TMA load.
+// Limits    D = 64, 128 or 256, BF16. A block computes one tile of queries: nothing runs during its
 //           first loads and its last store.
 // Worklog   docs/worklog/k6.md
 #include "cuda/attention/output_tile.cuh"
@@ -39,7 +39,7 @@ namespace k6 {
 using namespace cute;
 using Element = bfloat16_t;
 
-// What is hidden under what; each by itself for the worklog's comparison.
+// Which of the two ways a rung uses: the worklog compares each by itself.
 struct Options {
   bool pingpong;
   bool overlap;
@@ -78,8 +78,8 @@ struct TensorMaps {
   CUtensorMap q, k, v, o;
 };
 
-// One thread asks for everything that the consumers will read, in the order in which they will: V a
-// tile later than K.
+// One thread loads all that the consumers read, in the order in which they read it: each V tile
+// comes one tile later than its K tile.
 template <AttnConfig C>
 __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const TileWalk& walk) {
   constexpr int kBox = Tiles<C>::kBoxColumns;
@@ -94,7 +94,7 @@ __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const 
                                           walk.kv_head, walk.batch);
   };
   RingPosition<C.stages> at, at_v;
-#pragma unroll 1  // each copy once in the code: few registers are enough
+#pragma unroll 1  // each load is in the code once, which takes few registers
   for (int tile = walk.kv_tiles - 1; tile >= -1; --tile) {
     if (tile >= 0) {
       load_k(at, tile);
@@ -115,11 +115,11 @@ __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const 
   }
 }
 
-// Whose turn it is to issue products: a named barrier for each consumer, on which it waits and the
-// one before it arrives.
+// Decides which consumer may issue GEMMs. Each consumer waits on a named barrier of its own, at
+// which the consumer before it arrives.
 template <bool kPingPong, int kConsumers>
 struct Turns {
-  static constexpr std::uint32_t kFirstBarrier = kConsumers;  // behind the epilogue's
+  static constexpr std::uint32_t kFirstBarrier = kConsumers;  // the epilogue has those before
   static constexpr int kThreads = 2 * kWarpgroupThreads;
   int consumer;
 
@@ -129,7 +129,7 @@ struct Turns {
     }
   }
 
-  // The last consumer passes to the first as long as there is a tile to come.
+  // The last consumer passes the turn to the first as long as tiles are left.
   __device__ void pass(bool is_last_round) const {
     if (kPingPong && !(is_last_round && consumer == kConsumers - 1)) {
       cutlass::arch::NamedBarrier::arrive(kThreads, kFirstBarrier + (consumer + 1) % kConsumers);
@@ -143,7 +143,7 @@ struct Turns {
   }
 };
 
-// One warpgroup's 64 rows.
+// A consumer: one warpgroup, which computes its 64 rows.
 template <AttnConfig C, Options kOptions>
 __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, const TensorMaps& maps,
                         const TileWalk& walk, int consumer) {
@@ -182,7 +182,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     return finish();
   }
 
-  // P of the last tile.
+  // The first step, over the last key tile, computes P.
   int tile = walk.kv_tiles - 1;
   shared.q_full[consumer].wait(0);
   shared.k.wait(at);
@@ -192,7 +192,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
   softmax_step<MmaQk>(rS, state, scale_log2, correction);
   round_to_16_bits(tSrS, rP);
 
-  // P V of the latest tile, and P of the one before it.
+  // A step: it adds P V of the tile at hand to O, and computes P of the tile before it.
   const auto step = [&](auto is_masked) {
     --tile;
     const RingPosition<C.stages> at_v = at;
@@ -221,7 +221,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction);
     if constexpr (kOptions.overlap) {
-      if constexpr (!kOptions.pingpong) {  // with turns, the other's products fill the wait
+      if constexpr (!kOptions.pingpong) {  // with ping-pong, another's GEMMs fill the wait
         wait_no_earlier_than(state.l[0] + state.l[1]);
       }
       wgmma_wait<0>(tOrO);
