@@ -15,8 +15,8 @@ struct TicketCounter {
   std::uint64_t* word = nullptr;  // null: there are no tickets
   std::uint64_t epoch = 0;
 
-  // 0, 1, 2, ... The exchange for a 0 and the addition behind it take one journey to memory. Only
-  // where the word holds something else that addition has been in vain.
+  // Returns 0, 1, 2, ... The exchange for a 0 and the addition after it take one round trip. Only
+  // if the word holds another launch's value is the addition in vain, and is done again.
   __device__ int take() const {
     auto* const counter = reinterpret_cast<unsigned long long*>(word);
     const unsigned long long start = epoch << kCountBits;

@@ -1,12 +1,12 @@
-// gemm_naive: C = A B^T, the definition. The first step towards an NVFP4 GEMM.
+// gemm_naive: C = A B^T by its definition, the first step towards an NVFP4 GEMM.
 //
 //   each thread   sum = 0 | for each k: sum += A[i, k] B[j, k] | C[i, j] = sum
 //
 // Source    the NVFP4 article by NVIDIA, part 2: "Naive GEMM".
-// Tiles     none: one thread per element of C, blocks of 16 x 16.
+// Tiles     none: one thread for each element of C, in blocks of 16 x 16.
 // SMEM      none.
-// Registers whatever the compiler takes; nothing depends on them.
-// Traffic   every product loads both its factors: 4 bytes for 2 FLOPs. Only the caches help.
+// Registers as many as the compiler takes; nothing depends on their number.
+// Traffic   Each multiplication loads both factors: 4 bytes for 2 FLOPs. Only the caches help.
 // Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 

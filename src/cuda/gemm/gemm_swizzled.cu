@@ -1,7 +1,7 @@
 // gemm_swizzled: gemm_tiled on tensor cores, from tiles that are free of bank conflicts.
 //
-// New here: mma_tile.cuh. Tiles come in 16 bytes at a time, a chunk's place is XORed with its row,
-// ldmatrix takes them to registers and mma.sync m16n8k16 multiplies.
+// New here: mma_tile.cuh. A thread loads 16 bytes at a time and stores them in a place that is
+// XORed with their row; ldmatrix reads them to registers, and mma.sync m16n8k16 multiplies.
 //
 //   for each tile of K:
 //     load A -> sA, B -> sB | ldmatrix | mma: C += sA sB^T
@@ -11,8 +11,8 @@
 // Tiles     Br = Bc = Bk = 64; 128 threads, four warps of 32 x 32 of C.
 // SMEM      sA, sB 64 x 64 BF16: 16 KB.
 // Registers 32 accumulators a thread.
-// Limits    K a multiple of 64, rows aligned to 16 bytes. Loads and products take turns inside a
-//           block; only other blocks on the SM hide them.
+// Limits    K is a multiple of 64, rows are aligned to 16 bytes. A block either loads or computes,
+//           never both: only other blocks on the SM hide its loads.
 // Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     load_tile(shared.sB, p.b, p.b_stride, column0, p.n, k0);
     __syncthreads();
     warp.multiply(shared.sA, shared.sB);
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no warp reads the tiles any more
   }
   warp.for_each([&](int row, int column, float value) {
     if (row0 + row < p.m && column0 + column < p.n) {

@@ -1,19 +1,19 @@
 // gemm_tiled: gemm_naive with tiles in shared memory.
 //
-// New here: a block brings a tile of A and one of B into SMEM once, and each of their elements
-// enters 64 products. A thread owns 4 x 4 elements of C, so that 8 reads of SMEM serve 16 products.
+// New here: a block loads a tile of A and one of B into SMEM, and uses each element 64 times. A
+// thread computes 4 x 4 elements of C, so that 8 reads of SMEM serve 16 multiplications.
 //
 //   for each tile of K:
 //     load A -> sA, B -> sB | C += sA sB^T
 //   store C
 //
 // Source    the NVFP4 article by NVIDIA, part 2: "Tiled GEMM".
-// Tiles     Br = Bc = 64, Bk = 32; 256 threads, 16 x 16, whose elements of C lie 16 apart.
+// Tiles     Br = Bc = 64, Bk = 32; 16 x 16 threads. A thread's elements of C lie 16 apart.
 // SMEM      sA, sB 64 x 32 BF16: 8 KB.
-// Registers whatever the compiler takes; nothing depends on them.
-// Layouts   plain row-major tiles: 16 threads read as many rows of sB, 64 bytes apart, so that two
-//           banks serve them all, in 8 turns. gemm_swizzled is about that.
-// Limits    K a multiple of 32.
+// Registers as many as the compiler takes; nothing depends on their number.
+// Layouts   Tiles are plain row-major. 16 threads read one column of 16 rows of sB, which lie 64
+//           bytes apart: two banks serve all 16 in 8 steps. gemm_swizzled removes that conflict.
+// Limits    K is a multiple of 32.
 // Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 
@@ -37,7 +37,7 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage) == 8 * 1024);
 
-// Rows row0 ... from column k0 on; zeros from row_end on.
+// Loads rows row0, row0 + 1, ... from column k0 on. Rows from row_end on become zeros.
 __device__ void load_tile(bf16 (&tile)[kTile][kBk], const void* matrix, std::int64_t stride,
                           int row0, int row_end, int k0) {
   for (int i = threadIdx.x; i < kTile * kBk; i += kThreads) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
         rC[i / kPart][i % kPart] += rA[i / kPart] * rB[i % kPart];
       }
     }
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no warp reads the tiles any more
   }
 
 #pragma unroll

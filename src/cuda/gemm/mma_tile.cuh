@@ -1,4 +1,4 @@
-// A thread block's 64 x 64 of C on tensor cores, from swizzled tiles in shared memory.
+// A block's 64 x 64 of C on tensor cores, from swizzled tiles in SMEM.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace tilewright::cuda {
 
 inline constexpr int kMmaTile = 64;      // Br, Bc and Bk
 inline constexpr int kMmaThreads = 128;  // four warps, 2 x 2, of 32 x 32 of C each
-inline constexpr int kChunk = 8;         // BF16 values in 16 bytes, the unit of loads and swizzle
+inline constexpr int kChunk = 8;         // BF16 values in 16 bytes: the unit of loads and swizzle
 inline constexpr int kRowChunks = kMmaTile / kChunk;
 
-// 64 rows of 64 BF16 values, 128 bytes each: all 32 banks. Chunk j of row i lies at j ^ (i % 8), so
-// that the same chunk of eight rows, which one step of ldmatrix reads, is in eight different
-// places of four banks.
+// A tile has 64 rows of 64 BF16 values; a row's 128 bytes span all 32 banks. Chunk j of row i lies
+// at j ^ (i % 8), so that chunk j of eight rows, which one step of ldmatrix reads, lies in eight
+// different groups of four banks.
 struct alignas(128) SwizzledTile {
   uint4 chunks[kMmaTile * kRowChunks];
 
@@ -23,8 +23,8 @@ struct alignas(128) SwizzledTile {
   }
 };
 
-// Rows row0 ... of a BF16 matrix from column k0 on, 16 bytes a thread at a time; zeros from row_end
-// on.
+// Loads rows row0, row0 + 1, ... of a BF16 matrix from column k0 on, 16 bytes a thread at a time.
+// Rows from row_end on become zeros.
 __device__ __forceinline__ void load_tile(SwizzledTile& tile, const void* matrix,
                                           std::int64_t stride, int row0, int row_end, int k0) {
 #pragma unroll
@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_tile(SwizzledTile& tile, const void* matrix
   }
 }
 
-// A warp's 32 x 32 of C: 2 x 4 products of m16n8k16.
+// A warp's 32 x 32 of C: 2 x 4 results of mma m16n8k16.
 class WarpTile {
  public:
   __device__ WarpTile()
@@ -46,12 +46,12 @@ class WarpTile {
         row0_(threadIdx.x / 64 * kSide),
         column0_(threadIdx.x / 32 % 2 * kSide) {}
 
-  // C += A B^T over the tiles' 64 of K.
+  // C += A B^T over the tiles' 64 columns of K.
   __device__ void multiply(SwizzledTile& sA, SwizzledTile& sB) {
 #pragma unroll
     for (int step = 0; step < kMmaTile / 16; ++step) {
       std::uint32_t rA[2][4];
-      std::uint32_t rB[2][4];  // of two blocks of 8 columns each
+      std::uint32_t rB[2][4];  // two blocks of 8 columns each
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         load_fragment(sA.at(row0_ + 16 * i + lane_ % 16, 2 * step + lane_ / 16), rA[i]);
@@ -72,9 +72,9 @@ class WarpTile {
     }
   }
 
-  // Adds the sums so far to the total, rounded to nearest, and starts anew: tensor cores cut off
-  // what does not fit a sum, always towards zero, so that a long one loses more than its roundings
-  // would.
+  // Adds the sums so far to the totals, rounded to nearest, and sets them to 0. Tensor cores cut
+  // off what does not fit a sum, always towards zero: a long sum would lose more by that than by
+  // roundings.
   __device__ void add_to_total() {
 #pragma unroll
     for (int i = 0; i < kProducts * kSums; ++i) {
@@ -103,7 +103,7 @@ class WarpTile {
  private:
   static constexpr int kSide = 32;
   static constexpr int kProducts = 2 * 4;
-  static constexpr int kSums = 4;  // of a product, in a thread
+  static constexpr int kSums = 4;  // of one mma, in a thread
 
   static __device__ void load_fragment(const uint4& chunk, std::uint32_t (&fragment)[4]) {
     cute::SM75_U32x4_LDSM_N::copy(reinterpret_cast<const cute::uint128_t&>(chunk), fragment[0],

@@ -1,10 +1,10 @@
 // nvfp4_simple: gemm_swizzled with NVFP4 weights.
 //
 // New here: B is read as codes and scales, 9 bytes for 16 values, and becomes BF16 in registers on
-// its way to SMEM. A code's bits, put where BF16 has sign, exponent and mantissa, are the value
-// times 2^-126; one multiplication by the scale times 2^106 removes that and applies the scale.
-// What is left, 2^-20, is a power of two that the epilogue takes out: everything up to the sum is
-// exact.
+// its way to SMEM. A code's bits are put where BF16 has its sign, exponent and mantissa: that
+// number is the value times 2^-126. It is multiplied once by the scale times 2^106, which leaves
+// the value times the scale times 2^-20. All of that is exact up to the sum, and the epilogue
+// removes the 2^-20.
 //
 //   for each tile of K:
 //     load A -> sA | load codes, scale, multiply -> sB | ldmatrix | mma: C += sA sB^T
@@ -15,8 +15,8 @@
 // Tiles     Br = Bc = Bk = 64; 128 threads, four warps of 32 x 32 of C.
 // SMEM      sA, sB 64 x 64 BF16: 16 KB.
 // Registers 32 accumulators and 32 totals a thread.
-// Limits    BF16 activations; K a multiple of 64, rows aligned to 16 bytes. A tile of B is
-//           dequantised anew by every block that needs it, and nothing overlaps.
+// Limits    Activations are BF16, K is a multiple of 64, rows are aligned to 16 bytes. Each block
+//           dequantises B's tiles anew, and nothing runs during a block's loads.
 // Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -40,7 +40,7 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage) == 16 * 1024);
 
-// The codes of a byte times 2^-126, as two BF16 numbers, times `scale`.
+// Returns the values of a byte's two codes times 2^-126 times `scale`, in BF16.
 __device__ __forceinline__ std::uint32_t dequantize_pair(std::uint32_t byte, __nv_bfloat162 scale) {
   const std::uint32_t bits = (byte << 12 & 0x8000u) | (byte << 6 & 0x01c0u) |
                              (byte << 24 & 0x80000000u) | (byte << 18 & 0x01c00000u);
@@ -53,8 +53,8 @@ __device__ __forceinline__ uint4 dequantize_chunk(std::uint32_t codes, __nv_bflo
                     dequantize_pair(codes >> 16, scale), dequantize_pair(codes >> 24, scale));
 }
 
-// Rows column0 ... of B from column k0 on, times 2^-20, a block of 16 a thread at a time; zeros
-// from N on.
+// Dequantises rows column0, column0 + 1, ... of B from column k0 on, times 2^-20. A thread does a
+// block of 16 values at a time. Rows from N on become zeros.
 __device__ __forceinline__ void dequantize_tile(SwizzledTile& tile, const GemmNvfp4Params& p,
                                                 int batch, int column0, int k0) {
   const std::uint8_t* const b = p.b + batch * p.b_stride.batch;
@@ -84,7 +84,7 @@ __device__ void store(float value, float& out) { out = value; }
 __device__ void store(float value, __half& out) { out = __float2half_rn(value); }
 __device__ void store(float value, __nv_bfloat16& out) { out = __float2bfloat16_rn(value); }
 
-// A sum's way to C.
+// The epilogue of one sum.
 template <typename T>
 __device__ void finish(const GemmNvfp4Params& p, int batch, int row, int column, float sum) {
   float value = sum * kSumFactor;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     dequantize_tile(shared.sB, p, batch, column0, k0);
     __syncthreads();
     warp.multiply(shared.sA, shared.sB);
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // no warp reads the tiles any more
     if ((k0 + kMmaTile) % kColumnsOfSum == 0) {
       warp.add_to_total();
     }

@@ -1,4 +1,4 @@
-// How threads share the blocks of a matrix.
+// How threads share the quantisation blocks (of 16 values, or 32 of MXFP4) of a matrix.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@ struct TileForm {
   int row_unit = 1;  // a power of two
 };
 
-// A thread block takes a tile: `lanes` neighbouring columns by as many rows as it has threads for.
-// A thread keeps its column over many rows, so that its addresses go up in equal steps; grid.x
+// A thread block takes a tile: `lanes` neighbouring columns, by as many rows as it has threads for.
+// A thread keeps its column over many rows, so that its addresses rise in equal steps. grid.x
 // counts tiles along columns, grid.y along rows.
 struct BlockTiles {
-  // For `rows` x `columns` blocks; at most `max_grid` thread blocks, unless it takes more that the
-  // step from a thread's row to its next is a multiple of `row_unit`, of which `rows` is one, too.
+  // For `rows` x `columns` blocks. There are at most `max_grid` thread blocks, or more if it takes
+  // more to make the step from a thread's row to its next a multiple of `row_unit`.
   BlockTiles(int rows, int columns, int max_grid, TileForm form = {})
       : log2_lanes(std::bit_width(static_cast<unsigned>(std::min(columns, form.lanes) - 1))) {
     const int lanes = 1 << log2_lanes;
@@ -40,7 +40,7 @@ struct BlockTiles {
   dim3 grid;
 };
 
-// A thread's first row and column, and the steps to its next.
+// A thread's first row and column, and the steps to its next ones.
 struct BlockPosition {
   __device__ explicit BlockPosition(int log2_lanes, unsigned threads = kBlockThreads)
       : row(static_cast<int>((blockIdx.y * threads + threadIdx.x) >> log2_lanes)),

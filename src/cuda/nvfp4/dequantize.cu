@@ -1,12 +1,12 @@
-// dequantize_nvfp4: one thread per eight values, 4 bytes of codes, of NVFP4 or MXFP4.
+// dequantize_nvfp4: a thread takes eight values, 4 bytes of codes, of NVFP4 or MXFP4.
 //
 //   load codes, scale --> value, rounded to FP32 --> to the output's type --> store 16 or 32 bytes
 //
 // Source    tilewright/nvfp4.hpp has the arithmetic.
-// Tiles     a warp reads 128 bytes of codes and writes 512 of BF16: whole sectors both.
+// Tiles     A warp reads 128 bytes of codes and writes 512 of BF16, both in whole sectors.
 // SMEM      none.
-// Registers 32 at most where the output has 16 bits: kThreads.
-// Limits    out aligned to 16 bytes, codes to 8, rows included.
+// Registers 32 at most where the output has 16 bits; kThreads says why.
+// Limits    Each row of `out` is aligned to 16 bytes, each row of codes to 8.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -21,25 +21,25 @@ namespace tilewright::cuda {
 namespace dequantize_nvfp4 {
 
 constexpr int kValues = 8;  // of a thread, in one of its steps
-// As many as find room, with 32 registers each, beside a block of the GEMM's for few tokens, of 640
-// threads with 96 each: to be there when the launch before ends.
+// Blocks of 128 threads with 32 registers each fit beside a block of `nvfp4` for few tokens (640
+// threads with 96 each), so that they are there when the launch ahead ends.
 constexpr int kThreads = 128;
 
-// Two neighbouring values, neither NaN, in memory.
+// Two neighbouring values, neither of them NaN, as they lie in memory.
 __device__ float2 to_pair(float low, float high, float*) { return make_float2(low, high); }
 __device__ std::uint32_t to_pair(float low, float high, __nv_bfloat16*) {
   return pack_bf16x2(low, high);
 }
 __device__ std::uint32_t to_pair(float low, float high, __half*) { return pack_fp16x2(low, high); }
 
-// Two NaNs, the bits that the CPU writes.
+// Two NaNs, with the same bits as the CPU kernel's.
 __device__ float2 nan_pair(float*) {
   return make_float2(__uint_as_float(0x7fc00000u), __uint_as_float(0x7fc00000u));
 }
 __device__ std::uint32_t nan_pair(__nv_bfloat16*) { return 0x7fc07fc0u; }
 __device__ std::uint32_t nan_pair(__half*) { return 0x7e007e00u; }
 
-// decode(code) is a code's value, where its block's scale is no NaN.
+// Writes eight values. decode(code) is a code's value if its block's scale is not NaN.
 template <typename T, typename Decode>
 __device__ void store_eight(std::uint32_t codes, float scale, Decode&& decode, T* out) {
   alignas(uint4) decltype(nan_pair(out)) pairs[kValues / 2];
@@ -58,7 +58,7 @@ template <typename T, bool kIsMxfp4>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 65536 / (32 * kThreads) : 1)
     dequantize(const __grid_constant__ DequantizeNvfp4Params p, int log2_lanes) {
   constexpr int kParts = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
-  let_next_launch_start();  // which will wait for all of this
+  let_next_launch_start();  // the next launch waits for this one's end by itself
   wait_for_launch_before();
   const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
 

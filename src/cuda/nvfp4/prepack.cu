@@ -1,17 +1,17 @@
-// prepack_nvfp4_weight and unpack_nvfp4_weight: one thread block per tile, one thread for the 16
-// bytes of codes that a thread of the GEMM takes of it.
+// prepack_nvfp4_weight and unpack_nvfp4_weight: a thread block takes a tile, and a thread takes the
+// 16 bytes of codes that a thread of the GEMM reads of it.
 //
-//   prepack   16 bytes of codes, 8 scales --> signs and zeros of scales to the codes --> 4 words of
-//             codes; of every fourth thread also 2 words of scales
+//   prepack   load 16 bytes of codes, 8 scales | move scales' signs and zeros into the codes
+//             store 4 words of codes and, every fourth thread, 2 words of scales
 //   unpack    the same backwards; thread blocks beyond the weight write the padding of its scales
 //
 // Source    common/nvfp4_weight_layout.hpp has the layout, common/nvfp4_weight_tile.hpp a thread's
-//           share of it: the CPU's too.
-// Tiles     64 x 64; a warp reads or writes 16 rows of 32 bytes of codes, whole sectors, and 512
+//           share of it, which the CPU kernel uses, too.
+// Tiles     64 x 64. A warp reads or writes 16 rows of 32 bytes of codes, in whole sectors, and 512
 //           neighbouring bytes of the tile.
 // SMEM      none.
-// Registers whatever the compiler takes; nothing depends on them.
-// Limits    packed weights aligned to 16 bytes. A weight is packed once, when it is loaded.
+// Registers as many as the compiler takes; nothing depends on their number.
+// Limits    Packed weights are aligned to 16 bytes. A weight is packed once, when it is loaded.
 #include <type_traits>
 
 #include "cuda/common/launch.cuh"

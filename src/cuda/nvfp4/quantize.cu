@@ -1,24 +1,24 @@
-// quantize_nvfp4: one thread per block of 16 values.
+// quantize_nvfp4: a thread takes a block of 16 values.
 //
-//   amax      the largest finite |x|, a partial maximum for each thread block  (g computed only)
-//   quantize  e from g, or from the partial maxima; scales and codes
+//   amax      the largest finite |x| in each thread block, a partial maximum (if g is not given)
+//   quantize  computes e from g or from the partial maxima, then scales and codes
 //
-//   quantize:   e, factors[128] = m of every scale --> SMEM
-//               load a batch of blocks | each: |x| max -> scale -> m -> codes, store
+//   quantize:   compute e; for each possible scale, its factor m -> factors[128] in SMEM
+//               load a batch of blocks | for each: largest |x| -> scale -> m -> codes, store
 //
 // Source    tilewright/nvfp4.hpp has the arithmetic; E2M1's rounding is that of common/e2m1.hpp.
-// Tiles     block_tiles.cuh: a warp reads 32 neighbouring blocks, whole sectors of 32 bytes (of
-//           FP32 64) each; it writes 256 bytes of codes and 32 scales. For swizzled scales it takes
-//           8 blocks of each of 4 rows, 32 apart: those whose scales lie beside each other.
-//           A batch is a thread's blocks in two rows, of FP32 in one. From batch to batch its
-//           scales lie equal steps apart: swizzled ones, as its rows are a multiple of 128 apart.
-// Order     `amax` walks the rows downwards, `quantize` upwards from the last: what it reads first
-//           was read last, and lies in the L2 cache still. Its thread blocks come in the place of
-//           those of `amax` that have finished, and wait for the others (programmatic launch).
-// SMEM      quantize: 128 factors; m depends on nothing else of a block than its scale.
-// Registers 256 threads, 6 thread blocks a multiprocessor: at most 40; of FP32 5 and 48.
-// Maximum   of unsigned integers: no order of threads changes it. No memory needs to be cleared.
-// Limits    x aligned to 16 bytes, codes to 8, rows included.
+// Tiles     block_tiles.cuh: a warp reads 32 neighbouring blocks, each in whole sectors of 32 bytes
+//           (of FP32 64); it writes 256 bytes of codes and 32 scales. If scales are swizzled, it
+//           takes 8 blocks in each of 4 rows, 32 apart: their scales lie beside each other.
+//           A batch is a thread's blocks in two rows, of FP32 in one. From batch to batch a thread's
+//           scales lie equal steps apart: of swizzled ones, its rows are a multiple of 128 apart.
+// Order     `amax` walks over the rows downwards, `quantize` upwards from the last: what it reads
+//           first was read last, and is still in the L2 cache. Its thread blocks start where those
+//           of `amax` have ended, and wait for the others (programmatic dependent launch).
+// SMEM      quantize: 128 factors, as a block's m depends on its scale alone.
+// Registers 256 threads, 6 thread blocks an SM: at most 40. For FP32, 5 thread blocks and 48.
+// Maximum   It is one of unsigned integers: threads may come in any order. No memory is cleared.
+// Limits    Each row of x is aligned to 16 bytes, each row of codes to 8.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -39,11 +39,11 @@ using nvfp4::kMagnitude;
 constexpr int kWarps = kBlockThreads / 32;
 constexpr int kScaleCodes = 128;  // without a sign
 
-// Resident thread blocks: FP32 needs more registers.
+// Thread blocks that an SM holds at once: FP32 needs more registers.
 template <typename T>
 constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : 6;
 
-// Blocks whose loads are under way together, in a thread.
+// How many blocks a thread loads together.
 template <typename T>
 constexpr int kBatch = 4 / sizeof(T);
 
@@ -85,7 +85,7 @@ __device__ float value(const Block<__half>& block, int i) {
   return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
 }
 
-// The bits of the largest magnitude, as FP32: numbers below infinity below NaN.
+// The bits of the largest magnitude in FP32. As integers, numbers < infinity < NaN.
 __device__ std::uint32_t amax_bits(const Block<float>& block) {
   std::uint32_t largest = 0;
 #pragma unroll
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
   }
 }
 
-// g: given, or from the partial maxima.
+// g, as given or from the partial maxima.
 __device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
   if (p.global_scale != nullptr) {
     return *p.global_scale;
@@ -189,8 +189,8 @@ __device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
   return global_scale;
 }
 
-// The bytes that hold the signs of every second one of eight values, from `first` (+ 1 if `odd`)
-// on. They come from memory's words: a value's conversion to FP32 may lose the sign of a NaN.
+// The bytes with the signs of four values: every second one of eight, from `first` (+ 1 if `odd`).
+// They come from x in memory, as converting a NaN to FP32 may lose its sign.
 template <typename T>
 __device__ std::uint32_t sign_bytes(const Block<T>& block, int first, int odd) {
   constexpr int kPerWord = 4 / sizeof(T);
@@ -208,7 +208,7 @@ __device__ std::uint32_t eight_codes(const Block<T>& block, int first, float m) 
   for (int i = 0; i < 8; ++i) {
     magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(value(block, first + i), m)));
   }
-  // The lowest bytes of every second one, in one word.
+  // The lowest bytes of every second word, in one word.
   const auto low_bytes = [](const std::uint32_t* v) {
     return __byte_perm(__byte_perm(v[0], v[2], 0x0040), __byte_perm(v[4], v[6], 0x0040), 0x5410);
   };

@@ -1,9 +1,9 @@
-// swizzle_scales and unswizzle_scales: one thread per scale, padding included.
+// swizzle_scales and unswizzle_scales: a thread for each scale, padding included.
 //
 // Source    the layouts of tilewright/nvfp4.hpp.
-// Tiles     none: scales are a 32nd of a BF16 matrix's bytes, and a warp's lie in few sectors.
+// Tiles     none: scales have a 32nd of a BF16 matrix's bytes, and a warp's lie in few sectors.
 // SMEM      none.
-// Registers whatever the compiler takes; nothing depends on them.
+// Registers as many as the compiler takes; nothing depends on their number.
 #include "cuda/common/launch.cuh"
 #include "cuda/nvfp4/block_tiles.cuh"
 #include "ops/convert_scales/kernels.hpp"
@@ -11,7 +11,7 @@
 namespace tilewright::cuda {
 namespace convert_scales {
 
-// Over rows x columns scales, the padded ones where that is what is written.
+// Converts rows x columns scales. If `to` is swizzled, these count its padding.
 __global__ void __launch_bounds__(kBlockThreads)
     convert(const __grid_constant__ ConvertScalesParams p, int rows, int columns, int log2_lanes) {
   const BlockPosition first(log2_lanes);

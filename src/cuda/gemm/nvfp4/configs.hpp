@@ -7,48 +7,48 @@
 
 namespace tilewright::cuda {
 
-// What a config is for. Of those that fit a problem the first one runs it.
+// What a config is for. A problem runs in the first config of the table that fits it.
 enum class Nvfp4Use : std::uint8_t {
   any,
-  one_round,    // there is at most a tile for each worker
-  many_tiles,   // there are enough tiles to occupy three quarters of the GPU, and few are padded
-  full_rounds,  // likewise, and few workers are idle in the last round or each has few columns
+  one_round,    // there are at most as many tiles as workers
+  many_tiles,   // the tiles occupy three quarters of the GPU at least, and padding is small
+  full_rounds,  // likewise; and few workers idle in the last round, or each has few columns
 };
 
 struct Nvfp4Config {
-  // Warpgroups that compute: so many times 64 rows of the weight, and for each of these so many
-  // times the columns of `steps`. What these add up depends on how many they are, so that
-  // batch_invariant asks for one.
+  // A block has row_consumers * column_consumers consumers. Row consumers have 64 rows of the
+  // weight each; column consumers have the same rows, and 64 * steps columns of a chunk each. The
+  // order of additions depends on the number of these: a batch-invariant call asks for one.
   int row_consumers;
   int column_consumers;
   int tokens;   // of a tile
-  int steps;    // of 64 columns, for a consumer, in a chunk; SMEM has as many chunks as fit
-  int cluster;  // blocks that load the same tokens together, each its share, for all of them
+  int steps;    // of 64 columns, of a consumer in a chunk; SMEM holds as many chunks as fit
+  int cluster;  // blocks that need the same tokens: each loads its share, for all of them
   Nvfp4Use use;
   int max_m;
-  int max_m_if_short;     // where a worker has few columns:
-  int short_columns = 0;  // fewer than so many, of tiles together
+  int max_m_if_short;     // max_m where a worker has few columns,
+  int short_columns = 0;  // which means fewer than these in all its tiles
 
   constexpr int rows() const { return 64 * row_consumers; }  // of a tile
   constexpr bool is_large() const { return tokens == 256; }
-  // That takes totals beside the sums, for which these have no registers left.
+  // FP32 output takes totals beside the sums, for which other configs have no registers.
   constexpr bool takes_fp32() const { return !is_large() && steps < 4; }
-  // Whether tiles have no more tokens than they must, all the same number. To copy some from beyond
-  // M takes longer than any others; but then each step of 64 columns is a copy by itself, and
-  // smaller tiles have too many of these.
+  // Whether tiles shrink to the same number of tokens each, so that none lies beyond M. It takes
+  // time to load tokens from beyond M. But in shrunken tiles each step of 64 columns takes a TMA
+  // load of its own, and smaller tiles have too many steps for that.
   constexpr bool cuts_tokens() const { return tokens >= 64 && !is_large(); }
-  // Whether the copy engine takes tiles to C, as consumers have them to themselves.
+  // Whether TMA stores C: each of a tile's consumers must have all sums of its rows.
   constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
-  // What adding up the parts of a tile takes, in chunks, as measured: it is less where there are
-  // fewer tokens, and chunks take longer the more columns they have.
+  // How long it takes to add up the parts of a tile under stream-K, in chunks, as measured. Fewer
+  // tokens take less time; and a chunk takes longer the more columns it has.
   constexpr int sharing_chunks() const {
     if (is_large()) {
       return 12;
     }
     return columns() >= 1024 ? 2 : tokens >= 128 ? 6 : 4;
   }
-  // Of that, what passes between the last chunk of one part and the sums' arrival at the owner's.
+  // Of that, the time from a part's last chunk until its sums have reached the reducer.
   constexpr int lag() const { return columns() >= 1024 ? 2 : columns() >= 512 ? 3 : 4; }
 };
 

@@ -1,8 +1,8 @@
-// From the accumulators of C^T to C: scaled, with bias and residual, in C's dtype.
+// The epilogue: it scales the sums of C^T, adds bias and residual, and writes C in its dtype.
 //
-// A warp has 16 rows of the weight, which are 16 neighbours in a row of C, for the tokens of the
-// tile that its consumer finishes. Through SMEM, 32 tokens at most at a time, they come to lie so
-// that four lanes have a token's 16, four each.
+// A warp has 16 rows of the weight, which are 16 neighbours in a row of C, and the tokens of the
+// tile that its consumer finishes. In SMEM the sums are rearranged, at most 32 tokens at a time, so
+// that four lanes have the 16 sums of a token, four each.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -36,10 +36,10 @@ struct TileOrigin {
   int row;  // of the weight: a column of C
   int token;
   int batch;
-  int end = 0;  // the first token that is no more the tile's
+  int end = 0;  // the first token behind the tile
 };
 
-// Whether sums can be finished where they are: what they meet depends on their rows alone.
+// Whether sums can be finished in their registers: all that they meet depends on the row alone.
 inline bool is_plain(const GemmNvfp4Params& p) {
   return p.c_dtype != DType::fp32 && p.residual == nullptr && p.global_a.stride.row == 0;
 }
@@ -50,15 +50,15 @@ struct alignas(4 * sizeof(T)) Quad {
   T value[4];
 };
 
-// The lane's number, so that what is computed from it is computed here, and holds no registers in
-// the main loop.
+// The lane's number, asked of the hardware again. What is computed from it is computed here and
+// holds no registers in the main loop.
 __device__ inline int lane_asked_anew() {
   int lane = 0;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
 }
 
-// Likewise the number of the warp in its warpgroup.
+// Likewise the warp's number in its warpgroup.
 __device__ inline int warp_asked_anew() {
   int thread = 0;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -69,15 +69,15 @@ template <int kTokens>
 class WarpEpilogue {
  public:
   static constexpr int kRows = 16;
-  // Tokens at a time. Large tiles, which have no registers to spare, come here when they must only.
+  // Tokens at a time: few for large tiles, which have no registers to spare and rarely come here.
   static constexpr int kChunk = kTokens > 128 ? 8 : std::min(kTokens, 32);
   static constexpr int kPitch = kRows + 4;  // no two lanes write to one bank
   static constexpr int kGroup = 8;          // tokens of a matrix of stmatrix
   static constexpr int kLine = kRows / 2;   // words of a token
   using Stage = float[kChunk * kPitch];
 
-  // What the sums of a lane's rows g and g + 8 meet, where the product is plain. It comes from
-  // afar: to be asked for long before run().
+  // What the sums of a lane's rows g and g + 8 meet in a plain GEMM. It comes from global memory,
+  // so that load() is called long before run().
   struct Inputs {
     float scale_b[2] = {1.0f, 1.0f};
     float scale_a = 1.0f;
@@ -102,7 +102,7 @@ class WarpEpilogue {
     return inputs;
   }
 
-  // All that sums of rows g and g + 8 are multiplied with, in one.
+  // The product of all factors, for sums of rows g and g + 8.
   struct Factors {
     float of[2];
 
@@ -118,14 +118,14 @@ class WarpEpilogue {
     __device__ bool are_normal() const { return is_normal(of[0]) && is_normal(of[1]); }
   };
 
-  // The finished sum i: by fours, they are of tokens c and c + 1 and row g, then of row g + 8.
+  // Finishes sum i. Of four sums, two are of tokens c, c + 1 and row g, and two of row g + 8.
   template <typename Accumulator>
   __device__ static float finished(const Accumulator& acc, int i, const Factors& factors,
                                    const Inputs& inputs) {
     return finish_sum(acc(i), factors.of[i / 2 % 2], inputs.bias[i / 2 % 2]);
   }
 
-  // The warp's lanes come here together. Uses up `acc`.
+  // All lanes of a warp call it together. It overwrites `acc`.
   template <typename Accumulator>
   __device__ static void run(const GemmNvfp4Params& p, bool is_plain, Stage& stage,
                              Accumulator&& acc, const TileOrigin& origin, const Inputs& inputs) {
@@ -162,15 +162,15 @@ class WarpEpilogue {
     return p.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(p.bias)[row * p.bias_stride]);
   }
 
-  // Finished where they are, transposed on their way to SMEM by stmatrix, eight tokens at a time,
-  // and written eight bytes a lane.
+  // Sums are finished in their registers, transposed by stmatrix on their way to SMEM, eight tokens
+  // at a time, and written with eight bytes a lane.
   template <typename T, typename Accumulator>
   __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
                                      const TileOrigin& origin, const Inputs& inputs,
                                      const Factors& factors) {
     const int lane = lane_asked_anew();
-    // A line's halves change places from the fourth line of a group on, so that neither rows of a
-    // matrix nor lines meet in a bank.
+    // From the fourth line of a group on, a line's halves change places. Then no two rows of a
+    // matrix, and no two lines, meet in a bank.
     const auto place = [&](int token, int half) {
       return &stage[token * kLine + (half ^ token / 4) * kLine / 2];
     };
@@ -204,8 +204,8 @@ class WarpEpilogue {
     }
   }
 
-  // By a chunk: so that the loop over chunks is a loop. Unrolled it would be code by the page,
-  // hardly ever executed and fetched from afar.
+  // Moves the next chunk's sums to the front, so that the loop over chunks need not be unrolled.
+  // Unrolled, it would be pages of code that hardly ever run and are fetched from far away.
   template <typename Accumulator>
   __device__ static void next_chunk(Accumulator& acc) {
 #pragma unroll
@@ -214,7 +214,7 @@ class WarpEpilogue {
     }
   }
 
-  // Any C: the sums go to SMEM, and come back four neighbours at a time.
+  // For any C: the sums are written to SMEM, and read back four neighbours at a time.
   template <typename T, typename Accumulator>
   __device__ static void write_quads(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
                                      const TileOrigin& origin) {
@@ -242,7 +242,7 @@ class WarpEpilogue {
 
 #pragma unroll 1
     for (int first = 0; first < tokens; first += kChunk) {
-      __syncwarp();  // the chunk before has been read
+      __syncwarp();  // all lanes have read the chunk before
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {  // tokens c and c + 1 of row g, then of row g + 8
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;

@@ -1,10 +1,10 @@
-// From a packed weight tile to WGMMA's A operand: a thread's codes and scales become 16-bit numbers
-// in its registers.
+// Makes WGMMA's A operand of a packed weight tile: a thread's codes and scales become 16-bit
+// numbers in its registers.
 //
-// A pair of codes, masked out of its word, is two BF16 numbers, the values times 2^-126, and its
-// scale gets an exponent that makes it 2^119 too large. One multiplication leaves the value times
-// 2^-7, exactly. FP16 takes the same bits three further up: 2^-14 and 2^7. The epilogue takes the
-// factor out.
+// A pair of codes, masked out of its word, is two BF16 numbers: the values times 2^-126. The scale
+// gets an exponent that makes it 2^119 times too large. One multiplication gives the value times
+// the scale times 2^-7, exactly. For FP16 the same bits lie three places higher, and the factors
+// are 2^-14 and 2^7. The epilogue removes the 2^-7.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -36,9 +36,9 @@ struct PackedNumber;
 template <>
 struct PackedNumber<cute::bfloat16_t> {
   using Pair = __nv_bfloat162;
-  // `bits` has the pair where kPairMask is set, and something else elsewhere.
+  // Of `bits`, only those in kPairMask are the pair's.
   __device__ static std::uint32_t codes(std::uint32_t bits) { return bits & kPairMask; }
-  // Of a word of pack_scales(), rotated so that the two scales are in bits 4 ... 11 and 20 ... 27.
+  // `bits` is a word of pack_scales(), rotated so that the scales are in bits 4 ... 11, 20 ... 27.
   __device__ static std::uint32_t scales(std::uint32_t bits) {
     return select_bits<0x0ff00ff0u>(bits, 0x70007000u);
   }
@@ -57,7 +57,7 @@ struct PackedNumber<cute::half_t> {
   __device__ static Pair high(Pair pair) { return __high2half2(pair); }
 };
 
-// Eight pairs of a half tile, rows g and g + 8 by turns; `scales` is their word.
+// Dequantises eight pairs of half a tile, alternately of rows g and g + 8; `scales` is their word.
 template <typename Element>
 __device__ __forceinline__ void dequantize_half(std::uint32_t a, std::uint32_t b,
                                                 std::uint32_t scales, std::uint32_t* out) {
@@ -81,14 +81,14 @@ __device__ __forceinline__ void dequantize_half(std::uint32_t a, std::uint32_t b
   }
 }
 
-// A tile of 64 x 64 as the A operand of four steps of K, (MMA, 1, 4).
+// The registers for a tile of 64 x 64 as the A operand of four steps of K, (MMA, 1, 4).
 template <typename Element>
 __device__ auto weight_fragment() {
   using namespace cute;
   return make_tensor<Element>(Shape<Shape<_2, _2, _2>, _1, _4>{});
 }
 
-// What a thread has of a tile before it is dequantised: the words of both halves.
+// A thread's words of a tile that is not dequantised yet, for both halves of the tile.
 struct PackedTile {
   uint4 codes;
   uint2 scales;

@@ -1,6 +1,6 @@
-// Global scales in an epilogue: one factor with all else that a sum is multiplied with, where that
-// is a normal number. Whoever finishes a sum does so by finish_sum(), so that its bits do not
-// depend on the way that it takes to C.
+// Global scales in the epilogue. All that a sum is multiplied by becomes one factor, if that is a
+// normal number. Every path of a sum to C multiplies by it in finish_sum(), so that the bits of C
+// do not depend on the path.
 #pragma once
 
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace tilewright::cuda {
 
-// The global scales of one operand, in one product of the batch.
+// The global scales of one operand, in one GEMM of the batch.
 class GlobalScales {
  public:
   __device__ GlobalScales(const RowScales& scales, int batch)
@@ -23,7 +23,7 @@ class GlobalScales {
     return data_ == nullptr ? 1.0f : data_[row * row_stride_];
   }
 
-  // What to multiply by, rounded. NaN where the scale is not positive and finite.
+  // The number to multiply by, rounded; NaN if the scale is not positive and finite.
   __device__ float multiplier(float scale) const {
     const float by = kind_ == GlobalScale::encode ? __frcp_rn(scale) : scale;
     return nvfp4::is_positive_and_finite(scale) ? by : std::numeric_limits<float>::quiet_NaN();
@@ -37,17 +37,17 @@ class GlobalScales {
   GlobalScale kind_;
 };
 
-// All that a sum is multiplied with.
+// The product of all that a sum is multiplied by.
 __device__ inline float sum_factor(float multiplier_a, float multiplier_b) {
   return multiplier_b * (multiplier_a * (1.0f / kWeightFactor));
 }
 
-// Else sums have to be scaled step by step.
+// If a factor is not normal, sums are scaled step by step instead.
 __device__ inline bool is_normal(float factor) {
   return factor >= std::numeric_limits<float>::min() && factor <= std::numeric_limits<float>::max();
 }
 
-// By a normal factor.
+// Finishes a sum by a normal factor.
 __device__ inline float finish_sum(float sum, float factor, float bias) {
   return fmaf(sum, factor, bias);
 }

@@ -1,4 +1,4 @@
-// The row of the kernel nvfp4, and a variant for each of its configs.
+// The kernel nvfp4 in the table of kernels, with a variant for each of its configs.
 #include <array>
 #include <utility>
 
@@ -33,7 +33,7 @@ Plan plan_config(const GemmNvfp4Problem& problem, const DeviceInfo& device) {
   return plan_in(problem, device, kConfig);
 }
 
-// `nvfp4`, narrowed to what one of its configs can run.
+// The variant for config kConfig: `nvfp4`, narrowed to what that config can run.
 template <int kConfig>
 Row variant_in(Row nvfp4) {
   nvfp4.info.summary = "nvfp4 in this config";

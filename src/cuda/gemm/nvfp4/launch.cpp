@@ -23,7 +23,7 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kNvfp4ConfigCount>{});
 
-// Queues the dequantising of NVFP4 activations, which is exact in BF16, and gives `p` with these.
+// Queues the dequantising of NVFP4 activations, which is exact in BF16. Returns `p` with these.
 GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, Stream stream) {
   const std::int64_t product = std::int64_t{p.m} * p.k;
   auto* const out = static_cast<std::uint16_t*>(activations);
@@ -47,10 +47,10 @@ GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, 
   return dequantized;
 }
 
-// Queues the packing of a weight that is given as codes, and gives `p` with it packed.
+// Queues the packing of a weight that is given as codes. Returns `p` with the packed weight.
 GemmNvfp4Params with_packed_b(const GemmNvfp4Params& p, void* weight, Stream stream) {
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
-  const bool is_shared = p.b_stride.batch == 0 && p.sfb_batch_stride == 0;  // by all products
+  const bool is_shared = p.b_stride.batch == 0 && p.sfb_batch_stride == 0;  // by all GEMMs
   PrepackWeightParams pack{};
   pack.weight = {.codes = p.b,
                  .codes_stride = p.b_stride.row,

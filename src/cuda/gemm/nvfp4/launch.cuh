@@ -1,4 +1,4 @@
-// One shape of the kernel nvfp4, compiled and launched.
+// Compiles and launches one config of the kernel nvfp4.
 #pragma once
 
 #include "cuda/common/launch.cuh"
@@ -9,8 +9,8 @@
 namespace tilewright::cuda {
 namespace nvfp4_gemm {
 
-// The tokens as steps of 64 columns, in the place of heads, of which a copy brings so many; with
-// steps of 0 as one step of all columns, of which a copy brings 64.
+// The map of the tokens. Steps of 64 columns take the place of heads, and a TMA load brings `steps`
+// of them; with steps = 0 there is one step of all columns, and a load brings 64 of these.
 inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int steps) {
   constexpr int kColumns = WeightTile::kColumns;
   const OuterStrides stride{
@@ -24,14 +24,14 @@ inline TensorMapSpec token_map_spec(const GemmNvfp4Params& gemm, int tokens, int
   return spec;
 }
 
-// C, which a consumer writes 64 rows of the weight and a tile's tokens at a time.
+// The map of C. A TMA store writes 64 rows of the weight and all tokens of a tile.
 inline TensorMapSpec output_map_spec(const GemmNvfp4Params& gemm, int tokens) {
   const OuterStrides stride{.batch = gemm.c_stride.batch, .seq = gemm.c_stride.row, .head = 0};
   return tile_map_spec(gemm.l, gemm.m, 1, gemm.n, stride, tokens, TmaSwizzle::b128);
 }
 
-// Packed weight tiles as the copy engine sees them: lines of 256 bytes, kTileLines of them a tile;
-// rows of tiles; products. One copy brings a chunk. What is beyond the weight comes as zeros.
+// The map of packed weight tiles: lines of 256 bytes, kTileLines for each tile; rows of tiles;
+// GEMMs of the batch. A TMA load brings a chunk; what lies beyond the weight becomes zeros.
 inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Config& config) {
   constexpr std::uint64_t kLine_bytes = 256;
   const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
@@ -50,8 +50,8 @@ template <typename S>
 void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
                   bool b_is_ready, Stream stream) {
   constexpr Nvfp4Config C = S::C;
-  const int tokens = S::kSharesSteps ? plan.order.tokens : S::kShareTokens;  // of a copy
-  // Steps of fewer tokens than there is room for would not come to lie in their places.
+  const int tokens = S::kSharesSteps ? plan.order.tokens : S::kShareTokens;  // of a TMA load
+  // With fewer tokens than SMEM has room for, later steps would land in wrong places.
   const bool copies_steps_together =
       gemm.k % WeightTile::kColumns == 0 && tokens == S::kShareTokens;
   const CUtensorMap map_a = encode_tensor_map(

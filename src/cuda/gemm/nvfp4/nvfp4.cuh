@@ -1,31 +1,31 @@
 // nvfp4: the GEMM of 16-bit activations and NVFP4 weights, C = A B^T.
 //
-// New here, over nvfp4_simple: the product is computed transposed, C^T = B A^T, so that the weight
-// is WGMMA's A operand, which may come from registers: a thread dequantises just what it holds of
-// it, out of a layout made for that, and nothing goes back to SMEM. The next fragment is
-// dequantised while the tensor cores work on the one before. Blocks are persistent and share out
-// K where there are too few tiles, or some left over.
+// New here, over nvfp4_simple: the GEMM is computed transposed, C^T = B A^T. So the weight is
+// WGMMA's A operand, which may come from registers: a thread dequantises just the values of its
+// fragment, out of a layout made for that, and nothing goes back to SMEM. It dequantises the next
+// fragment while the tensor cores work on the one before. Blocks are persistent; where tiles are
+// too few, or some are left over, the workers share these out along K (stream-K).
 //
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
 //           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
-// Tiles     configs.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a stage.
+// Tiles     configs.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a chunk.
 // SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; up to
-//           64 KB to add up and turn sums in. As many stages as that leaves room for.
-// Registers tokens / 2 accumulators, as many totals where C is FP32; two fragments of 16.
+//           64 KB in which sums are added up and transposed. The stages take all the rest.
+// Registers tokens / 2 accumulators, as many totals if C is FP32, and two fragments of 16.
 //
-//   warp 0, a thread  load: tokens (TMA, swizzled by 128 bytes) and packed weight tiles (TMA)
-//   warp 1            announce to other blocks the sums for them, watch for those from them
-//   consumers         wait | dequantise -> wgmma, dequantise -> wgmma, ... | release | add up
-//                     part of a tile -> partial sums, or those of others -> own | C
+//   warp 0, a thread  load: tokens (128-byte swizzle) and packed weight tiles, all by TMA
+//   warp 1            courier: announces this worker's partial sums, and awaits those of others
+//   consumers         wait | dequantise, issue WGMMA, dequantise, issue WGMMA, ... | release | at a
+//                     part's end: store its sums; or, as the reducer, add others' sums and write C
 //
-// While the launch before it on the stream is at work, a block may set itself up and, where no
-// tickets say what will be its own, ask for its first weights if these are constant. All else waits
-// for that launch's end.
+// Programmatic dependent launch: before the launch ahead on the stream has ended, a block sets
+// itself up. It also loads its first weights, if they are constant and its worker's number is not a
+// ticket. Everything else waits until that launch has ended.
 //
-// In a cluster of two blocks these compute different rows for the same tokens and load half of
-// them each, for both.
+// In a cluster, two blocks compute different rows of the weight for the same tokens: each loads
+// half of the tokens, for both.
 //
-// Layouts   nvfp4_weight_layout.hpp; tokens K-major, 64 columns a copy.
+// Layouts   nvfp4_weight_layout.hpp; tokens are K-major, 64 columns wide in SMEM.
 // Worklog   docs/worklog/nvfp4-gemm.md
 #pragma once
 
@@ -48,11 +48,11 @@ namespace nvfp4_gemm {
 using namespace cute;
 
 struct KernelParams {
-  GemmSchedule schedule;  // first what is wanted first
+  GemmSchedule schedule;  // it is first as it is needed first
   TileOrder order;
   GemmNvfp4Params gemm;
   PartialSums partial;
-  bool b_is_ready;  // even while the launch before this one is at work
+  bool b_is_ready;  // even before the launch ahead has ended
   bool is_plain;
   bool copies_steps_together;  // of the tokens: token_map_spec()
 };
@@ -72,14 +72,14 @@ __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
           .batch = at.batch};
 }
 
-// Where chunk `chunk` of a tile's weights begins in packed lines.
+// The packed line at which chunk `chunk` of a tile's weights begins.
 template <typename S>
 __device__ int line_of(int chunk) {
   return chunk * (S::kColumnSteps * kTileLines);
 }
 
-// A worker's number, which one thread of it finds out: its index or, where workers wait for others,
-// a ticket. The launch before may still be writing to the memory in which these are counted.
+// A worker's number: its index or, under stream-K, a ticket. One of its threads asks for it, once
+// the launch ahead has ended, which may still write to the tickets' memory.
 template <typename S>
 __device__ int take_number(const KernelParams& p) {
   const TicketCounter tickets{.word = p.partial.ticket, .epoch = p.partial.epoch};
@@ -94,7 +94,7 @@ __device__ int take_number(const KernelParams& p) {
   return number;
 }
 
-// A word of the SMEM of another block of the cluster.
+// Loads a word from the SMEM of another block of the cluster.
 __device__ inline int load_from_block(std::uint32_t rank, const int& word) {
   int value = 0;
   asm volatile("ld.shared::cluster.s32 %0, [%1];"
@@ -104,14 +104,14 @@ __device__ inline int load_from_block(std::uint32_t rank, const int& word) {
   return value;
 }
 
-// The number of the worker that a block is, or is part of. Read when it is wanted, it holds no
-// register in the main loop.
+// The number of the worker that this block is, or belongs to. It is read anew whenever it is
+// needed, so that it holds no register in the main loop.
 template <typename S>
 __device__ int worker_of(const SharedStorage<S>& shared) {
   return *const_cast<const volatile int*>(&shared.worker);
 }
 
-// Sets up what the block's threads share.
+// Sets up the barriers and the worker's number, which the block's threads share.
 template <typename S>
 __device__ void set_up(SharedStorage<S>& shared, const KernelParams& p) {
   if (threadIdx.x == 0) {
@@ -127,7 +127,7 @@ __device__ void set_up(SharedStorage<S>& shared, const KernelParams& p) {
       shared.worker = load_from_block(0, shared.worker);
     }
   }
-  if (threadIdx.x < 32) {  // it loads; the others may wait for that
+  if (threadIdx.x < 32) {  // this warp loads at once; the others wait for it
     __syncwarp();
     S::Barrier::arrive(S::kThreads, kSetUpBarrier);
   } else {
@@ -135,7 +135,7 @@ __device__ void set_up(SharedStorage<S>& shared, const KernelParams& p) {
   }
 }
 
-// One thread asks for everything that the consumers will read.
+// One thread loads all that the consumers read.
 template <typename S>
 class Loader {
  public:
@@ -183,7 +183,7 @@ class Loader {
                            origin_.row / WeightTile::kRows, origin_.batch);
   }
 
-  // This block's share of a chunk's tokens, for the whole cluster.
+  // Loads this block's share of a chunk's tokens, for the whole cluster.
   __device__ void load_tokens(const typename SharedStorage<S>::Position& at, int chunk) {
     const int rank = rank_in_worker<S>();
     const int first_step = S::kSharesSteps ? rank * S::kShareSteps : 0;
@@ -220,13 +220,13 @@ class Loader {
   TileOrigin origin_{};
 };
 
-// This block's slot of those of a worker's sums.
+// This block's slot for the sums of worker `worker`.
 template <typename S>
 __device__ int slot_of(int worker) {
   return worker * S::C.cluster + rank_in_worker<S>();
 }
 
-// The slots of the sums for an owner's tile from its other parts.
+// The slots with the sums of a tile's other parts, which its reducer `owner` adds to its own.
 template <typename S>
 __device__ SlotRange slots_of(const GemmSchedule& schedule, int tile, int owner) {
   return {.first = slot_of<S>(first_worker(schedule, tile, owner)),
@@ -234,8 +234,8 @@ __device__ SlotRange slots_of(const GemmSchedule& schedule, int tile, int owner)
           .step = S::C.cluster};
 }
 
-// A warp's part in handing over sums, of which each worker does at most one and receives some for
-// at most one tile.
+// The courier. Under stream-K, a worker hands over the sums of one part at most, and is the reducer
+// of one tile of several parts at most.
 template <typename S>
 __device__ void carry_sums(SharedStorage<S>& shared, const KernelParams& p) {
   const Courier courier(p.partial);
@@ -252,8 +252,8 @@ __device__ void carry_sums(SharedStorage<S>& shared, const KernelParams& p) {
   }
 }
 
-// Adds up the sums of the consumers of the same rows. A sharer then has those of its own tokens, in
-// the first of its accumulators.
+// Adds up the sums of the consumers of the same rows. Afterwards each sharer has the sums of its
+// own tokens, in the first of its accumulators.
 template <typename S, typename Accumulator>
 __device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int column_consumer,
                                int thread, Accumulator& sums) {
@@ -289,11 +289,11 @@ __device__ void add_up_columns(SharedStorage<S>& shared, int row_consumer, int c
       }
     }
   }
-  S::Barrier::sync(kThreads, barrier);  // they have been read
+  S::Barrier::sync(kThreads, barrier);  // all sums have been read
 }
 
-// A tile's sums, to C by the copy engine, if they can be finished in one step. `origin.row` is the
-// warp's.
+// Stores a tile's sums to C by TMA, if one factor can finish them. Returns whether it did.
+// `origin.row` is the warp's first row.
 template <typename S, typename Accumulator>
 __device__ bool store_tile(SharedStorage<S>& shared, const KernelParams& p,
                            const CUtensorMap& map_c, int row_consumer, const Accumulator& sums,
@@ -316,7 +316,7 @@ __device__ bool store_tile(SharedStorage<S>& shared, const KernelParams& p,
   return true;
 }
 
-// Adds the sums to the totals, rounded to nearest, and starts anew.
+// Adds the sums to the totals, rounded to nearest, and sets them to 0.
 template <typename Sums, typename Totals>
 __device__ void add_to_totals(Sums& sums, Totals& totals) {
 #pragma unroll
@@ -326,7 +326,7 @@ __device__ void add_to_totals(Sums& sums, Totals& totals) {
   }
 }
 
-// A warpgroup: the sums of its rows and columns, over the chunks of each part.
+// A consumer: for each part, it computes the sums of its rows over its columns of all chunks.
 template <typename S>
 __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const CUtensorMap& map_c,
                         int consumer) {
@@ -338,10 +338,10 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
       make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename SharedStorage<S>::LayoutA{})));
   auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{});
   auto sums = make_tensor(acc.data(), make_layout(size(acc)));
-  auto totals = make_fragment_like(sums);  // of FP32 results
+  auto totals = make_fragment_like(sums);  // used if C is FP32
   const int row_consumer = consumer / C.column_consumers;
   const int column_consumer = consumer % C.column_consumers;
-  decltype(weight_fragment<typename S::Element>()) fragments[2];  // take turns
+  decltype(weight_fragment<typename S::Element>()) fragments[2];  // used alternately
 
   typename SharedStorage<S>::Position at;
   PartWalk walk(p.schedule, __shfl_sync(0xffffffffu, worker_of(shared), 0));  // uniform
@@ -371,7 +371,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
       constexpr int kSteps = C.steps;
       const int first_tile = column_consumer * kSteps;
       shared.ring.wait(at);
-      PackedTile packed[kSteps];  // read together: one latency
+      PackedTile packed[kSteps];  // loaded together, for one latency
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         packed[step] = PackedTile::load(
@@ -404,7 +404,7 @@ __device__ void compute(SharedStorage<S>& shared, const KernelParams& p, const C
     } else {
       compute_chunk(true, Int<0>{}, std::false_type{});
       prepare_end();                                  // the tensor cores are at work
-      for (int chunk = 1; chunk < chunks; ++chunk) {  // fragments take turns
+      for (int chunk = 1; chunk < chunks; ++chunk) {  // fragments alternate
         compute_chunk(false, Int<1>{}, std::true_type{});
         if (++chunk == chunks) {
           break;
@@ -483,7 +483,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     compute(shared, p, map_c, warpgroup - 1);
   }
   if constexpr (C.cluster > 1) {
-    cluster_sync();  // no block goes while others load or arrive in it
+    cluster_sync();  // no block ends while others still write to its SMEM
   }
 }
 

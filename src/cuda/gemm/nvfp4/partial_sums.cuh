@@ -1,9 +1,9 @@
-// Sums of parts of a tile on their way to the tile's owner, through global memory.
+// The sums of a tile's parts (stream-K) go to the tile's reducer through global memory.
 //
-// Consumers store their sums and go on. To make sure that all have been stored, and to see that
-// those of other blocks have, takes long; that is up to a warp that has nothing else to do, the
-// courier. Between it and the consumers of its block is a barrier, between couriers a flag for each
-// slot: the launch's epoch says that the sums are there, and whoever reads it clears it.
+// Consumers store their sums and go on. It takes long to make sure that all are stored, and to see
+// that other blocks' are: an otherwise idle warp, the courier, does both. A named barrier is
+// between it and its block's consumers. Between couriers each slot has a flag: the launch's epoch
+// in it says that the sums are there, and the courier that reads it clears it.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct SlotRange {
   int step;
 };
 
-// A thread's accumulators in slots of those of kThreads threads; neighbours' groups of four lie
-// side by side.
+// A slot has the accumulators of kThreads threads, and this is one thread's view of slots. Groups
+// of four accumulators of neighbouring threads lie side by side.
 template <int kThreads, int kAccumulators>
 class SumSlots {
  public:
@@ -39,7 +39,7 @@ class SumSlots {
 
   template <typename Accumulator>
   __device__ void add(const SlotRange& slots, Accumulator& acc) const {
-    constexpr int kAhead = kAccumulators <= 16 ? 4 : 1;  // slots on their way
+    constexpr int kAhead = kAccumulators <= 16 ? 4 : 1;  // slots that are loaded together
 #pragma unroll kAhead
     for (int slot = slots.first; slot < slots.end; slot += slots.step) {
 #pragma unroll
@@ -64,12 +64,12 @@ class SumSlots {
   int thread_;
 };
 
-// To be called by a whole warp.
+// The courier's flags. A whole warp calls each function.
 class Courier {
  public:
   __device__ explicit Courier(const PartialSums& partial) : partial_(partial) {}
 
-  // What the warp knows to be stored is there for whoever sees the flag.
+  // Whoever sees the flag may read all sums that this warp knows to be stored.
   __device__ void announce(int slot) const {
     if (threadIdx.x % 32 == 0) {
       asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(flag(slot)),
@@ -79,7 +79,7 @@ class Courier {
     __syncwarp();
   }
 
-  // A lane watches one of 32 flags at a time.
+  // Waits for the flags of all slots, of which each lane watches one at a time.
   __device__ void await(const SlotRange& slots) const {
     for (int slot = slots.first + static_cast<int>(threadIdx.x) % 32 * slots.step; slot < slots.end;
          slot += 32 * slots.step) {

@@ -8,7 +8,7 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr int kGroupRows = 2048;  // of the weight, whose tiles are computed together
+constexpr int kGroupRows = 2048;  // of the weight: their tiles are computed one group after another
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -32,7 +32,7 @@ int workers_of(const Nvfp4Config& config, int sms) {
   return std::clamp(sms / config.cluster, 1, GemmSchedule::kMaxWorkers);
 }
 
-// Whether the rounds in which the workers take whole tiles leave few of them idle.
+// Whether few workers idle in the last round, if they take whole tiles round by round.
 bool are_full(std::int64_t tiles, std::int64_t workers) {
   const std::int64_t all = ceil_div(tiles, workers) * workers;
   return 16 * (all - tiles) <= all;
@@ -58,7 +58,7 @@ bool fits(const Nvfp4Config& config, const GemmNvfp4Problem& p, int sms) {
   if (config.use == Nvfp4Use::one_round) {
     return tiles <= workers;
   }
-  // Tiles of half as many tokens take an eighth longer, token by token, but may pad fewer.
+  // Per token, tiles of half as many tokens take an eighth longer, but they may have less padding.
   const auto padded_to = [&](std::int64_t tokens) { return ceil_div(p.m, tokens) * tokens; };
   const std::int64_t padded = padded_to(config.tokens);
   const std::int64_t padded_by_halves = padded_to(config.tokens / 2);
@@ -68,16 +68,16 @@ bool fits(const Nvfp4Config& config, const GemmNvfp4Problem& p, int sms) {
 
 int best_config(const GemmNvfp4Problem& p, int sms) {
   int i = 0;
-  while (!fits(kNvfp4Configs[i], p, sms)) {  // the last one takes all
+  while (!fits(kNvfp4Configs[i], p, sms)) {  // the last config takes every problem
     ++i;
   }
   return i;
 }
 
-// None, where sharing costs more than a last round with idle workers. Else as many as leave the
-// others a multiple of the workers; and a round more, so that a worker has about a tile of them or
-// more. Of large tiles none either, where the last round is nearly full: as measured, they take
-// longer then, though the count of chunks is against it.
+// The number of tiles under stream-K. It is 0 where adding up parts costs more than a last round
+// with idle workers; and where tiles are large and the last round is nearly full: as measured,
+// stream-K takes longer then, against the count of chunks. Otherwise a multiple of the workers is
+// left to be computed whole, so that each worker has about one stream-K tile or more.
 int shared_tiles(const Nvfp4Config& config, int tiles, int chunks, int workers) {
   const int rounds = ceil_div(tiles, workers);
   const int idle = rounds * workers - tiles;
@@ -97,7 +97,7 @@ Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> want
   const int tiles = tiles_of(p, order);
   const int chunks = chunks_of(p, config);
   const int most_workers = workers_of(config, sms);
-  const int sharing =  // workers, where they share tiles
+  const int sharing =  // the number of workers under stream-K
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
                         most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));

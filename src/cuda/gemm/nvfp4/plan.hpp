@@ -18,13 +18,13 @@ struct Nvfp4Plan {
   int chunks;  // of a tile
   int workers;
 
-  // Who computes what. To work it out takes longer than all else here; only a launch asks for it.
+  // Who computes what. It takes longer than the rest of the plan, and only a launch needs it.
   GemmSchedule schedule() const {
     return {tiles, shared_tiles, chunks, workers, kNvfp4Configs[config].lag()};
   }
 };
 
-// The plan for `problem` on a GPU of `sms` SMs: in that config, or in the best one.
+// The plan for `problem` on a GPU of `sms` SMs, in `config` or, without one, in the best config.
 Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& problem, int sms,
                      std::optional<int> config = std::nullopt);
 
@@ -34,7 +34,7 @@ struct Nvfp4Workspace {
   std::size_t flags;        // 8 bytes a block
   std::size_t ticket;       // 8 bytes
   std::size_t activations;  // (L, M, K) bf16, where a is NVFP4
-  std::size_t weight;       // packed, where b is codes
+  std::size_t weight;       // the packed weight, where b is codes
   std::size_t bytes;
 };
 Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& problem, const Nvfp4Plan& plan);

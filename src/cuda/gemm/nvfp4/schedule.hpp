@@ -1,21 +1,21 @@
-// Who computes what of a product whose output is cut into tiles and whose K into chunks.
+// Who computes what of a GEMM whose output is cut into tiles and whose K into chunks.
 //
-// Workers (blocks, or clusters of them) first share the shared tiles: their chunks, one tile after
-// the other, are dealt out, so that a worker's range may begin and end inside a tile (stream-K),
-// and that all are done at about the same time. The other tiles, where some are shared a multiple
-// of the workers' number, are then computed whole.
+// Workers (blocks, or clusters of blocks) first compute the stream-K tiles, `shared_tiles`. The
+// chunks of these, one tile after the other, are dealt out evenly, so that all workers are done at
+// about the same time; a worker's range may begin and end inside a tile. If there are more tiles,
+// they are a multiple of the workers, who then compute them whole.
 //
-// Of a tile cut into parts the worker with the last chunks is the owner: it adds the others' sums
-// to its own. Each works its range off backwards, so that its own part for another owner comes
-// first, and an owner waits for workers of lower number only. Where workers wait their numbers are
-// tickets: those of lower number have started, and none of them waits for this one.
+// If a tile is cut into parts, the worker with its last chunks is the reducer, which adds the other
+// parts' sums to its own. A worker computes its range from the end: it hands over its part for
+// another reducer first, and so a reducer waits for workers of lower number only. If workers wait,
+// their numbers are tickets: those of lower number have started, and none waits for a higher one.
 #pragma once
 
 #include "common/divisor.hpp"
 
 namespace tilewright::cuda {
 
-// Chunks [begin, end) of a tile's.
+// Chunks [begin, end) of tile `tile`.
 struct TilePart {
   int tile;
   int begin;
@@ -25,20 +25,20 @@ struct TilePart {
 class GemmSchedule {
  public:
   static constexpr int kMaxWorkers = 144;  // SMs of a Hopper GPU, at most
-  static constexpr int kLeastPart = 2;     // chunks to hand over; fewer are not worth it
+  static constexpr int kLeastPart = 2;     // in chunks; smaller parts are not worth handing over
   static constexpr int kLeastLag = 2;
 
   int tiles;
-  int shared_tiles;  // the first ones; their chunks are at least as many as the workers
+  int shared_tiles;  // under stream-K: the first ones. They have at least a chunk a worker
   Divisor chunks;    // of a tile
   int workers;
 
-  // Sums on their way to another worker take as long as `lag` chunks. That is reckoned with where
-  // it does not cut tiles into more parts than kLeastLag would, which is reckoned with at least.
+  // Sums reach another worker after the time of `lag` chunks. The ranges allow for that, unless it
+  // would cut tiles into more parts than kLeastLag does; then they allow for kLeastLag alone.
   constexpr GemmSchedule(int all_tiles, int first_tiles, int tile_chunks, int all_workers, int lag)
       : tiles(all_tiles), shared_tiles(first_tiles), chunks(tile_chunks), workers(all_workers) {
     if (shared_tiles == 0) {
-      return;  // nobody has a range
+      return;  // no worker has a range
     }
     const int least_parts = deal_out(kLeastLag);
     if (lag > kLeastLag && deal_out(lag) > least_parts) {
@@ -46,11 +46,11 @@ class GemmSchedule {
     }
   }
 
-  // The first chunk, counted through the shared tiles, of a worker's range.
+  // The first chunk of a worker's range, counted over all stream-K tiles.
   TILEWRIGHT_HOST_DEVICE constexpr int range_begin(int worker) const { return begin_[worker]; }
 
  private:
-  // In as short a time as can be. Returns the number of parts.
+  // Deals the chunks out for the shortest time. Returns the number of parts.
   constexpr int deal_out(int lag) {
     int most = (shared_tiles * chunks + workers - 1) / workers;
     while (!deal_out(most, lag)) {
@@ -65,8 +65,8 @@ class GemmSchedule {
     return parts;
   }
 
-  // At most so many chunks for each worker, and of those for another owner, which it computes
-  // first, only what it can hand over in time. Returns whether that is all of them.
+  // Gives each worker at most `most` chunks and, of those for another reducer, which it computes
+  // first, only as many as it can hand over in time. Returns whether that is all of them.
   constexpr bool deal_out(int most, int lag) {
     const int all = shared_tiles * chunks;
     const int in_time = most > lag ? most - lag : 0;
@@ -89,8 +89,8 @@ class GemmSchedule {
   int begin_[kMaxWorkers + 1] = {};
 };
 
-// How tiles are numbered: those of one product after those of the one before; in a product, groups
-// of row tiles (of the weight); in a group, token tile by token tile.
+// How tiles are numbered: GEMM after GEMM of the batch; in a GEMM, group after group of row tiles
+// (of the weight); in a group, all row tiles of one token tile after the other.
 struct TileOrder {
   int row_tiles;
   int token_tiles;
@@ -98,7 +98,7 @@ struct TileOrder {
   int tokens;             // of a token tile
   Divisor last_group;     // row tiles of the last group
   Divisor group_tiles;    // all tiles of a group
-  Divisor product_tiles;  // all tiles of a product
+  Divisor product_tiles;  // all tiles of a GEMM
 
   constexpr TileOrder(int all_row_tiles, int all_token_tiles, int rows_of_group, int tile_tokens)
       : row_tiles(all_row_tiles),
@@ -127,13 +127,13 @@ struct TileOrder {
   }
 };
 
-// One worker's parts, in its order.
+// One worker's parts, in the order in which it computes them.
 class PartWalk {
  public:
   TILEWRIGHT_HOST_DEVICE constexpr PartWalk(const GemmSchedule& schedule, int worker)
       : worker_(worker), end_(schedule.range_begin(worker + 1)) {}
 
-  // False when nothing is left.
+  // Returns false when no part is left.
   TILEWRIGHT_HOST_DEVICE constexpr bool next(const GemmSchedule& schedule, TilePart& part) {
     const int begin = end_ > 0 ? schedule.range_begin(worker_) : 0;
     if (begin < end_) {
@@ -151,12 +151,12 @@ class PartWalk {
   }
 
  private:
-  int worker_;  // and then, whole tile by whole tile, as much further on as there are workers
-  int end_;     // of what is left of the range; 0: nothing
+  int worker_;  // plus the number of workers for each whole tile that has been taken
+  int end_;     // of what is left of the range; 0: the range is done
 };
 
-// The workers that compute the beginning of a tile whose last part begins inside it and is the
-// given worker's: from `first` up to that one.
+// The first of the workers that compute the other parts of a tile. Its last part is worker
+// `owner`'s, the reducer's, and begins inside the tile.
 TILEWRIGHT_HOST_DEVICE constexpr int first_worker(const GemmSchedule& schedule, int tile,
                                                   int owner) {
   int first = owner - 1;

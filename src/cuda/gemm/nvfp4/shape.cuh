@@ -1,4 +1,4 @@
-// A row of the table of configs at compile time, and the SMEM that it takes.
+// A config of the kernel nvfp4 at compile time, and its SMEM.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ using namespace cute;
 
 inline constexpr int kTileLines = WeightTile::k_bytes / 256;
 
-// Barriers beside those of the ring. Of the last kind there is one for each consumer of rows.
+// Named barriers. From kRowsBarrier on there is one for each row consumer.
 enum NamedBarriers { kSetUpBarrier, kStoredBarrier, kArrivedBarrier, kRowsBarrier };
 
-// The compile-time side of config kIndex, where C is FP32 or has 16 bits.
+// The compile-time side of config kIndex, for C in FP32 or in 16 bits.
 template <int kIndex, typename Operand, bool kFp32>
 struct Shape {
   using Element = Operand;  // of A, and of the weight in registers
@@ -30,8 +30,8 @@ struct Shape {
   static constexpr int kConsumers = C.row_consumers * C.column_consumers;
   static constexpr int kConsumerThreads = kConsumers * 128;
   static constexpr int kColumnSteps = C.columns() / WeightTile::kColumns;
-  // What a block loads of the tokens, for its cluster: some of the steps, or else some of the
-  // tokens.
+  // What a block loads for its cluster: some steps of all tokens or, where steps cannot be divided,
+  // all steps of some tokens.
   static constexpr bool kSharesSteps = kColumnSteps % C.cluster == 0;
   static_assert(kSharesSteps || !C.cuts_tokens(), "blocks that share tokens load equal parts");
   static constexpr int kShareSteps = kSharesSteps ? kColumnSteps / C.cluster : kColumnSteps;
@@ -39,17 +39,17 @@ struct Shape {
   using Barrier = cutlass::arch::NamedBarrier;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kAccumulators = C.tokens / 2;  // of a thread
-  // Once columns have been added up, so many consumers of the same rows share the tokens out, at
-  // least eight for each.
+  // When column consumers' sums have been added up, so many of them (sharers) finish the tile, with
+  // an equal number of its tokens each, at least eight.
   static constexpr int kSharers = std::min(C.column_consumers, C.tokens / 8);
   static constexpr int kOwnTokens = C.tokens / kSharers;
   static constexpr int kOwnSums = kAccumulators / kSharers;
-  // FP32 totals take up the sums every so many chunks, as tensor cores cut off what does not fit a
-  // sum, always towards zero: 2048 columns lost a relative 1.2e-6 to 1.5e-6.
+  // Every so many chunks the sums are added to FP32 totals: tensor cores cut off what does not fit
+  // a sum, always towards zero. Without totals 2048 columns lost a relative 1.2e-6 to 1.5e-6.
   static constexpr int kChunksOfSum = 1024 / (64 * C.steps);
   static_assert(!kFp32 || C.steps > 1, "the other loop has no totals");
-  // 96 or 168 a thread at first; then the loading warpgroup gives up what the others take. With one
-  // consumer there are enough for all.
+  // A thread starts with 96 or 168 registers. The loading warpgroup then gives back what consumers
+  // take. With a single consumer there are enough for all.
   static constexpr bool kMovesRegisters = kConsumers > 1;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : 232;
@@ -62,10 +62,10 @@ struct Shape {
   using Store = TileStore<C.tokens>;
   static constexpr int kOwners = C.row_consumers * kSharers;
   using Sums = SumSlots<kOwners * 128, kOwnSums>;
-  static constexpr int kCourierThreads = kOwners * 128 + 32;  // with those it serves
+  static constexpr int kCourierThreads = kOwners * 128 + 32;  // the courier and those it serves
 };
 
-// For each sharer the sums of its tokens from the consumers of other columns.
+// Sums from the consumers of other columns: each sharer gets those of its own tokens.
 template <typename S, int kOthers = S::C.column_consumers - 1>
 struct ColumnSums {
   float4 at[S::C.row_consumers][S::kSharers][kOthers][S::kOwnSums / 4][128];
@@ -82,7 +82,7 @@ struct StagedStorage {
       cute::Shape<Int<S::C.tokens>, _64, Int<S::kColumnSteps>, Int<kStages>>{}));
   alignas(1024) typename S::Element sA[kStages][S::kColumnSteps][S::C.tokens * 64];
   alignas(128) char sB[kStages][S::C.row_consumers][S::kColumnSteps * WeightTile::k_bytes];
-  // Where consumers turn their sums: all of a tile's together, or each warp by itself.
+  // Where consumers transpose their sums: those of a whole tile, or each warp its own.
   using WarpTurns = std::array<typename S::Epilogue::Stage, 4>;
   union Turn {
     alignas(16) WarpTurns warps;
@@ -94,7 +94,7 @@ struct StagedStorage {
   TmaRing<kStages, S::C.cluster> ring;
 };
 
-// As many stages as a block's SMEM has room for.
+// The number of stages for which a block's SMEM has room.
 template <typename S, int kCount = 1>
 constexpr int stages_that_fit() {
   constexpr std::size_t kRoom_bytes = 227 * 1024;

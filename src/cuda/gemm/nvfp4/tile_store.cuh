@@ -1,5 +1,5 @@
-// From the accumulators of a tile of C^T to C, by the copy engine: a consumer turns its sums in
-// SMEM, and is at the next tile while they are on their way.
+// Stores a tile of C^T from the accumulators to C by TMA. A consumer transposes its sums in SMEM,
+// and computes the next tile while TMA stores this one.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -12,7 +12,7 @@
 
 namespace tilewright::cuda {
 
-// Everything is done by the 128 threads of a consumer together; `barrier` is theirs alone.
+// All 128 threads of a consumer call each function; `barrier` is a named barrier of their own.
 template <int kTokens>
 struct TileStore {
   static constexpr int kRows = 64;  // a line: 128 bytes of C
@@ -21,7 +21,7 @@ struct TileStore {
     alignas(1024) std::uint16_t lines[kTokens][kRows];
   };
 
-  // Waits until the tile before has been read. Returns whether all say yes.
+  // Waits until TMA has read the tile before. Returns whether `yes` is true in all threads.
   __device__ static bool begin(int barrier, bool yes) {
     if (is_storing_thread()) {
       cute::tma_store_wait<0>();
@@ -41,20 +41,20 @@ struct TileStore {
     return all != 0;
   }
 
-  // `value(i)` is that of accumulator i. The map's boxes are of 64 rows and a tile's tokens.
+  // `value(i)` is accumulator i, finished. The map's boxes have 64 rows and a tile's tokens.
   template <typename T, typename Value>
   __device__ static void run(const CUtensorMap& map_c, Stage& stage, int barrier,
                              const TileOrigin& origin, const Value& value) {
     static_assert(kTokens % 16 == 0);
     const int lane = lane_asked_anew();
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    // Of the matrices that stmatrix writes, lane / 8 counts: rows g, g + 8, the same of eight
-    // tokens on. The copy engine expects a line's 16-byte pieces swizzled by the line's number.
+    // stmatrix writes four matrices, numbered by lane / 8: rows g, rows g + 8, and both again for
+    // the next eight tokens. TMA expects a line's 16-byte pieces swizzled by the line's number.
     const int token = lane / 16 * 8 + lane % 8;
     const int place = (2 * warp + lane / 8 % 2) ^ token % 8;
 #pragma unroll
     for (int first = 0; first < kTokens; first += 16) {
-      std::uint32_t pairs[4];  // by eight tokens: rows g, rows g + 8
+      std::uint32_t pairs[4];  // for each eight tokens: rows g, rows g + 8
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = first / 2 + 2 * i;
@@ -73,7 +73,7 @@ struct TileStore {
     }
   }
 
-  // Before the block ends.
+  // Waits for the last store. To be called before the block ends.
   __device__ static void finish() { cute::tma_store_wait<0>(); }
 
  private:
