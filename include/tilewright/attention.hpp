@@ -1,6 +1,6 @@
-// Forward attention: O = softmax(scale * Q K^T + mask) V, and its log-sum-exp; with a sliding
-// window, a soft cap on the scores, attention sinks, sequences of different lengths packed one
-// after the other, and an un-normalised result to be merged later, where asked for.
+// Forward attention: O = softmax(scale * Q K^T + mask) V, and its log-sum-exp. Options are a
+// sliding window, a soft cap on the scores, attention sinks, packed sequences of different lengths,
+// and an un-normalised result to be merged with others later.
 #pragma once
 
 #include <cstddef>
@@ -23,22 +23,22 @@ namespace tilewright {
 // multiple of Hk: query head h reads key/value head h / (H / Hk). All sizes are at least 1. All
 // tensors live on one device. No output may share a byte with another one or with an input.
 //
-// sinks  (H) fp32: a logit for each query head that enters its rows' denominators like the score of
-//        one more key, whose value is 0. The LSE counts it. A sink of -infinity has no effect, one
-//        of +infinity gives O = 0 and LSE = +infinity.
+// sinks  (H) fp32: a logit for each query head. It enters the denominators of the head's rows like
+//        the score of one more key whose value is 0, and the LSE counts it. A sink of -infinity has
+//        no effect, one of +infinity gives O = 0 and LSE = +infinity.
 //
-// NaN in q, in a key that the row sees, or in its sink makes o and all the row's statistics NaN. A
-// score of -infinity is that of a key without weight.
+// A NaN in q, in a key that the row sees or in its sink makes o and all the row's statistics NaN. A
+// key whose score is -infinity has no weight.
 //
 // Packed sequences. With cu_seqlens_q, q is (Tq, H, D) and holds B sequences one after the other:
-// sequence b is the rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]); o is (Tq, H, Dv) and the row
+// sequence b has the rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]); o is (Tq, H, Dv) and the row
 // statistics (H, Tq). With cu_seqlens_k, k and v are (Tk, Hk, D) and (Tk, Hk, Dv) likewise. Either
-// may be packed without the other. Lengths may be 0; Nq and Nk of a mask are each sequence's own.
-//   cu_seqlens_q, cu_seqlens_k  (B + 1) int32, from 0, ascending, up to Tq or Tk at most
-//   seqused_k                   (B) int32: only the first seqused_k[b] keys of sequence b count, at
-//                               most its length; Nk of a mask is this number. k need not be packed
+// may be packed without the other. Lengths may be 0; a mask's Nq and Nk are those of each
+// sequence.
+//   seqused_k                   (B) int32, used lengths: only the first seqused_k[b] keys of
+//                               sequence b count, and a mask's Nk is this number. It is at most the
+//                               sequence's length. k need not be packed
 // They lie on the tensors' device, contiguous. Outputs' rows beyond the end of the last sequence
-// are not written. On CPU tensors the values are checked; on CUDA that is the caller's duty, unless
 // options.check_lengths is set.
 //
 // Un-normalised. With row_max and row_sum, both fp32 of the shape of lse, o is fp32 and holds
@@ -60,7 +60,7 @@ struct AttentionTensors {
   std::optional<TensorView> row_sum = std::nullopt;
 };
 
-// How far a query sees, in keys, to both sides of the diagonal: at least 0, without limit when
+// How far a query sees to each side of the diagonal, in keys: 0 or more, and without limit if
 // absent.
 struct Window {
   std::optional<std::int64_t> left = std::nullopt;
@@ -68,30 +68,30 @@ struct Window {
 };
 
 struct AttentionOptions {
-  // Query i stands at key i + Nk - Nq (aligned to the bottom right), and with causal sees no key
-  // beyond it. A row that sees no key gives o = 0 and lse = -infinity (with sinks, its sink). What
-  // lies in keys and values that no query sees does not matter, be it NaN.
+  // Query i stands at key i + Nk - Nq (the diagonal ends at the bottom right), and if causal it
+  // sees no key beyond that one. A row that sees no key gives o = 0 and lse = -infinity (or its
+  // sink, if there is one). Keys and values that no query sees may be anything, even NaN.
   bool causal = false;
-  // Query i sees keys i + Nk - Nq - left ... i + Nk - Nq + right. Where causal too, both hold.
+  // Query i sees keys i + Nk - Nq - left ... i + Nk - Nq + right. If causal too, both limits hold.
   Window window{};
-  // Multiplies Q K^T; from 0 to 1e38. 1 / sqrt(D) when absent. A row with a score that is +infinity
-  // in FP32, in units of log2, is NaN.
+  // Multiplies Q K^T. It is from 0 to 1e38, or 1 / sqrt(D) if absent. If a score is +infinity in
+  // FP32, in units of log2, its row becomes NaN.
   std::optional<float> scale = std::nullopt;
-  // Scaled scores s become softcap * tanh(s / softcap); 0 leaves them. Else from scale / 1e38 to
-  // 1e38.
+  // Scaled scores s become softcap * tanh(s / softcap). 0 leaves them as they are; any other value
+  // is from scale / 1e38 to 1e38.
   float softcap = 0.0f;
-  // A row's result depends on nothing but that row's own sequence: not on the batch it is computed
-  // in, nor on its place there. Otherwise a batch too small to fill the GPU may be split over keys.
+  // A row's result depends on its own sequence alone: not on the rest of the batch, nor on its
+  // place there. Without this option, keys may be split if a batch is too small to fill the GPU.
   bool batch_invariant = false;
-  // Copies cu_seqlens_q, cu_seqlens_k and seqused_k from the GPU to check their values: waits for
-  // the stream, and cannot be captured. For debugging.
+  // Copies cu_seqlens_q, cu_seqlens_k and seqused_k from the GPU to check their values. This waits
+  // for the stream and cannot be captured in a CUDA graph. It is for debugging.
   bool check_lengths = false;
   // A name of a kernel or variant, or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
 };
 
-// The bytes of workspace that attention() will need for these tensors. Looks at shapes, dtypes and
-// devices only, never at data. Throws what attention() would throw, the workspace check aside.
+// The bytes of workspace that attention() needs for these tensors. It depends on shapes, dtypes and
+// devices, never on data. Throws what attention() would throw, the workspace check aside.
 std::size_t attention_workspace_bytes(const AttentionTensors& tensors,
                                       const AttentionOptions& options = {});
 

@@ -1,4 +1,4 @@
-// The operation attention() in the registry's terms.
+// The operation attention(), as the registry describes it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tilewright {
 
-// What a kernel may or may not be able to do beside plain attention.
+// Features beyond plain attention, which a kernel may or may not have.
 enum class Feature : std::uint8_t { window, softcap, sinks, packed, unnormalized };
 
 constexpr std::string_view name(Feature feature) {
@@ -49,10 +49,10 @@ struct AttentionFacts {
   std::span<const Feature> features = {};
 };
 
-// The shape of an attention problem, as seen by the constraints. Strides do not appear here: they
-// are checked against alignment_bytes when the tensors are given. Of packed sequences `batch` is
-// the number; q_len and kv_len are then the tokens of all of them together. Sizes are at least 1
-// and less than 2^30, as those of tensors are.
+// An attention problem, as far as it decides which kernels can run it. It has no strides: these are
+// checked against alignment_bytes when the tensors are given. If packed, `batch` is the number of
+// sequences, and q_len and kv_len are the tokens of all of them together. Sizes are at least 1 and
+// less than 2^30, like those of tensors.
 struct AttentionProblem {
   DType dtype = DType::bf16;
   std::int64_t batch = 1;

@@ -1,5 +1,5 @@
-// The one exception that the library throws, but for std::bad_alloc where the host's memory runs
-// out; then, too, nothing has been written.
+// The exception that the library throws. Besides it there is only std::bad_alloc, if the host's
+// memory runs out; then, too, nothing has been written.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace tilewright {
 
 enum class ErrorCode : std::uint8_t {
   invalid_argument,     // the call contradicts itself or its documented contract
-  unsupported,          // a valid problem that the chosen kernel or device cannot run
+  unsupported,          // a valid problem that the kernel or device at hand cannot run
   workspace_too_small,  // fewer bytes were given than attention_workspace_bytes() asks for
   no_device,            // no such device, or this build has no CUDA
   cuda,                 // the CUDA runtime or driver reported an error

@@ -1,4 +1,4 @@
-// The operations gemm_nvfp4() and gemm_bf16() in the registry's terms.
+// The operations gemm_nvfp4() and gemm_bf16(), as the registry describes them.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ constexpr std::string_view name(WeightForm form) {
 // What a kernel takes of gemm_nvfp4().
 struct GemmNvfp4Facts {
   std::span<const DType> out_dtypes = {};  // of c
-  int n_multiple = 1;                      // what N and K must be multiples of
+  int n_multiple = 1;                      // N and K must be multiples of these
   int k_multiple = 1;
   std::span<const WeightForm> weight_forms = {};
 };
 
-// The shape of a GEMM, as seen by the constraints: c (l, m, n) = a (l, m, k) times the transpose of
-// b (l, n, k).
+// A GEMM, as far as it decides which kernels can run it: c (l, m, n) = a (l, m, k) times the
+// transpose of b (l, n, k).
 struct GemmNvfp4Problem {
   DType a_dtype = DType::bf16;  // e2m1x2: NVFP4
   DType c_dtype = DType::bf16;

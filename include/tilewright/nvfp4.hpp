@@ -38,8 +38,8 @@ constexpr std::array<std::int64_t, 2> swizzled_scale_shape(std::int64_t rows, st
   return {(rows + 127) / 128 * 128, (blocks + 3) / 4 * 4};
 }
 
-// What a global scale g says. Both are in use: ask where it comes from. No call assumes either: the
-// wrong one gives values that are wrong by g^2.
+// The sense of a global scale g. Both are in use: ask where a scale comes from. No call assumes
+// one, since the wrong one gives values that are wrong by a factor of g^2.
 enum class GlobalScale : std::uint8_t {
   encode,  // value = code * scale / g: compressed-tensors, FlashInfer's and vLLM's quantisers
   decode,  // value = code * scale * g: ModelOpt
@@ -60,7 +60,7 @@ struct QuantizeNvfp4Options {
 };
 
 // Every operation is rounded to FP32, to nearest even; e4m3() and e2m1() round to nearest even and
-// saturate. The source is the quantiser of the NVFP4 article by NVIDIA, with guards.
+// saturate. The source is the quantiser of the NVFP4 article by NVIDIA; min() and max() are guards.
 //
 //   amax = the largest finite |x| of the matrix
 //   g    = min(2688 / amax, FLT_MAX)   as encode scale, where not given; 1 where amax is 0
@@ -72,20 +72,20 @@ struct QuantizeNvfp4Options {
 //     m     = min(e / max(scale, 1e-12), FLT_MAX)
 //     code  = e2m1(x * m), with the sign of x
 //
-// A block of zeros has scale 0 and codes +-0. A block too small for the smallest scale, 2^-9, has
-// scale 0 too: it dequantises to zeros, whatever its codes. An infinity is the largest value that
-// its block can hold, +-6 of scale 448. A NaN makes its block's scale NaN, and nothing else; where
-// g is not positive and finite all scales are NaN. Codes are then +-6.
+// A block of zeros has scale 0 and codes +-0. A block too small for the smallest scale, 2^-9, also
+// has scale 0: it dequantises to zeros, whatever its codes. An infinity becomes its block's largest
+// value, +-6 with scale 448. A NaN makes the scale of its block NaN, and no other; if g is not
+// positive and finite, all scales are NaN. Codes under a NaN scale are +-6.
 //
-// CPU and GPU give the same bytes. With a computed g the call reads x twice, and on a GPU needs a
-// workspace. On CUDA tensors the work is queued on `stream` and the call returns at once; it
-// neither allocates nor synchronises and can be captured in a CUDA graph. x must be aligned to 16
-// bytes and codes to 8 there, their rows included. Throws tilewright::Error, with nothing written,
-// when an argument is wrong or the device is not supported.
+// CPU and GPU give the same bytes. If g is computed, the call reads x twice, and on a GPU it needs
+// a workspace. On CUDA tensors the work is queued on `stream` and the call returns at once; it
+// neither allocates nor synchronises and can be captured in a CUDA graph. There each row of x must
+// be aligned to 16 bytes and each row of codes to 8. Throws tilewright::Error, with nothing
+// written, when an argument is wrong or the device is not supported.
 void quantize_nvfp4(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options,
                     Workspace workspace = {}, Stream stream = nullptr);
 
-// The bytes of workspace that quantize_nvfp4() will need. Looks at no data. Throws what
+// The bytes of workspace that quantize_nvfp4() needs. It does not depend on data. Throws what
 // quantize_nvfp4() would throw, the workspace check aside.
 std::size_t quantize_nvfp4_workspace_bytes(const QuantizeNvfp4Tensors& tensors,
                                            const QuantizeNvfp4Options& options);
@@ -103,14 +103,14 @@ struct DequantizeNvfp4Options {
 };
 
 // out = code * scale, which is exact in FP32 (of MXFP4, below 2^128), then / g or * g rounded to
-// FP32, then rounded to out's dtype. A NaN scale gives NaN, and a g that is not positive and finite
-// nothing else. Otherwise as quantize_nvfp4(); on CUDA out must be aligned to 16 bytes, codes to 8.
+// FP32, then rounded to out's dtype. A NaN scale, or a g that is not positive and finite, gives
+// NaN. All else is as in quantize_nvfp4(); on CUDA out must be aligned to 16 bytes, codes to 8.
 void dequantize_nvfp4(const DequantizeNvfp4Tensors& tensors,
                       const DequantizeNvfp4Options& options = {}, Stream stream = nullptr);
 
-// Between the layouts of e4m3 or e8m0 scales. `linear` is (M, J), `swizzled` has the shape
-// swizzled_scale_shape(M, J). Swizzling writes 0 to the bytes of no block, unswizzling ignores
-// them.
+// Converts e4m3 or e8m0 scales between the layouts. `linear` is (M, J), `swizzled` has the shape
+// swizzled_scale_shape(M, J). Swizzling writes 0 to the bytes that belong to no block; unswizzling
+// ignores them.
 void swizzle_scales(const ConstTensorView& linear, const TensorView& swizzled,
                     Stream stream = nullptr);
 void unswizzle_scales(const ConstTensorView& swizzled, const TensorView& linear,

@@ -1,4 +1,4 @@
-// The operations of nvfp4.hpp and nvfp4_weight.hpp in the registry's terms.
+// The operations of nvfp4.hpp and nvfp4_weight.hpp, as the registry describes them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tilewright {
 
-// A matrix of values, or of scales, of one of these dtypes; nothing else decides what can run.
+// A matrix of values or of scales. Its dtype alone decides which kernels can run.
 struct ConversionFacts {};
 struct ConversionProblem {
   DType dtype = DType::bf16;

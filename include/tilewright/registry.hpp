@@ -1,6 +1,6 @@
-// What the library can run: the kernels of every operation, what they take, and why one cannot run
-// a problem. The operations themselves are in attention_kernels.hpp, gemm_kernels.hpp and
-// nvfp4_kernels.hpp: each is a type, Op below.
+// What the library can run: the kernels of every operation, what they take, and why a kernel cannot
+// run a problem. The operations are types, called Op below; they are in attention_kernels.hpp,
+// gemm_kernels.hpp and nvfp4_kernels.hpp.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Limit {
   std::string allowed;
 };
 
-// What every kernel has, whatever its operation.
+// What is known of every kernel, whatever its operation.
 struct KernelInfo {
   std::string name = {};                // what an operation's `kernel` option takes
   std::string_view operation = {};      // "attention", "gemm_nvfp4", ...
@@ -33,7 +33,7 @@ struct KernelInfo {
   std::vector<DType> dtypes = {};       // of the first input, or of the output
   int alignment_bytes = 1;              // of base pointers and outer strides of large tensors
   std::string_view doc = {};            // its page, relative to the repository
-  std::vector<Limit> limits = {};       // what else it asks for
+  std::vector<Limit> limits = {};       // what else it takes
   bool is_built = false;                // whether this build of the library has code for it
 };
 
@@ -48,7 +48,7 @@ struct DeviceInfo {
   std::size_t smem_per_block_bytes = 0;  // the largest that a block may ask for
 };
 
-// Why a kernel cannot run a problem: what the thrown Error would carry.
+// Why a kernel cannot run a problem: the contents of the Error that a call would throw.
 struct Reason {
   ErrorCode code;
   std::string argument;
@@ -58,13 +58,13 @@ struct Reason {
 // How a kernel runs a problem: decided on the host, from shapes alone.
 class Plan;
 
-// A row of an operation's table: a kernel, complete.
+// A row of an operation's table: all about one kernel.
 template <class Op>
 struct Kernel {
   KernelInfo info = {};
   typename Op::Facts facts = {};
 
-  // Why it cannot run a problem that `facts` allows; nothing where it can. Null: it can always.
+  // Why it cannot run a problem that `facts` allow; nothing if it can. Null: it always can.
   std::optional<Reason> (*refuses)(const Kernel& kernel, const typename Op::Problem& problem,
                                    const DeviceInfo& device) = nullptr;
   // Null: there is nothing to decide, and no workspace.
@@ -72,12 +72,12 @@ struct Kernel {
   // Queues the kernel. Null where this build has no code for it.
   void (*launch)(const typename Op::Params& params, const Plan& plan, Stream stream) = nullptr;
 
-  // The configs that it chooses from, each as a kernel of its own: "flash/0" and on. They are there
-  // to be measured: one runs all that it can, be it the best for it or not.
+  // Its configs, each as a kernel of its own: "flash/0" and on. They are there to be measured: one
+  // runs every problem that it can, whether or not it is the best config for it.
   std::span<const Kernel> variants = {};
 };
 
-// An operation's table: what the functions below look into.
+// An operation's table, which the functions below read.
 template <class Op>
 struct Table {
   using Problem = typename Op::Problem;
@@ -108,18 +108,18 @@ const Kernel<Op>* find_kernel(std::string_view name) {
   return Table<Op>::find(name);
 }
 
-// Nothing where `kernel` runs `problem` on `device`; else the first reason why it does not. A pure
-// function of its arguments and of how the library was built.
+// Returns nothing if `kernel` runs `problem` on `device`, else the first reason why it does not. It
+// depends on its arguments and on how the library was built, on nothing else.
 template <class Op>
 std::optional<Reason> can_run(const Kernel<Op>& kernel, const typename Op::Problem& problem,
                               const DeviceInfo& device) {
   return Table<Op>::can_run(kernel, problem, device);
 }
 
-// The same of any problem: the device is all that is looked at.
+// The same, with a look at the device alone: whatever the problem.
 std::optional<Reason> can_run(const KernelInfo& kernel, const DeviceInfo& device);
 
-// The variant in which `kernel` runs `problem` on such a device; null where it cannot run it, or
+// The variant in which `kernel` runs `problem` on `device`; null if it cannot run the problem or
 // has no variants.
 template <class Op>
 const Kernel<Op>* variant_of(const Kernel<Op>& kernel, const typename Op::Problem& problem,
@@ -127,8 +127,8 @@ const Kernel<Op>* variant_of(const Kernel<Op>& kernel, const typename Op::Proble
   return Table<Op>::variant_of(kernel, problem, device);
 }
 
-// Bytes of workspace that `kernel` needs for `problem` on `device`. Throws where the kernel cannot
-// run the problem on such a device; how much memory that has is not looked at.
+// The bytes of workspace that `kernel` needs for `problem` on `device`. Throws if the kernel cannot
+// run the problem there; the size of the device's memory does not matter.
 template <class Op>
 std::size_t workspace_bytes(const Kernel<Op>& kernel, const typename Op::Problem& problem,
                             const DeviceInfo& device) {
@@ -138,10 +138,10 @@ std::size_t workspace_bytes(const Kernel<Op>& kernel, const typename Op::Problem
 // What a build without CUDA says of itself, and how to get one with it; empty in a build with CUDA.
 std::string_view cpu_only_notice();
 
-// The number of CUDA devices; 0 where there is no driver or this build has no CUDA.
+// The number of CUDA devices; 0 if there is no driver or this build has no CUDA.
 int cuda_device_count();
 
-// Reads a device's properties; throws no_device where there is none. The answer is cached.
+// Reads a device's properties, and caches them. Throws no_device if there is no such device.
 const DeviceInfo& device_info(Device device);
 
 }  // namespace tilewright

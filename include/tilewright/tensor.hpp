@@ -17,7 +17,7 @@ enum class DType : std::uint8_t {
   int32,
   e2m1x2,  // a byte of two FP4 values; shapes and strides count bytes
   e4m3,    // FP8 without infinities (e4m3fn); of block scales the sign is 0
-  e8m0,    // an exponent alone: 2^(byte - 127), 255 is NaN
+  e8m0,    // an exponent only: 2^(byte - 127), and 255 is NaN
   u8,      // bytes whose meaning their operation defines
 };
 
@@ -78,12 +78,12 @@ inline std::string name(Device device) {
 
 inline constexpr int kMaxRank = 5;
 
-// A strided tensor in memory that somebody else owns.
+// A strided tensor in memory that the caller owns.
 //   shape, stride   the first `rank` entries count; strides are in elements, as in DLPack.
 //   Void            `void` for outputs, `const void` for inputs.
-// What operations take has sizes from 1 to 2^30 - 1, a data pointer that is aligned to elements,
-// and elements that lie at most 2^60 bytes apart. The stride of a dimension of size 1 does not
-// matter.
+// A tensor that an operation takes has sizes from 1 to 2^30 - 1, a data pointer that is aligned to
+// elements, and elements that lie at most 2^60 bytes apart. The stride of a dimension of size 1
+// does not matter.
 template <typename Void>
 struct BasicTensorView {
   static_assert(std::is_void_v<Void>);

@@ -1,5 +1,5 @@
-// The formats of block scales as bits, converted to and from float. E4M3 is the one without
-// infinities, e4m3fn: up to 448, multiples of 2^-9 below 2^-6, 0x7f is NaN.
+// Conversions of block scales between their bits and float. E4M3 here is e4m3fn, which has no
+// infinities: it goes up to 448, in multiples of 2^-9 below 2^-6, and 0x7f is NaN.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ namespace tilewright {
 inline constexpr float kE4m3Max = 448.0f;
 inline constexpr std::uint32_t kE4m3NaN = 0x7f;
 
-// Rounds to nearest, ties to even; saturates, infinities included. NaN stays NaN, with its sign.
+// Rounds to nearest, ties to even; infinities, too, become 448. A NaN stays one, with its sign.
 constexpr std::uint8_t float_to_e4m3(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 31 << 7;
@@ -30,7 +30,7 @@ constexpr std::uint8_t float_to_e4m3(float value) {
   return static_cast<std::uint8_t>(sign | ((magnitude + round - 0x3c000000u) >> 20));
 }
 
-// The bits as those of a float's exponent and mantissa, whose exponent is then 120 too low.
+// Puts the bits where a float has its exponent and mantissa; the exponent is then 120 too low.
 constexpr float e4m3_to_float(std::uint32_t bits) {
   if ((bits & 0x7fu) == kE4m3NaN) {
     return std::numeric_limits<float>::quiet_NaN();
@@ -39,7 +39,7 @@ constexpr float e4m3_to_float(std::uint32_t bits) {
   return std::bit_cast<float>(((bits & 0x80u) << 24) | std::bit_cast<std::uint32_t>(magnitude));
 }
 
-// 2^(bits - 127), a subnormal float where bits is 0; 255 is NaN.
+// 2^(bits - 127), a subnormal float if bits is 0; 255 is NaN.
 constexpr float e8m0_to_float(std::uint32_t bits) {
   if (bits == 0xffu) {
     return std::numeric_limits<float>::quiet_NaN();

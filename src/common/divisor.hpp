@@ -33,7 +33,7 @@ class Divisor {
   }
 
  private:
-  static constexpr int kBits = 31;  // of a dividend
+  static constexpr int kBits = 31;  // a dividend has at most so many
 
   int value_;
   int shift_ = kBits;

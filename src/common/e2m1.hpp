@@ -11,8 +11,8 @@ namespace tilewright {
 inline constexpr float kE2m1Max = 6.0f;
 inline constexpr std::uint32_t kE2m1Sign = 8;
 
-// The code in the low byte of the result, of a magnitude y >= 0 that is a rounded FP32 number:
-// to nearest, ties to the even code, 7 above 5 and of NaN. (The other bytes are of no use.)
+// Rounds a magnitude y >= 0 in FP32 to nearest, ties to the even code; the code is 7 above 5 and
+// for NaN. It is in the low byte of the result; the other bytes mean nothing.
 //
 // Codes go up in steps of 1/2 to 2, of 1 to 4, and of 2 beyond. Adding 1.5 * 2^23 rounds to an
 // integer, which is then in the low bits; each step's line gives its codes where it is lowest:
@@ -25,14 +25,14 @@ constexpr std::uint32_t e2m1_magnitude(float y) {
   return std::min(fine, coarse);
 }
 
-// Keeps the sign of the value, be it -0 or NaN.
+// Keeps the sign of the value, also that of -0 and NaN.
 constexpr std::uint8_t float_to_e2m1(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = e2m1_magnitude(std::bit_cast<float>(bits & 0x7fffffffu));
   return static_cast<std::uint8_t>((magnitude & 7u) | (bits >> 31 << 3));
 }
 
-// A code's bits as those of a float's exponent and mantissa, whose exponent is then 126 too low.
+// Puts a code's bits where a float has its exponent and mantissa; the exponent is then 126 too low.
 constexpr float e2m1_to_float(std::uint32_t code) {
   const float magnitude = std::bit_cast<float>((code & 7u) << 22) * 0x1p126f;
   const std::uint32_t sign = (code & kE2m1Sign) << 28;

@@ -1,4 +1,4 @@
-// What happens to a sum of products on its way to C, for CPU and GPU alike.
+// What the epilogue does to a sum, on CPU and GPU alike.
 #pragma once
 
 #include <limits>

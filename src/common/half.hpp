@@ -1,4 +1,4 @@
-// The 16-bit floating-point formats as bits, converted to and from float.
+// Conversions of the 16-bit floating-point formats between their bits and float.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ constexpr float bf16_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-// Rounds to nearest, ties to even. NaN stays NaN, with its sign.
+// Rounds to nearest, ties to even. A NaN stays one, with its sign.
 constexpr std::uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
@@ -35,7 +35,7 @@ constexpr float fp16_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
 }
 
-// Rounds to nearest, ties to even; overflows to infinity. NaN stays NaN, with its sign.
+// Rounds to nearest, ties to even; overflows to infinity. A NaN stays one, with its sign.
 constexpr std::uint16_t float_to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);

@@ -1,12 +1,12 @@
-// The layout of a prepacked NVFP4 weight: what prepack_nvfp4_weight() writes and the kernel nvfp4
-// reads. docs/nvfp4.md has the layout at length; a change of it is a new kNvfp4WeightLayout.
+// The layout of a packed NVFP4 weight, which prepack_nvfp4_weight() writes and the kernel nvfp4
+// reads. docs/nvfp4.md describes it at length; each change of it takes a new kNvfp4WeightLayout.
 //
-// A weight (N, K) is cut into tiles of 64 x 64, rows up to a multiple of 64 and columns up to one
-// of 128, the rest being zeros; tile (i, j) is number i * K_tiles + j. A tile has 2304 bytes:
+// A weight (N, K) is cut into tiles of 64 x 64. Zeros pad its rows to a multiple of 64 and its
+// columns to one of 128. Tile (i, j) is number i * K_tiles + j. A tile has 2304 bytes:
 //
-//   2048 codes    16 bytes for each thread of a warpgroup: the values that it holds of a tile as
-//                 WGMMA's A operand, in two halves of 32 columns, each two words
-//    256 scales   8 bytes for each four threads with the same rows: one word for each half
+//   2048 codes    16 bytes for each thread of a warpgroup: the values that the thread holds of the
+//                 tile in WGMMA's A operand, in two halves of 32 columns, two words each
+//    256 scales   8 bytes for each four threads, which have the same rows: a word for each half
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace tilewright {
 struct WeightTile {
   static constexpr int kRows = 64;
   static constexpr int kColumns = 64;
-  static constexpr int kPaddedColumns = 128;  // K is padded to a multiple of
+  static constexpr int kPaddedColumns = 128;  // K is padded to a multiple of this
   static constexpr int kCode_bytes = kRows * kColumns / 2;
   static constexpr int kScale_bytes = kRows * kColumns / 16;
   static constexpr int k_bytes = kCode_bytes + kScale_bytes;
@@ -46,8 +46,8 @@ static_assert(packed_nvfp4_weight_shape(65, 144)[0] == weight_row_tiles(65));
 static_assert(packed_nvfp4_weight_shape(65, 144)[1] ==
               weight_column_tiles(144) * WeightTile::k_bytes);
 
-// Where the first value of a thread's pair lies in a tile; the other is right of it. This is the
-// order of WGMMA's registers: m64k16 by m64k16, rows g and g + 8 by turns.
+// Where the first value of a thread's pair lies in a tile; the second is right of it. The order is
+// that of WGMMA's registers: m64k16 after m64k16, rows g and g + 8 alternately.
 struct TilePosition {
   int row;
   int column;
@@ -58,12 +58,12 @@ constexpr TilePosition pair_position(int thread, int half, int pair) {
           .column = half * 32 + pair / 4 * 16 + pair / 2 % 2 * 8 + thread % 4 * 2};
 }
 
-// Codes. A pair is a word that has the first value's sign in bit 15 and its other three bits in
-// bits 8 ... 6, where a BF16 number has the end of its exponent and the start of its mantissa; the
-// second value is 16 bits above. Read so, it is the value times 2^-126.
+// Codes. A pair is a word with the first value's sign in bit 15 and its other three bits in bits 8
+// ... 6, where a BF16 number has the end of its exponent and the start of its mantissa. The second
+// value lies 16 bits above. Read as BF16, they are the values times 2^-126.
 //
-// Of the 32 bits of a word a pair takes eight, and rotated by 0, 4 and 10 three pairs fill 24. What
-// two words have left makes up two pairs more. So eight pairs are in two words a and b:
+// A pair takes eight of a word's 32 bits; rotated by 0, 4 and 10, three pairs take 24. The bits
+// that are left in two words hold two more pairs. So the words a and b hold eight pairs:
 //
 //   pairs 0, 1, 2 = a, a >>> 4, a << 6      each masked by kPairMask
 //   pairs 3, 4, 5 = b, b >>> 4, b << 6
@@ -99,10 +99,10 @@ constexpr PairWords unpack_pairs(const CodeWords& words) {
           rest << 4 & kPairMask};
 }
 
-// Scales. E4M3 with its subnormal numbers made normal: five bits of exponent, of the scale times
-// 2^7 with FP16's bias, and three of mantissa. 0xff is NaN. There is no sign: of a block with a
-// negative scale the codes change theirs. Nor is there a zero: the codes of a block whose scale is
-// zero are zeros, of their sign, and the byte, 0, stands for 2^-22.
+// Scales. A packed scale is an E4M3 number whose subnormals have been made normal: five bits of
+// exponent (of the scale times 2^7, with FP16's bias) and three of mantissa. 0xff is NaN. It has no
+// sign: if a scale is negative, its codes change theirs. Nor is there a zero: if a scale is zero,
+// its codes are zeros with their signs, and the byte is 0, which stands for 2^-22.
 inline constexpr int kPackedScaleExponent = 7;
 inline constexpr std::uint32_t kPackedScaleNaN = 0xff;
 
@@ -115,7 +115,7 @@ constexpr std::uint32_t pack_scale(std::uint32_t e4m3) {
     return 0;
   }
   constexpr int kRebias = (127 - 15 - kPackedScaleExponent)
-                          << 3;  // FP32's exponents are further up
+                          << 3;  // FP32's exponents are higher up
   return (std::bit_cast<std::uint32_t>(e4m3_to_float(magnitude)) >> 20) - kRebias;
 }
 
@@ -131,9 +131,9 @@ constexpr std::uint32_t unpack_scale(std::uint32_t packed) {
   return packed == kPackedScaleNaN ? kE4m3NaN : float_to_e4m3(packed_scale_to_float(packed));
 }
 
-// A word has the scales of the rows g and g + 8 in the first 16 columns of a half, and then those
-// in the other 16: the former in bits 4 ... 11 and 20 ... 27, the latter eight bits above, round
-// the end.
+// A word has the scales of rows g and g + 8: in bits 4 ... 11 and 20 ... 27 those of the first 16
+// columns of a half, and those of the other 16 columns eight bits above, wrapped round the end of
+// the word.
 constexpr std::uint32_t pack_scales(std::uint32_t first_g, std::uint32_t first_g8,
                                     std::uint32_t second_g, std::uint32_t second_g8) {
   return std::rotl(first_g | first_g8 << 16, 4) | std::rotl(second_g | second_g8 << 16, 12);

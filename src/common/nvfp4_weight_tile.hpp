@@ -1,4 +1,4 @@
-// A tile of a packed NVFP4 weight, thread by thread: from codes and scales, and back to them.
+// Packing and unpacking a tile of an NVFP4 weight, thread by thread.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace tilewright {
 
-// Weights (rows, 16 blocks) as codes and scales, `batch` of them. Byte is const in what only reads.
+// A batch of weights (rows, 16 blocks) as codes and scales. Byte is const if they are only read.
 template <typename Byte>
 struct UnpackedWeight {
   Byte* codes = nullptr;
@@ -25,7 +25,7 @@ struct UnpackedWeight {
   int scale_rows = 0;  // with the padding of swizzled scales
   int scale_blocks = 0;
 
-  // The bases of the weight that many behind the first.
+  // The same, from weight number `weights` of the batch on.
   constexpr UnpackedWeight skip(int weights) const {
     UnpackedWeight result = *this;
     result.codes += weights * codes_batch_stride;
@@ -35,13 +35,13 @@ struct UnpackedWeight {
 
   constexpr bool has(int row, int block) const { return row < rows && block < blocks; }
 
-  // The byte of a column's code and its neighbour's.
+  // The byte with a column's code and its neighbour's.
   constexpr Byte& codes_at(int row, int column) const {
     return codes[row * codes_stride + column / 2];
   }
 };
 
-// A tile of a batch: which weight's, and its first row and column there.
+// A tile of a batch: the number of its weight, and its first row and column there.
 struct WeightTileOrigin {
   int weight;
   int row;
@@ -64,7 +64,7 @@ struct WeightTiles {
             .column = static_cast<int>(tile % column_tiles) * WeightTile::kColumns};
   }
 
-  // Where a tile is in its packed weight, in bytes.
+  // Where a tile begins in its packed weight, in bytes.
   constexpr std::int64_t offset(const WeightTileOrigin& tile) const {
     const std::int64_t row = tile.row / WeightTile::kRows;
     return (row * column_tiles + tile.column / WeightTile::kColumns) * WeightTile::k_bytes;
@@ -75,32 +75,32 @@ struct WeightTiles {
   int column_tiles;
 };
 
-inline constexpr int kScaleThreads = 4;  // neighbours, which have the same scales
+inline constexpr int kScaleThreads = 4;  // neighbouring threads that have the same scales
 
-// What a tile holds of one half for a thread.
+// A thread's words of one half of a tile.
 struct PackedHalf {
   CodeWords codes;
   std::uint32_t scales;
 };
 
-// The e4m3 scales of a half, as pack_scales() takes them: those of the first 16 columns and of the
-// others, each of the rows g and g + 8.
+// The e4m3 scales of a half in pack_scales()'s order: those of its first 16 columns and those of
+// the others, each of rows g and g + 8.
 using HalfScales = std::array<std::array<std::uint32_t, 2>, 2>;
 
-// The first of the pairs that lie under scales[second][g8].
+// The first of the pairs whose scale is scales[second][g8].
 constexpr TilePosition first_pair_under(int thread, int half, int second, int g8) {
   return pair_position(thread, half, 4 * second + g8);
 }
 
-// A byte of codes in the form that a packed scale asks for: without the scale's sign, and without
-// values where the scale is zero.
+// A byte of codes as packed scales want them: with the scale's sign changed into theirs, and zeros
+// if the scale is zero.
 constexpr std::uint32_t codes_under(std::uint32_t codes, std::uint32_t e4m3) {
   constexpr std::uint32_t kSigns = kE2m1Sign | kE2m1Sign << 4;
   const std::uint32_t kept = (e4m3 & 0x7fu) == 0 ? codes & kSigns : codes;
   return (e4m3 & 0x80u) == 0 ? kept : kept ^ kSigns;
 }
 
-// The byte of two codes of which pair_word() made the pair.
+// The byte of two codes from their pair, as pair_word() made it.
 constexpr std::uint32_t codes_of(std::uint32_t pair) {
   const auto code = [](std::uint32_t half) { return (half >> 12 & 8u) | (half >> 6 & 7u); };
   return code(pair) | code(pair >> 16) << 4;
@@ -120,7 +120,7 @@ constexpr HalfScales load_scales(const UnpackedWeight<const std::uint8_t>& weigh
   return scales;
 }
 
-// What is beyond the weight is zeros.
+// Packs a thread's half of a tile. Beyond the weight there are zeros.
 constexpr PackedHalf pack_half(const UnpackedWeight<const std::uint8_t>& weight,
                                const WeightTileOrigin& tile, int thread, int half) {
   const HalfScales scales = load_scales(weight, tile, thread, half);
@@ -140,7 +140,7 @@ constexpr PackedHalf pack_half(const UnpackedWeight<const std::uint8_t>& weight,
                                 pack_scale(scales[1][0]), pack_scale(scales[1][1]))};
 }
 
-// Writes the codes, but for those beyond the weight.
+// Writes the codes, except those beyond the weight.
 constexpr void unpack_codes(const CodeWords& words, const UnpackedWeight<std::uint8_t>& weight,
                             const WeightTileOrigin& tile, int thread, int half) {
   const PairWords pairs = unpack_pairs(words);
@@ -154,7 +154,7 @@ constexpr void unpack_codes(const CodeWords& words, const UnpackedWeight<std::ui
   }
 }
 
-// Writes the scales that a thread shares with its three neighbours, and the padding's.
+// Writes the scales that a thread shares with its three neighbours, and the padding.
 constexpr void unpack_scales(std::uint32_t word, const UnpackedWeight<std::uint8_t>& weight,
                              const WeightTileOrigin& tile, int thread, int half) {
   for (int second = 0; second < 2; ++second) {

@@ -10,8 +10,8 @@
 // Tiles     block_tiles.cuh: a warp reads 32 neighbouring blocks, each in whole sectors of 32 bytes
 //           (of FP32 64); it writes 256 bytes of codes and 32 scales. If scales are swizzled, it
 //           takes 8 blocks in each of 4 rows, 32 apart: their scales lie beside each other.
-//           A batch is a thread's blocks in two rows, of FP32 in one. From batch to batch a thread's
-//           scales lie equal steps apart: of swizzled ones, its rows are a multiple of 128 apart.
+//           A batch is a thread's blocks in two rows, of FP32 in one. From batch to batch scales
+//           lie equal steps apart, as a thread's rows are a multiple of 128 apart if swizzled.
 // Order     `amax` walks over the rows downwards, `quantize` upwards from the last: what it reads
 //           first was read last, and is still in the L2 cache. Its thread blocks start where those
 //           of `amax` have ended, and wait for the others (programmatic dependent launch).
