@@ -14,9 +14,9 @@ inline constexpr std::uint32_t kE2m1Sign = 8;
 // Rounds a magnitude y >= 0 in FP32 to nearest, ties to the even code; the code is 7 above 5 and
 // for NaN. It is in the low byte of the result; the other bytes mean nothing.
 //
-// Codes go up in steps of 1/2 to 2, of 1 to 4, and of 2 beyond. Adding 1.5 * 2^23 rounds to an
-// integer, which is then in the low bits; each step's line gives its codes where it is lowest:
-// 2y, y + 2, y/2 + 4, 7. As all are positive they compare like integers, NaN above all numbers.
+// The values of codes go up in steps of 1/2 up to 2, of 1 up to 4, and of 2 beyond: the code is the
+// least of 2y, y + 2, y/2 + 4 and 7, rounded. Adding 1.5 * 2^23 rounds each to an integer in its
+// low bits. As all are positive, they compare like integers, with NaN above all numbers.
 constexpr std::uint32_t e2m1_magnitude(float y) {
   constexpr float kRound = 0x1.8p23f;
   const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };

@@ -115,7 +115,7 @@ constexpr std::uint32_t pack_scale(std::uint32_t e4m3) {
     return 0;
   }
   constexpr int kRebias = (127 - 15 - kPackedScaleExponent)
-                          << 3;  // FP32's exponents are higher up
+                          << 3;  // FP32's exponents lie further up
   return (std::bit_cast<std::uint32_t>(e4m3_to_float(magnitude)) >> 20) - kRebias;
 }
 

@@ -1,7 +1,7 @@
 // Attention on the CPU: FlashAttention-2's tiling in FP32, on all cores.
 //
-// A task is a tile of query rows of one head; it walks that head's keys tile by tile with the
-// online softmax, as the GPU rungs do:
+// A task is a tile of query rows of one head. It walks over that head's keys tile by tile with the
+// online softmax, as K2 to K6 do:
 //
 //   pack Q (scaled by scale * log2 e)                         (Br, D)
 //   for each key tile:
@@ -10,14 +10,14 @@
 //   sink | O / l, LSE
 //
 // Source    FlashAttention-2, algorithm 1.
-// Tiles     Br = 192 rows, or 48 where there would be too few tasks for the cores; Bc = 128. Key
-//           tiles start at multiples of Bc of their sequence: a row's sums do not depend on Br.
-// Scratch   per thread 4 (Br (D + Dv + Bc + 2) + (D + Dv) Bc) bytes, kept between calls: 420 KB at
-//           D = 128, independent of the lengths, so that a tile's work stays in the L2 cache.
-// Packing   brings any dtype and strides to dense FP32, D padded with zeros to a multiple of 16.
-// Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
-// Limits    BF16 and FP16 gain no speed over FP32: they are converted when packed. The soft cap's
-//           tanh is taken one score at a time and costs more than all else.
+// Tiles     Br = 192 rows, or 48 if there would be too few tasks for the cores; Bc = 128. Key tiles
+//           start at multiples of Bc in their sequence, so that a row's sums do not depend on Br.
+// Scratch   4 (Br (D + Dv + Bc + 2) + (D + Dv) Bc) bytes for each thread, kept between calls. At
+//           D = 128 that is 420 KB, whatever the lengths: a tile's data stays in the L2 cache.
+// Packing   It turns any dtype and strides into dense FP32, with D padded by zeros to a multiple of
+//           16.
+// Registers A block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
+// Limits    BF16 and FP16 are no faster than FP32, to which they are converted when packed. The
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -73,7 +73,7 @@ struct Task {
   int rows;
 };
 
-// A thread's working memory.
+// A thread's scratch memory.
 struct Scratch {
   std::vector<float> q, kt, v, s, o, m, l;
 
@@ -102,7 +102,7 @@ std::int64_t offset_of(const OuterStrides& stride, int batch, int seq, int head)
   return batch * stride.batch + seq * stride.seq + head * stride.head;
 }
 
-// The keys [first, end) that a row sees; none where end <= first.
+// The keys [first, end) that a row sees; none if end <= first.
 struct Keys {
   int first;
   int end;
@@ -114,7 +114,7 @@ Keys visible_keys(const AttentionParams& p, const Sequence& s, int row) {
   return {.first = std::max(here - p.window_left, 0), .end = std::min(here + right + 1, s.kv_len)};
 }
 
-// Rows to dense FP32, scaled, columns from head_dim on zero.
+// Converts rows to dense FP32 and scales them. Columns from head_dim on become zero.
 template <typename T>
 TILEWRIGHT_INLINE void pack_rows(const T* source, std::int64_t row_stride, int rows, int dim,
                                  int padded_dim, float scale, float* target) {
@@ -126,11 +126,11 @@ TILEWRIGHT_INLINE void pack_rows(const T* source, std::int64_t row_stride, int r
   }
 }
 
-// Keys as columns: target is (dim, kBc). Columns beyond `rows` are zero up to the vector width.
+// Converts keys to columns of target (dim, kBc). Columns from `rows` to the vector width become 0.
 template <typename T>
 TILEWRIGHT_INLINE void pack_transposed(const T* source, std::int64_t row_stride, int rows, int dim,
                                        float* target) {
-  for (int j0 = 0; j0 < rows; j0 += kLanes) {  // 16 keys a time: whole vectors of the target
+  for (int j0 = 0; j0 < rows; j0 += kLanes) {  // 16 keys at a time: whole vectors of the target
     const int count = std::min(kLanes, rows - j0);
     for (int d = 0; d < dim; ++d) {
       float* const column = target + d * kBc + j0;
@@ -142,13 +142,13 @@ TILEWRIGHT_INLINE void pack_transposed(const T* source, std::int64_t row_stride,
   }
 }
 
-// What exponentials are taken against, of a row whose maximum so far is m: without a score it is
-// not -infinity, against which they would be NaN.
+// The reference of a row whose maximum so far is m. If the row has no score yet, it is not
+// -infinity, which would give NaN.
 TILEWRIGHT_INLINE float reference_of(float m) {
   return m == -std::numeric_limits<float>::infinity() ? 0.0f : m;
 }
 
-// One row's step of the online softmax: S becomes P in the columns [first, end), 0 in the others.
+// A row's step of the online softmax: S becomes P in columns [first, end), and 0 in the others.
 TILEWRIGHT_INLINE void online_softmax_row(float* s, int first, int end, int columns, float& m,
                                           float& l, float* o, int padded_dim) {
   if (end <= first) {
@@ -178,7 +178,7 @@ TILEWRIGHT_INLINE void online_softmax_row(float* s, int first, int end, int colu
     sum += x;
     store(s + j, x);
   }
-  const float correction = std::exp2(m - reference);  // 0 where m was -infinity
+  const float correction = std::exp2(m - reference);  // 0 if m was -infinity
   if (correction != 1.0f) {
     l *= correction;
     for (int d = 0; d < padded_dim; ++d) {
@@ -197,8 +197,8 @@ struct RowStatistics {
   float l;
 };
 
-// Counts a row's sink as one more key of value 0. An infinite one has all the weight, a NaN makes
-// all that it meets NaN.
+// Counts a row's sink as one more key whose value is 0. An infinite sink has all the weight; a NaN
+// makes the row's results NaN.
 TILEWRIGHT_INLINE RowStatistics add_sink(float sink, const RowStatistics& row, float* o,
                                          int padded_dim) {
   const float m_new = row.m > sink ? row.m : sink;
@@ -212,7 +212,7 @@ TILEWRIGHT_INLINE RowStatistics add_sink(float sink, const RowStatistics& row, f
   return {.m = m_new, .l = row.l * correction + weight};
 }
 
-// Row i of the task: O, normalised or not, and what is asked for beside it.
+// Writes row i of the task: O, normalised or not, and the statistics that are asked for.
 template <typename T>
 TILEWRIGHT_INLINE void write_row(const AttentionParams& p, const Task& task, int i,
                                  const RowStatistics& row, const float* o) {
@@ -244,8 +244,8 @@ struct KeyTile {
   int hidden;
 };
 
-// Adds a tile of keys to the task's O, m and l. Q is packed already, scaled for base 2 or, with a
-// cap, as tanh's argument.
+// Adds a tile of keys to the task's O, m and l. Q has been packed, and scaled for base 2 or, with a
+// soft cap, for the argument of tanh.
 template <typename T, int kRows>
 TILEWRIGHT_INLINE void add_tile(const AttentionParams& p, const Task& task, const KeyTile& tile,
                                 Scratch& scratch) {
@@ -358,7 +358,7 @@ Attend best_for_this_cpu() {
   return attend_portable;
 }
 
-// Tiles of at most `br` rows of all sequences and heads, each head's longest first.
+// Tiles of at most `br` rows, of all sequences and heads. A head's longest tiles come first.
 std::vector<Task> tasks_of(const AttentionParams& p, int br) {
   std::vector<Task> tasks;
   for (int batch = 0; batch < p.batch; ++batch) {

@@ -4,7 +4,7 @@
 
 namespace tilewright::cpu {
 
-// Tiles of both operands dequantised to FP32 and multiplied, over all cores.
+// Dequantises tiles of both operands to FP32 and multiplies them, on all cores.
 void gemm_nvfp4(const GemmNvfp4Params& params, Stream);
 
 }  // namespace tilewright::cpu

@@ -1,4 +1,4 @@
-// The elements of floating-point tensors, converted to and from float.
+// Conversions of floating-point tensors' elements to and from float.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,17 @@
-// Matrix products with NVFP4 operands on the CPU: FP32 arithmetic, on all cores.
+// GEMMs with NVFP4 operands on the CPU, in FP32 on all cores.
 //
-// A task is a tile of C; it walks K in steps, and turns what it needs of A and B into FP32:
+// A task is a tile of C. It walks over K in steps, in which it converts tiles of A and B to FP32:
 //
 //   for each step of K:
 //     dequantise A, row-major; dequantise B, transposed       (Br, Bk), (Bk, Bc)
-//     C += A B, each step summed by itself before it is added
+//     C += A B, where each step's sum is computed before it is added
 //   C * global scales + bias + residual -> C's dtype
 //
 // Tiles     Br = 96 rows, Bc = 64, Bk = 256.
-// Scratch   212 KB a thread, kept between calls: the L2 cache holds it.
-// Registers a block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
-// Order     of additions: within a step of K, then step by step; not a matter of M, L or the tile.
-// Limits    a tile of B is dequantised anew for every 96 rows of A.
+// Scratch   212 KB for each thread, kept between calls, which the L2 cache holds.
+// Registers A block of C: 12 rows x 16 columns with AVX-512, 6 x 16 with AVX2 and elsewhere.
+// Order     Additions go along a step of K, then step by step, whatever M, L and the tile are.
+// Limits    A tile of B is dequantised anew for every 96 rows of A.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -79,7 +79,7 @@ constexpr auto kE2m1Values = [] {
   return values;
 }();
 
-// A block's 16 values, the exact products of codes and scale, `stride` apart.
+// Writes a block's 16 values, codes times scale exactly, `stride` apart.
 TILEWRIGHT_INLINE void dequantize_block(const std::uint8_t* codes, std::uint8_t scale_bits,
                                         float* out, int stride) {
   const float scale = e4m3_to_float(scale_bits);
@@ -89,7 +89,7 @@ TILEWRIGHT_INLINE void dequantize_block(const std::uint8_t* codes, std::uint8_t 
   }
 }
 
-// Rows row0 ... of A over [k0, k0 + count), a row of the tile after the other.
+// Converts rows row0, row0 + 1, ... of A over [k0, k0 + count) to rows of the tile.
 template <typename T>
 TILEWRIGHT_INLINE void load_a(const GemmNvfp4Params& p, const Task& task, int k0, int count,
                               float* tile) {
@@ -116,7 +116,7 @@ TILEWRIGHT_INLINE void dequantize_a(const GemmNvfp4Params& p, const Task& task, 
   }
 }
 
-// Rows column0 ... of B over [k0, k0 + count), from its codes, as columns of the tile.
+// Dequantises rows column0, ... of B over [k0, k0 + count) to columns of the tile.
 TILEWRIGHT_INLINE void dequantize_codes_of_b(const GemmNvfp4Params& p, const Task& task, int k0,
                                              int count, float* tile) {
   const std::uint8_t* const b = p.b + task.batch * p.b_stride.batch;
@@ -131,7 +131,7 @@ TILEWRIGHT_INLINE void dequantize_codes_of_b(const GemmNvfp4Params& p, const Tas
   }
 }
 
-// The same from a packed weight, whose tiles have as many rows as the task has columns.
+// The same for a packed weight, whose tiles have as many rows as a task has columns.
 TILEWRIGHT_INLINE void dequantize_packed_b(const GemmNvfp4Params& p, const Task& task, int k0,
                                            int count, float* tile) {
   static_assert(kBc == WeightTile::kRows && kBk % WeightTile::kColumns == 0);
@@ -151,7 +151,7 @@ TILEWRIGHT_INLINE void dequantize_packed_b(const GemmNvfp4Params& p, const Task&
   }
 }
 
-// Columns beyond N are 0.
+// Dequantises B, packed or not. Columns beyond N become 0.
 TILEWRIGHT_INLINE void dequantize_b(const GemmNvfp4Params& p, const Task& task, int k0, int count,
                                     float* tile) {
   if (p.b_is_packed) {

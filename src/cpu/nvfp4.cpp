@@ -1,6 +1,6 @@
-// NVFP4 on the CPU: rows over all cores, a block at a time, in the arithmetic that the GPU shares.
+// NVFP4 on the CPU: rows are shared over all cores, in the arithmetic that the GPU has, too.
 //
-// Compiled without contraction of products and sums (src/CMakeLists.txt): where a product meets the
+// It is compiled without fusing products and sums (src/CMakeLists.txt): where a product meets the
 // rounding constants of E2M1 and E4M3, a fused operation would round once instead of twice.
 #include <algorithm>
 #include <bit>
@@ -19,7 +19,7 @@ using nvfp4::kBlock;
 using nvfp4::kInfinity;
 using nvfp4::kMagnitude;
 
-// Calls f with a null pointer to the element type.
+// Calls f with a null pointer of the element type of `dtype`.
 template <typename F>
 void with_element(DType dtype, F&& f) {
   switch (dtype) {
@@ -113,7 +113,7 @@ void dequantize_rows(const DequantizeNvfp4Params& p) {
 }  // namespace
 
 void quantize_nvfp4(const QuantizeNvfp4Params& p, Stream) {
-  const DefaultFloatingPoint environment;  // of the global scale's arithmetic, too
+  const DefaultFloatingPoint environment;  // for the global scale's arithmetic, too
   with_element(p.dtype, [&]<typename T>(T*) {
     const float global_scale = p.global_scale != nullptr
                                    ? *p.global_scale

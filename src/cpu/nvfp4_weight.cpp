@@ -1,4 +1,4 @@
-// Packing NVFP4 weights on the CPU: tiles over all cores, each by a GPU's threads in turn.
+// Packing NVFP4 weights on the CPU: cores share the tiles, and a loop takes the GPU's threads.
 #include <array>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace {
 
 using ScaleWords = std::array<std::uint32_t, WeightTile::kHalves>;
 
-// A thread's places in a tile.
+// Where a thread's words lie in a tile.
 template <typename Byte>
 Byte* codes_of(Byte* tile, int thread, int half) {
   return tile + (thread * WeightTile::kHalves + half) * sizeof(CodeWords);

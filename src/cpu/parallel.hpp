@@ -1,4 +1,4 @@
-// Loops over all cores, as every CPU kernel runs them.
+// Loops over all cores, which every CPU kernel uses.
 #pragma once
 
 #include <cfenv>
@@ -7,12 +7,12 @@
 
 namespace tilewright::cpu {
 
-// How many threads a loop may have: those of OpenMP, but 1 in a process that was forked, where
-// GNU's OpenMP runtime waits forever for threads that stayed behind in the parent.
+// How many threads a loop may have: as many as OpenMP says, but 1 in a forked process, where GNU's
+// OpenMP runtime waits forever for threads that only the parent has.
 int thread_count();
 
-// The default floating-point environment while it lives: rounding to nearest, and subnormal numbers
-// that are neither flushed to zero nor read as zero. The caller's comes back with its end.
+// While it lives, the floating-point environment is the default one: it rounds to nearest, and does
+// not flush subnormal numbers to zero. At its end it restores the caller's.
 class DefaultFloatingPoint {
  public:
   DefaultFloatingPoint() {
@@ -27,9 +27,9 @@ class DefaultFloatingPoint {
   std::fenv_t callers_{};
 };
 
-// Calls f(i) for every i of [0, count); a thread takes `chunk` neighbours at a time. Before that
-// every thread calls prepare() once, which may throw std::bad_alloc: then f is never called, and
-// that exception leaves here. f must not throw.
+// Calls f(i) for every i of [0, count); a thread takes `chunk` neighbours at a time. First every
+// thread calls prepare() once. If one of these throws std::bad_alloc, f is never called, and this
+// function throws the exception. f must not throw.
 template <typename Prepare, typename F>
 void parallel_for(std::int64_t count, std::int64_t chunk, Prepare prepare, F f) {
   std::exception_ptr error;

@@ -1,6 +1,6 @@
-// Sixteen floats at a time, in GCC's vector extensions: the compiler maps them to whatever
-// registers the calling function's target has. Everything here is inlined into that function. A
-// C-style cast between vector types keeps the bits.
+// Sixteen floats at a time, as vectors of GCC's extensions: the compiler maps them to the registers
+// that the calling function's target has, into which everything here is inlined. A C-style cast
+// between vector types keeps the bits.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ TILEWRIGHT_INLINE void store(float* target, const Floats& value) {
   std::memcpy(target, &value, sizeof(value));
 }
 
-// x <- 2^x for x <= 0; below -126 the result is 0. Relative error about 2^-23.
-// 2^x = 2^n 2^f with n the nearest integer: 2^f by its Taylor polynomial, |f| <= 1/2, and n added
-// to the exponent's bits.
+// x <- 2^x for x <= 0, with a relative error of about 2^-23; below -126 the result is 0.
+// 2^x = 2^n 2^f, where n is the nearest integer: 2^f is its Taylor polynomial for |f| <= 1/2, and n
+// is added to the exponent's bits.
 TILEWRIGHT_INLINE void exp2_in_place(Floats& x) {
   constexpr float kShift = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
   const Floats shifted = x + kShift;
@@ -40,7 +40,7 @@ TILEWRIGHT_INLINE void exp2_in_place(Floats& x) {
   x = (Floats)(bits & ~(Bits)(x < -126.0f));  // a NaN stays one
 }
 
-// C (M, N) = A (M, K) B (K, N), or += where kAccumulate. N is a multiple of 16; rows lie lda, ldb
+// C (M, N) = A (M, K) B (K, N), or += with kAccumulate. N is a multiple of 16; rows lie lda, ldb
 // and ldc apart. Blocks of kRows x 16 of C stay in registers over all of K.
 template <int kRows, bool kAccumulate>
 TILEWRIGHT_INLINE void multiply_block(const float* a, int lda, const float* b, int ldb, float* c,

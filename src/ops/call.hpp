@@ -1,4 +1,4 @@
-// A call that was checked, whose kernel was selected and planned: once.
+// A call whose arguments are checked and whose kernel is selected and planned, each once.
 #pragma once
 
 #include <string_view>
@@ -10,15 +10,15 @@
 
 namespace tilewright {
 
-// A kernel that can run a problem, and how it does.
+// A kernel that can run a problem, and its plan for that.
 template <class Op>
 struct Selection {
   const Kernel<Op>* kernel;
   Plan plan;
 };
 
-// The kernel of that name or, of "auto", the fastest that can run the problem. `argument` is a
-// tensor on `device`. Throws where there is none.
+// The kernel with that name or, for "auto", the fastest that can run the problem. `argument` is a
+// tensor on `device`. Throws if there is no such kernel.
 template <class Op>
 Selection<Op> select_kernel(std::string_view kernel_name, const typename Op::Problem& problem,
                             Device device, const char* argument);
@@ -31,12 +31,12 @@ struct Call {
 
   std::size_t workspace_bytes() const { return selection.plan.workspace_bytes; }
 
-  // Throws where the workspace is too small.
+  // Throws if the workspace is too small.
   void check(Workspace workspace) const {
     check_workspace(workspace, workspace_bytes(), selection.kernel->info.name);
   }
 
-  // With a workspace that was checked.
+  // Launches the kernel. The workspace has passed check().
   void launch(Workspace workspace, Stream stream) {
     if constexpr (requires { params.workspace; }) {
       params.workspace = static_cast<decltype(params.workspace)>(workspace.data);

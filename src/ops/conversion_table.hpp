@@ -1,5 +1,5 @@
-// What the tables of the operations of tilewright/nvfp4_kernels.hpp share: a kernel on the CPU and
-// one on Hopper, which a dtype alone may keep from a problem.
+// What the tables of tilewright/nvfp4_kernels.hpp's operations share: each has a CPU kernel and one
+// for Hopper, and a problem's dtype alone decides whether they can run it.
 #pragma once
 
 #include <string_view>

@@ -1,10 +1,10 @@
-// What the tables of all operations share: how a row comes to be, how one is chosen and planned. An
-// operation's table.cpp includes this, and has these of its own:
+// What the tables of all operations share: how rows are made, and how a row is selected and
+// planned. An operation's table.cpp includes this file, and defines these functions:
 //
 //   std::vector<Limit> limits_of(const Op::Facts&)
-//         what the facts ask for, in words
+//         the facts in words
 //   std::optional<Reason> facts_reason(const Kernel<Op>&, const Op::Problem&)
-//         why they do not allow a problem
+//         why the facts do not allow a problem
 //   std::optional<Reason> plan_reason(const Kernel<Op>&, const Op::Problem&, const Plan&)
 //         why a plan cannot be launched
 //   template <> std::span<const Kernel<Op>> Table<Op>::rows()
@@ -36,13 +36,13 @@ inline constexpr bool kHasCuda = false;
 
 // ---- Rows
 
-// A function of the CUDA side, by address; null in a build without CUDA, which links none of them.
+// A CUDA function's address; null in a build without CUDA, which links no such function.
 template <auto* kFunction>
 consteval auto built() {
   return kHasCuda ? kFunction : nullptr;
 }
 
-// A launcher that looks at no plan, as a row has it.
+// Makes a row's launcher of a function that takes no plan.
 template <class Op, void (*kLaunch)(const typename Op::Params&, Stream)>
 void launch_without_plan(const typename Op::Params& params, const Plan&, Stream stream) {
   kLaunch(params, stream);
@@ -53,7 +53,7 @@ consteval auto without_plan() {
   return &launch_without_plan<Op, kLaunch>;
 }
 
-// The same of the CUDA side.
+// The same for a CUDA function.
 template <class Op, void (*kLaunch)(const typename Op::Params&, Stream)>
 consteval auto built_without_plan() {
   if constexpr (kHasCuda) {
@@ -80,7 +80,7 @@ std::vector<Kernel<Op>> finished(std::vector<Kernel<Op>> rows) {
   return rows;
 }
 
-// The same of a kernel's variants, which have its name and a number.
+// The same for a kernel's variants. Each has the kernel's name and a number.
 template <class Op>
 std::vector<Kernel<Op>> finished_variants(const std::string& kernel_name,
                                           std::vector<Kernel<Op>> variants) {
@@ -92,7 +92,7 @@ std::vector<Kernel<Op>> finished_variants(const std::string& kernel_name,
 
 // ---- Planning
 
-// The plan for a problem on any device with so many SMs, or the reason why there is none.
+// The plan for a problem on any device with as many SMs, or the reason why there is none.
 template <class Op>
 std::variant<Plan, Reason> planned(const Kernel<Op>& kernel, const typename Op::Problem& problem,
                                    const DeviceInfo& device) {
@@ -111,7 +111,7 @@ std::variant<Plan, Reason> planned(const Kernel<Op>& kernel, const typename Op::
   return plan;
 }
 
-// The same on this device.
+// The same on this very device: it must have the kernel's architecture and enough memory.
 template <class Op>
 std::variant<Plan, Reason> planned_on(const Kernel<Op>& kernel, const typename Op::Problem& problem,
                                       const DeviceInfo& device) {
@@ -172,7 +172,7 @@ const Kernel<Op>* Table<Op>::find(std::string_view name) {
   return nullptr;
 }
 
-// The last of the operation's table that can run the problem, since the table ascends in speed.
+// The last kernel of the table that can run the problem: the table ascends in speed.
 template <class Op>
 Selection<Op> fastest_kernel(const typename Op::Problem& problem, Device device) {
   const DeviceInfo& info = device_info(device);
@@ -193,7 +193,7 @@ Selection<Op> fastest_kernel(const typename Op::Problem& problem, Device device)
   throw Error(ErrorCode::unsupported, "kernel", "no kernel takes tensors on " + name(device));
 }
 
-// The kernel of that name, where it can run the problem. `argument` is a tensor on `device`.
+// The kernel with that name, which must be able to run the problem. `argument` is on `device`.
 template <class Op>
 Selection<Op> named_kernel(std::string_view kernel_name, const typename Op::Problem& problem,
                            Device device, const char* argument) {

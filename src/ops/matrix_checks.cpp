@@ -8,7 +8,7 @@
 namespace tilewright {
 namespace {
 
-// Every matrix of a batch as a whole; `what` it is.
+// Checks that each matrix of a batch is contiguous as a whole. `what` says what it is.
 void check_rows_are_contiguous(const char* argument, const ConstTensorView& matrix,
                                const std::string& what) {
   const std::int64_t row_stride = matrix.stride[matrix.rank - 2];

@@ -1,6 +1,6 @@
-// Checks of matrices ([batch,] rows, columns) and their block scales, beside those of
-// tensor_checks.hpp. The first matrix of a call says whether the others have a batch, how large it
-// is, and which device they are on: it is `like`, by the name `like_name`.
+// Checks of matrices ([batch,] rows, columns) and their block scales, besides those of
+// tensor_checks.hpp. A call's first matrix, `like` with the name `like_name`, decides whether the
+// others have a batch, its size, and which device they are on.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ namespace tilewright {
 inline constexpr std::array kBatchedDims = {"batch", "rows", "columns"};
 inline constexpr DimNames kMatrixDims = DimNames(kBatchedDims).last<2>();
 
-// A call's first matrix: either rank.
+// Checks a call's first matrix, which may have a batch or not.
 void check_first_matrix(const char* argument, const ConstTensorView& matrix);
 
-// The rank, the batch, the device and the contiguous dimension of a matrix.
+// Checks the rank, the batch, the device and the contiguous dimension of a matrix.
 void check_matrix(const char* argument, const ConstTensorView& matrix, const ConstTensorView& like,
                   const char* like_name);
 
@@ -26,15 +26,15 @@ void check_matrix(const char* argument, const ConstTensorView& matrix, const Con
 void check_columns_are_multiple(const char* argument, std::int64_t columns, int of,
                                 const char* why);
 
-// The scales of `rows` rows of `blocks` blocks; their dtype aside.
+// Checks the scales of `rows` rows of `blocks` blocks, except their dtype.
 void check_block_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
                         std::int64_t rows, std::int64_t blocks, const ConstTensorView& like,
                         const char* like_name);
 
-// The sense of a global scale, where there is one.
+// Checks that the sense of a global scale is given.
 void check_global_scale_kind(const char* argument, std::optional<GlobalScale> kind);
 
-// A weight (rows, columns) as prepack_nvfp4_weight() packs it.
+// Checks a weight (rows, columns) that prepack_nvfp4_weight() has packed.
 void check_packed_weight(const char* argument, const ConstTensorView& packed, std::int64_t rows,
                          std::int64_t columns, const ConstTensorView& like, const char* like_name);
 

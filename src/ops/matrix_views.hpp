@@ -8,7 +8,7 @@
 
 namespace tilewright {
 
-// Strides in elements, 0 where a dimension is absent or never stepped over.
+// Strides in elements; 0 if a dimension is absent or never stepped over.
 struct MatrixStrides {
   std::int64_t batch = 0;
   std::int64_t row = 0;
@@ -23,7 +23,7 @@ inline std::int64_t batch_of(const ConstTensorView& matrix) {
   return is_batched(matrix) ? matrix.shape[0] : 1;
 }
 
-// 0 where the stride is never used, whatever the caller left there.
+// A dimension's stride; 0 if it is never used, whatever the caller put there.
 inline std::int64_t stride_of(const ConstTensorView& t, int dimension) {
   return t.shape[dimension] > 1 ? t.stride[dimension] : 0;
 }
@@ -32,7 +32,7 @@ inline MatrixStrides matrix_strides(const ConstTensorView& t) {
   return {.batch = is_batched(t) ? stride_of(t, 0) : 0, .row = stride_of(t, t.rank - 2)};
 }
 
-// Of the first matrix of a batch. Byte is const of a ConstTensorView.
+// The block scales of a batch's first matrix. Byte is const for a ConstTensorView.
 template <typename Byte, typename View>
 Scales<Byte> block_scales(const View& t, ScaleLayout layout) {
   return {.data = static_cast<Byte*>(t.data),

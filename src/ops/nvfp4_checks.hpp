@@ -1,5 +1,5 @@
-// Checks that the calls of tilewright/nvfp4.hpp share, beside those of matrix_checks.hpp. They look
-// at no data.
+// Checks that the calls of tilewright/nvfp4.hpp share, besides those of matrix_checks.hpp. They
+// read no data.
 #pragma once
 
 #include "ops/matrix_checks.hpp"
@@ -16,14 +16,14 @@ void check_codes_are_aligned(const char* argument, const ConstTensorView& codes,
 
 void check_is_float(const char* argument, const ConstTensorView& tensor);
 
-// A call's first matrix.
+// Checks a call's first matrix.
 void check_matrix(const char* argument, const ConstTensorView& tensor);
 
-// Of size 1, on the device of `like`.
+// Checks a global scale: its size is 1, and it is on `device`.
 void check_global_scale(const char* argument, const ConstTensorView& scale, Device device,
                         const char* like);
 
-// Threads count blocks, padding included, in 32 bits.
+// Threads count blocks, padding included, in 32 bits, which must suffice.
 void check_block_count(const char* argument, std::int64_t rows, std::int64_t blocks);
 
 }  // namespace tilewright

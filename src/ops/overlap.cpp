@@ -12,20 +12,20 @@
 namespace tilewright {
 namespace {
 
-// A dimension, in bytes: 0 to `count` steps of it.
+// A dimension: up to `count` steps of `bytes`.
 struct Step {
   std::int64_t bytes = 0;  // at least 1
   std::int64_t count = 0;
 };
 
-// The distances between an element of one tensor and one of another: `first`, and any steps more.
+// All distances from an element of one tensor to one of another: `first` plus any steps.
 struct Distances {
   std::int64_t first = 0;
   std::array<Step, 2 * std::size_t{kMaxRank}> steps{};
   std::size_t dims = 0;
 };
 
-// Adds a tensor's dimensions to the distances, or, of sign -1, subtracts them. A dimension that is
+// Adds a tensor's dimensions to the distances or, with sign -1, subtracts them. Dimensions that are
 // never stepped over may have any stride.
 void add_dims(Distances& distances, const ConstTensorView& tensor, int sign) {
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor.dtype));
@@ -33,7 +33,7 @@ void add_dims(Distances& distances, const ConstTensorView& tensor, int sign) {
     const std::int64_t count = tensor.shape[i] - 1;
     const std::int64_t bytes = count > 0 ? sign * tensor.stride[i] * element_bytes : 0;
     if (bytes != 0) {
-      distances.first += bytes < 0 ? bytes * count : 0;  // from the least of them upwards
+      distances.first += bytes < 0 ? bytes * count : 0;  // count from the least distance upwards
       distances.steps[distances.dims++] = {std::abs(bytes), count};
     }
   }
@@ -50,7 +50,7 @@ bool any_between(std::int64_t first, std::span<const Step> steps, std::int64_t l
   }
   const auto [bytes, count] = steps.back();
   const std::span<const Step> rest = steps.first(steps.size() - 1);
-  std::int64_t missing = low - first;  // where all of the rest is stepped
+  std::int64_t missing = low - first;  // what is missing after all steps of the rest
   for (const Step& step : rest) {
     missing -= step.bytes * step.count;
   }
@@ -65,8 +65,8 @@ bool any_between(std::int64_t first, std::span<const Step> steps, std::int64_t l
 
 }  // namespace
 
-// Elements meet where one of a starts less than its size before one of b, or less than that one's
-// size after it.
+// Two elements share a byte if the one of a starts less than its own size before the one of b, or
+// less than that one's size after it.
 bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b) {
   const auto first = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) -
                                                reinterpret_cast<std::uintptr_t>(b.data));
@@ -83,7 +83,7 @@ bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b) {
   const auto high = static_cast<std::int64_t>(size_bytes(b.dtype));
   std::size_t kept = 0;
   for (const Step step : steps) {
-    if (step.bytes < high - low) {  // steps that leave no gap: a wider range instead
+    if (step.bytes < high - low) {  // steps without gaps: widen the range instead
       low -= step.bytes * step.count;
     } else if (kept > 0 && steps[kept - 1].bytes == step.bytes) {
       steps[kept - 1].count += step.count;

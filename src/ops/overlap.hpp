@@ -9,9 +9,9 @@
 
 namespace tilewright {
 
-// Whether an element of `a` and one of `b`, of the same memory, have a byte in common. Exact, also
-// where tensors interleave: rows of one may lie in the gaps between those of the other. Takes time
-// only where they do so with strides that differ.
+// Do an element of `a` and one of `b`, on the same device, have a byte in common? The answer is
+// exact even if tensors interleave: rows of one may lie in the gaps between those of the other. It
+// takes time only if they interleave with strides that differ.
 bool shares_bytes(const ConstTensorView& a, const ConstTensorView& b);
 
 // Another argument of a call.
@@ -20,7 +20,7 @@ struct OtherTensor {
   std::optional<ConstTensorView> tensor;
 };
 
-// Throws where an output shares memory with another argument's tensor. `why` ends the message.
+// Throws if an output shares memory with another argument's tensor. `why` ends the message.
 void check_is_apart(const char* argument, const ConstTensorView& output,
                     std::initializer_list<OtherTensor> others, const std::string& why = "");
 

@@ -14,14 +14,14 @@ class Plan {
   Plan() = default;
   explicit Plan(std::size_t bytes) : workspace_bytes(bytes) {}
 
-  // With what only its kernel knows of.
+  // With details that only its kernel knows.
   template <typename Details>
   Plan(std::size_t bytes, const Details& its_own) : workspace_bytes(bytes) {
     static_assert(sizeof(Details) <= kDetails_bytes && std::is_trivially_copyable_v<Details>);
     std::memcpy(details_.data(), &its_own, sizeof(Details));
   }
 
-  // Of the type that the plan was made with.
+  // The details, of the type with which the plan was made.
   template <typename Details>
   Details details() const {
     std::array<std::byte, sizeof(Details)> bytes;
@@ -30,8 +30,8 @@ class Plan {
   }
 
   std::size_t workspace_bytes = 0;
-  int variant = 0;  // of its kernel's variants, the one that runs
-  int splits = 1;   // parts into which the keys of attention are cut, each for blocks of its own
+  int variant = 0;  // the index of the kernel's variant that runs
+  int splits = 1;   // of attention's keys: pieces that different blocks compute
 
  private:
   static constexpr std::size_t kDetails_bytes = 128;

@@ -47,7 +47,7 @@ std::optional<Reason> multiple_reason(const KernelInfo& kernel, const char* argu
                       "multiples of " + std::to_string(multiple));
 }
 
-// Every chunk of 128 columns of every tile has a number of 31 bits, down to tiles of 64 x 8.
+// The number of each tile's each chunk must fit 31 bits, for tiles of 64 x 8 and chunks of 128.
 std::optional<Reason> gemm_size_reason(const KernelInfo& kernel, std::int64_t l, std::int64_t m,
                                        std::int64_t n, std::int64_t k) {
   constexpr double kMaxChunks = 0x1p31;

@@ -1,4 +1,4 @@
-// Reasons that the constraints of all operations share.
+// Reasons why a kernel cannot run a problem, which all operations share.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,35 @@ inline void throw_if(const std::optional<Reason>& reason) {
   }
 }
 
-// A size of a problem, by its member's name.
+// A size of a problem, and the name of its member.
 struct ProblemSize {
   const char* name;
   std::int64_t value;
 };
 
-// Is one of them no size that a tensor may have?
+// Is one of the sizes out of a tensor's range?
 std::optional<Reason> size_range_reason(std::initializer_list<ProblemSize> sizes);
 
-// "has `what`, kernel ... takes `takes`", of an argument.
+// The reason that `argument` "has `what`, kernel ... takes `takes`".
 Reason takes_reason(const KernelInfo& kernel, const char* argument, const std::string& what,
                     const std::string& takes);
 
-// Is a size a multiple of what the kernel takes? `what` is its name, of `argument`.
+// Is a size of `argument` no multiple of what the kernel takes? `what` is the size's name.
 std::optional<Reason> multiple_reason(const KernelInfo& kernel, const char* argument,
                                       const char* what, std::int64_t size, int multiple);
 
-// Do the tiles of a GEMM have numbers of 31 bits?
+// Are there more tiles of a GEMM than 31 bits count?
 std::optional<Reason> gemm_size_reason(const KernelInfo& kernel, std::int64_t l, std::int64_t m,
                                        std::int64_t n, std::int64_t k);
 
-// Does a device have the memory for a kernel's workspace?
+// Does a device lack the memory for a kernel's workspace?
 std::optional<Reason> memory_reason(const KernelInfo& kernel, std::size_t workspace_bytes,
                                     const DeviceInfo& device);
 
-// Throws where a kernel takes no tensors on such a device; `argument` is one.
+// Throws if a kernel takes no tensors on this device; `argument` is one.
 void check_device_kind(const KernelInfo& kernel, Device device, const char* argument);
 
-// The names of some values, "fp16, bf16".
+// The names of values as one text, "fp16, bf16".
 template <typename Values>
 std::string names_of(const Values& values) {
   std::string all;
@@ -55,7 +55,7 @@ std::string names_of(const Values& values) {
   return all;
 }
 
-// Is a tensor's dtype among those that the kernel takes there?
+// Is a tensor's dtype none of those that the kernel takes for this argument?
 std::optional<Reason> dtype_reason(const KernelInfo& kernel, std::span<const DType> takes,
                                    const char* argument, DType dtype);
 

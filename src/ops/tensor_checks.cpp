@@ -27,7 +27,7 @@ std::string shape_text(const ConstTensorView& tensor) {
   return text + ")";
 }
 
-// Strides of dimensions of size 1 do not matter. In floating point nothing overflows.
+// Strides of dimensions of size 1 do not matter. It counts in floating point, without overflow.
 void check_span(const char* argument, const ConstTensorView& tensor) {
   double span_bytes = 0;
   for (int i = 0; i < tensor.rank; ++i) {
@@ -99,7 +99,7 @@ void check_same(const char* argument, const char* what, std::int64_t value, cons
   }
 }
 
-// Sorted by stride, every dimension must step over all that lies below it.
+// Sorted by stride, each dimension must step over all that lies below it.
 void check_no_overlap(const char* argument, const TensorView& tensor) {
   std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> dims{};  // |stride|, size
   for (int i = 0; i < tensor.rank; ++i) {

@@ -19,11 +19,11 @@ using DimNames = std::span<const char* const>;
 
 [[noreturn]] void fail(const std::string& argument, const std::string& message);
 
-// From a tensor's first byte to its last, in memory, there are at most so many.
+// The most bytes that may lie from a tensor's first byte to its last.
 inline constexpr std::int64_t kMaxSpan_bytes = std::int64_t{1} << 60;
 
-// What holds for every tensor alone: the rank, sizes of at least 1, a span of memory, a pointer.
-// `why` ends the message on a wrong rank.
+// Checks what holds for every tensor by itself: its rank, sizes of at least 1, its span in memory
+// and its pointer. `why` ends the message on a wrong rank.
 void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims,
                   const std::string& why = "");
 
@@ -31,7 +31,7 @@ void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames 
 void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtype,
                  const char* why = "");
 
-// `like` is the argument whose device it must be.
+// Checks that a tensor is on `device`, which is that of the argument `like`.
 void check_device(const char* argument, const ConstTensorView& tensor, Device device,
                   const char* like);
 
@@ -41,17 +41,17 @@ void check_last_dim_is_contiguous(const char* argument, const ConstTensorView& t
 void check_same(const char* argument, const char* what, std::int64_t value, const std::string& of,
                 std::int64_t expected);
 
-// No two elements of an output may share an address.
+// Checks that no two elements of an output share an address.
 void check_no_overlap(const char* argument, const TensorView& tensor);
 
 void check_is_aligned(const char* argument, const void* data, int alignment_bytes);
 
-// Base address and, on a GPU, outer strides. A dimension of size 1 is never stepped over: its
-// stride does not matter.
+// Checks the alignment of the base address and, on a GPU, of outer strides. A dimension of size 1
+// is never stepped over: its stride does not matter.
 void check_rows_are_aligned(const char* argument, const ConstTensorView& tensor,
                             int alignment_bytes);
 
-// Of the kernel of that name.
+// Checks the workspace of kernel `kernel`.
 void check_workspace(Workspace workspace, std::size_t needed_bytes, std::string_view kernel);
 
 }  // namespace tilewright

@@ -12,7 +12,7 @@
 namespace tilewright {
 namespace {
 
-// A window's side as kernels take it.
+// A side of the window, as kernels take it.
 int limit_of(std::optional<std::int64_t> side) {
   return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
 }
@@ -38,8 +38,8 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .batch_invariant = options.batch_invariant};
 }
 
-// Strides of a tensor's outer dimensions, the batch (where it has one) in front. Those that are
-// never stepped over become 0, whatever the caller left there.
+// Strides of a tensor's outer dimensions; the batch, if it has one, comes first. Strides that are
+// never stepped over become 0, whatever the caller put there.
 OuterStrides outer_strides(const ConstTensorView& t, int seq, int head) {
   const auto stride = [&](int i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
   const bool has_batch = std::min(seq, head) == 1;

@@ -12,7 +12,7 @@
 namespace tilewright {
 namespace {
 
-// A tensor's dimensions, and those it has instead when its sequences are packed.
+// A tensor's dimensions, and those that it has instead if its sequences are packed.
 struct Form {
   DimNames batched;
   DimNames packed;
@@ -28,7 +28,7 @@ constexpr std::array kBatchAndOne = {"batch + 1"};
 constexpr Form kRows{kBatchedRows, kPackedRows};
 constexpr Form kStatistics{kBatchedStatistics, kPackedStatistics};
 
-// The same of a tensor whose form depends on whether `lengths` is given.
+// The same for a tensor whose form depends on whether `lengths` are given.
 void check_tensor(const char* argument, const ConstTensorView& tensor, const Form& form,
                   const char* lengths, bool is_packed) {
   if (is_packed) {
@@ -66,7 +66,7 @@ void check_rows(const AttentionTensors& t) {
   }
 }
 
-// cu_seqlens_q, cu_seqlens_k and seqused_k, each alone.
+// Checks cu_seqlens_q, cu_seqlens_k and seqused_k, each by itself.
 void check_length_vectors(const AttentionTensors& t) {
   const auto check = [&](const char* argument, const std::optional<ConstTensorView>& lengths,
                          DimNames dims) {
@@ -117,7 +117,7 @@ void check_shapes(const AttentionTensors& t) {
   check_same("o", "head_dim", head_dim_of(t.o), "v's", head_dim_of(t.v));
 }
 
-// lse, row_max and row_sum: a number for each query row.
+// Checks lse, row_max and row_sum, which have a number for each query row.
 void check_statistics(const AttentionTensors& t) {
   if (t.row_max.has_value() != t.row_sum.has_value()) {
     const char* const absent = t.row_max ? "row_sum" : "row_max";
@@ -180,7 +180,7 @@ void check_at_least_0(const char* argument, const char* what, double value) {
   }
 }
 
-// Kernels multiply scores by scale * log2(e), or by 2 log2(e) scale / softcap, and that by softcap.
+// Checks the factors of scores: scale * log2(e), or 2 log2(e) scale / softcap and then softcap.
 void check_factors(const AttentionOptions& options, double scale) {
   constexpr double kMost = 1e38;
   if (scale > kMost) {
@@ -215,7 +215,7 @@ std::vector<int> values_of(const ConstTensorView& lengths, Stream stream) {
   return {data, data + count};
 }
 
-// From 0, ascending, up to `rows` at most.
+// The values must start at 0 and ascend, up to `rows` at most.
 void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
                       const char* rows_of) {
   if (values.front() != 0) {

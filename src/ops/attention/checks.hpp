@@ -1,4 +1,4 @@
-// The checks of an attention call, beside those of tensor_checks.hpp.
+// The checks of an attention call, besides those of tensor_checks.hpp.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace tilewright {
 
-// Everything that can be said of a call before a kernel is chosen; looks at no data.
+// Checks a call as far as it can be before a kernel is selected. Reads no data.
 void check_arguments(const AttentionTensors& tensors, const AttentionOptions& options);
 
-// Addresses and strides against what the kernel's loads and stores assume.
+// Checks that addresses and strides are aligned as the kernel's loads and stores need it.
 void check_alignment(const AttentionTensors& tensors, const KernelInfo& kernel);
 
-// The values of cu_seqlens_q, cu_seqlens_k and seqused_k. Those on a GPU are copied from there
-// behind the stream's work.
+// Checks the values of cu_seqlens_q, cu_seqlens_k and seqused_k. If they are on a GPU, it copies
+// them from there, after the stream's work.
 void check_length_values(const AttentionTensors& tensors, Stream stream);
 
-// The number of sequences, of tensors that check_arguments() has passed.
+// The number of sequences in tensors that check_arguments() has passed.
 std::int64_t batch_size(const AttentionTensors& tensors);
 
 // Sizes of q, k, v and o, packed or not: ([batch,] seqlen, heads, head_dim).

@@ -1,4 +1,4 @@
-// Attention's kernels on GPUs, as its table has them.
+// Attention's GPU kernels, for its table.
 #pragma once
 
 #include "ops/attention/params.hpp"
@@ -6,12 +6,12 @@
 
 namespace tilewright {
 
-// What a kernel's facts ask for, in words.
+// A kernel's facts in words.
 std::vector<Limit> limits_of(const AttentionFacts& facts);
 
 namespace cuda {
 
-// Queue a rung of the ladder, with checked arguments, on the current device.
+// Each queues a rung of the ladder on the current device. Its arguments have been checked.
 void launch_k1(const AttentionParams& params, Stream stream);
 void launch_k2(const AttentionParams& params, Stream stream);
 void launch_k3_1(const AttentionParams& params, Stream stream);
@@ -24,7 +24,7 @@ void launch_k6_pingpong(const AttentionParams& params, Stream stream);
 void launch_k6_overlap(const AttentionParams& params, Stream stream);
 void launch_k6(const AttentionParams& params, Stream stream);
 
-// The production kernel's row, its variants included.
+// The production kernel's row of the table, with its variants.
 Kernel<Attention> flash_kernel();
 
 }  // namespace cuda

@@ -1,4 +1,4 @@
-// The checked form of an attention call: what every backend's kernels receive.
+// A checked attention call, as all of its kernels receive it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tilewright {
 
-// A side of the window without a limit: larger than any distance, small enough to be added to one.
+// A window's side without a limit: more than any distance, and not too much to be added to one.
 inline constexpr int kNoLimit = std::numeric_limits<int>::max() / 2;
 
 struct AttentionParams {
@@ -44,8 +44,8 @@ struct AttentionParams {
   const float* sinks = nullptr;  // may be null
   std::int64_t sinks_stride = 0;
 
-  // Packed sequences: `batch` is their number, q_len (kv_len) the rows of the whole tensor, which
-  // may be more than the last sequence's end, and the batch strides are 0. Null where each sequence
+  // If sequences are packed, `batch` is their number and batch strides are 0; q_len (kv_len) is the
+  // rows of the whole tensor, which may be more than the last sequence's end. Null if each sequence
   // is a batch entry of that length.
   const int* cu_seqlens_q = nullptr;
   const int* cu_seqlens_k = nullptr;

@@ -32,7 +32,7 @@ Row ladder_rung(std::string_view name, std::string_view summary, std::string_vie
           .launch = built_without_plan<Attention, kLaunch>()};
 }
 
-// K1 keeps S, in FP32: (batch, heads, q_len, kv_len). Saturates where that is no size_t.
+// K1 keeps S (batch, heads, q_len, kv_len) in FP32. Saturates if its bytes overflow a size_t.
 Plan plan_k1(const AttentionProblem& p, const DeviceInfo&) {
   const double bytes = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
                        static_cast<double>(p.q_len) * static_cast<double>(p.kv_len);
@@ -105,7 +105,7 @@ std::optional<Reason> head_dim_reason(const Row& kernel, const AttentionProblem&
   return takes_reason(kernel.info, "q", "head_dim " + name(dims), names_of(kernel.facts.head_dims));
 }
 
-// What the caller gave to ask for a feature.
+// The argument by which a caller asks for a feature.
 std::string_view given_for(Feature feature) {
   switch (feature) {
     case Feature::packed:
@@ -129,8 +129,8 @@ std::optional<Reason> feature_reason(const Row& kernel, const AttentionProblem& 
   return std::nullopt;
 }
 
-// Every thread block's index fits 31 bits, down to a block per 16 x 16 elements of O, and the
-// number of a tile, in splits of the keys too, the 28 bits of a ticket.
+// A block's index must fit 31 bits, also with a block for each 16 x 16 elements of O; and a tile's
+// number, which counts splits as well, must fit the 28 bits of a ticket.
 std::optional<Reason> launch_reason(const Row& kernel, const AttentionProblem& problem,
                                     int splits) {
   constexpr double kMaxRows = 1 << 28;

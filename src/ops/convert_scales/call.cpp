@@ -10,7 +10,7 @@
 namespace tilewright {
 namespace {
 
-// What must hold of an output aside.
+// Checks both tensors, except what must hold of an output.
 void check_conversion(const ConstTensorView& linear, const ConstTensorView& swizzled) {
   check_matrix("linear", linear);
   if (linear.dtype != DType::e8m0) {
@@ -22,7 +22,7 @@ void check_conversion(const ConstTensorView& linear, const ConstTensorView& swiz
   check_dtype("swizzled", swizzled, linear.dtype, ", the dtype of linear");
 }
 
-// From one layout to the other, of the tensor `linear`'s rows and blocks.
+// Converts scales from one layout to the other. Rows and blocks are those of `linear`.
 void convert(const ConstTensorView& from, ScaleLayout from_layout, const TensorView& to,
              ScaleLayout to_layout, const ConstTensorView& linear, Stream stream) {
   const ConvertScalesParams params{.from = block_scales<const std::uint8_t>(from, from_layout),

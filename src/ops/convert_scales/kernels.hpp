@@ -1,4 +1,4 @@
-// The kernels of convert_scales on GPUs, as its table has them.
+// The GPU kernels of convert_scales, for its table.
 #pragma once
 
 #include "ops/convert_scales/params.hpp"
@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel, with checked arguments, on the current device.
+// Queues the kernel on the current device. Its arguments have been checked.
 void launch_convert_scales(const ConvertScalesParams& params, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -1,4 +1,4 @@
-// The checked form of a call of swizzle_scales() or unswizzle_scales().
+// A checked call of swizzle_scales() or unswizzle_scales(), as its kernels receive it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The kernels of dequantize_nvfp4 on GPUs, as its table has them.
+// The GPU kernels of dequantize_nvfp4, for its table.
 #pragma once
 
 #include "ops/dequantize_nvfp4/params.hpp"
@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel, with checked arguments, on the current device.
+// Queues the kernel on the current device. Its arguments have been checked.
 void launch_dequantize_nvfp4(const DequantizeNvfp4Params& params, Stream stream);
 
 }  // namespace tilewright::cuda

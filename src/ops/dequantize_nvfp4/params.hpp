@@ -1,4 +1,4 @@
-// The checked form of a call of dequantize_nvfp4(): what every kernel receives.
+// A checked call of dequantize_nvfp4(), as its kernels receive it.
 #pragma once
 
 #include <cstdint>

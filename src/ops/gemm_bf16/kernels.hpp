@@ -1,4 +1,4 @@
-// The kernels of gemm_bf16 on GPUs, as its table has them.
+// The GPU kernels of gemm_bf16, for its table.
 #pragma once
 
 #include "ops/gemm_bf16/params.hpp"
@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda {
 
-// Queue a kernel, with checked arguments, on the current device.
+// Each queues a kernel on the current device. Its arguments have been checked.
 void launch_gemm_naive(const GemmBf16Params& params, Stream stream);
 void launch_gemm_tiled(const GemmBf16Params& params, Stream stream);
 void launch_gemm_swizzled(const GemmBf16Params& params, Stream stream);

@@ -1,4 +1,4 @@
-// The checked form of a call of gemm_bf16(): what every kernel receives.
+// A checked call of gemm_bf16(), as its kernels receive it.
 #pragma once
 
 #include <cstdint>

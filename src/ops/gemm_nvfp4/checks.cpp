@@ -41,14 +41,14 @@ void check_a(const GemmNvfp4Tensors& t) {
                              ", a block of NVFP4");
 }
 
-// The scales of an operand of `rows` rows.
+// Checks the scales of an operand of `rows` rows.
 void check_scales(const char* argument, const ConstTensorView& scales, ScaleLayout layout,
                   std::int64_t rows, const GemmNvfp4Tensors& t) {
   check_block_scales(argument, scales, layout, rows, k_of(t) / nvfp4::kBlock, t.a, "a");
   check_dtype(argument, scales, DType::e4m3);
 }
 
-// (1), or one for each of an operand's rows.
+// Checks a global scale: (1), or one for each of an operand's rows.
 void check_global_scale(const char* argument, const std::optional<ConstTensorView>& scale,
                         const char* kind_argument, std::optional<GlobalScale> kind,
                         const char* operand, std::int64_t rows, const GemmNvfp4Tensors& t) {
@@ -98,7 +98,7 @@ void check_codes_of_b(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options
   check_scales("sfb", *t.sfb, options.sfb_layout, rows_of(t.b), t);
 }
 
-// Its rows are c's columns: a packed weight does not say how many there are.
+// Checks packed weights. They do not tell their number of rows, which is c's columns.
 void check_packed_b(const GemmNvfp4Tensors& t) {
   check_matrix("c", t.c, t);
   check_packed_weight("b", t.b, n_of(t), k_of(t), t.a, "a");
@@ -117,14 +117,14 @@ void check_b(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
                      options.global_scale_b_kind, "b", n_of(t), t);
 }
 
-// c, or what is added to it.
+// Checks c or the residual.
 void check_result(const char* argument, const ConstTensorView& matrix, const GemmNvfp4Tensors& t) {
   check_matrix(argument, matrix, t);
   check_same(argument, "rows", rows_of(matrix), "a's", rows_of(t.a));
   check_same(argument, "columns", columns_of(matrix), "b's rows,", n_of(t));
 }
 
-// The same elements at the same addresses, of matrices of one shape and dtype.
+// Do two matrices of one shape and dtype have the same elements at the same addresses?
 bool is_same(const ConstTensorView& x, const ConstTensorView& y) {
   const MatrixStrides of_x = matrix_strides(x);
   const MatrixStrides of_y = matrix_strides(y);

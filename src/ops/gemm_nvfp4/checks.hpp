@@ -1,4 +1,4 @@
-// The checks of a call of gemm_nvfp4(), beside those of tensor_checks.hpp.
+// The checks of a call of gemm_nvfp4(), besides those of tensor_checks.hpp.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace tilewright {
 
-// Everything that can be said of a call before a kernel is chosen; looks at no data.
+// Checks a call as far as it can be before a kernel is selected. Reads no data.
 void check_arguments(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options);
 
-// Addresses and strides against what the kernel's loads and stores assume.
+// Checks that addresses and strides are aligned as the kernel's loads and stores need it.
 void check_alignment(const GemmNvfp4Tensors& tensors, const KernelInfo& kernel);
 
-// The sizes of tensors that check_arguments() has passed.
+// The problem that tensors pose; check_arguments() has passed them.
 GemmNvfp4Problem problem_of(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options);
 
 }  // namespace tilewright

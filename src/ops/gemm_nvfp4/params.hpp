@@ -1,4 +1,4 @@
-// The checked form of a call of gemm_nvfp4(): what every kernel receives.
+// A checked call of gemm_nvfp4(), as its kernels receive it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tilewright {
 
-// A global scale for each row, or with strides of 0 one for all. Null: 1.
+// A global scale for each row or, with strides of 0, one for all. Null means 1.
 struct RowScales {
   const float* data = nullptr;
   MatrixStrides stride = {};
@@ -22,18 +22,18 @@ struct GemmNvfp4Params {
   int k = 0;
   int l = 1;
 
-  const void* a = nullptr;  // values, or codes where a_dtype is e2m1x2
+  const void* a = nullptr;  // values, or codes if a_dtype is e2m1x2
   DType a_dtype = DType::bf16;
   MatrixStrides a_stride = {};
-  Scales<const std::uint8_t> sfa = {};  // of the first product of the batch; null where a has none
+  Scales<const std::uint8_t> sfa = {};  // of the batch's first GEMM; null if a has none
   std::int64_t sfa_batch_stride = 0;
   RowScales global_a = {};
 
-  // Codes and their scales, or a packed weight: its tiles without sfb. A batch stride is in bytes,
-  // 0 where all of the batch share the weight.
+  // Codes with scales in sfb, or the tiles of a packed weight without. A batch stride is in bytes,
+  // and 0 if the whole batch shares the weight.
   const std::uint8_t* b = nullptr;
   bool b_is_packed = false;
-  bool b_is_constant = false;  // and was waited for
+  bool b_is_constant = false;  // GemmNvfp4Options::b_is_constant
   MatrixStrides b_stride = {};
   Scales<const std::uint8_t> sfb = {};
   std::int64_t sfb_batch_stride = 0;

@@ -1,4 +1,4 @@
-// The checks of the calls of tilewright/nvfp4_weight.hpp. They look at no data.
+// The checks of the calls of tilewright/nvfp4_weight.hpp. They read no data.
 #pragma once
 
 #include "tilewright/nvfp4_weight.hpp"

@@ -1,4 +1,4 @@
-// The kernels of nvfp4_weight on GPUs, as its table has them.
+// The GPU kernels of nvfp4_weight, for its tables.
 #pragma once
 
 #include "ops/nvfp4_weight/params.hpp"
@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda {
 
-// Queue the kernel, with checked arguments, on the current device.
+// Each queues its kernel on the current device. Its arguments have been checked.
 void launch_prepack_nvfp4_weight(const PrepackWeightParams& params, Stream stream);
 void launch_unpack_nvfp4_weight(const UnpackWeightParams& params, Stream stream);
 

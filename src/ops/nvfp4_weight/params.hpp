@@ -1,4 +1,4 @@
-// The checked forms of the calls of tilewright/nvfp4_weight.hpp.
+// Checked calls of tilewright/nvfp4_weight.hpp, as their kernels receive them.
 #pragma once
 
 #include <cstdint>

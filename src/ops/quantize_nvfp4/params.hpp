@@ -1,4 +1,4 @@
-// The checked form of a call of quantize_nvfp4(): what every kernel receives.
+// A checked call of quantize_nvfp4(), as its kernels receive it.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ struct QuantizeNvfp4Params {
   GlobalScale global_scale_kind = GlobalScale::encode;
 
   std::uint32_t* workspace =
-      nullptr;              // GPU: kMaxPartials words, where the global scale is computed
+      nullptr;              // on a GPU: kMaxPartials words, if the global scale is computed
   int multiprocessors = 0;  // of the GPU
 };
 
-// Of the GPU's quantiser: partial maxima of a matrix, one a thread block.
+// The most partial maxima of the GPU's quantiser, one for each thread block.
 inline constexpr int kMaxPartials = 1024;
 
 }  // namespace tilewright

@@ -7,7 +7,7 @@ namespace tilewright {
 
 namespace {
 
-// Partial maxima of the matrix, where the global scale is computed from them.
+// The workspace has the matrix's partial maxima, if the global scale is computed from them.
 Plan plan_hopper(const ConversionProblem& problem, const DeviceInfo&) {
   return Plan(problem.computes_global_scale ? kMaxPartials * sizeof(std::uint32_t) : 0);
 }
