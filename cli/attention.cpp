@@ -1,4 +1,4 @@
-// tilewright attention: kernels on one problem, checked and timed.
+// tilewright attention: checks and times kernels on one problem.
 #include <fmt/core.h>
 
 #include <memory>

@@ -12,7 +12,7 @@ namespace {
 using reference::HostTensor;
 using Shape = std::array<std::int64_t, 4>;
 
-constexpr int kPoison = 0xFF;  // repeated, a NaN in every dtype
+constexpr int kPoison = 0xFF;  // this byte repeated is a NaN in every dtype
 
 Shape query_shape(const AttentionProblem& p) { return {p.batch, p.q_len, p.heads, p.head_dim}; }
 
@@ -43,7 +43,7 @@ HostTensor random_tensor(DType dtype, const std::array<std::int64_t, Rank>& shap
   return tensor;
 }
 
-// Inputs, their copy on the machine and the result: refused here where the host cannot hold them.
+// Refuses a case if the host cannot hold its inputs, their copy on the machine and the result.
 const AttentionProblem& check_memory(const AttentionProblem& p) {
   check_host_memory(2 * compulsory_bytes(p));
   return p;
@@ -109,7 +109,7 @@ AttentionTensors MachineTensors::views(bool with_lse) const {
 
 Workspace MachineTensors::make_workspace(std::string_view kernel, const AttentionTensors& tensors) {
   const std::size_t bytes = attention_workspace_bytes(tensors, case_.options(kernel));
-  workspace_.reset();  // the last kernel's goes before the next one's comes
+  workspace_.reset();  // frees the last kernel's before the next one's is allocated
   if (bytes > 0) {
     workspace_ = machine_.allocate(bytes);
   }

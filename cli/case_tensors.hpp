@@ -1,4 +1,4 @@
-// A case's tensors: inputs in host memory with what is expected of them, and their copies on a
+// A case's tensors: inputs in host memory with the expected results, and their copies on a
 // machine.
 #pragma once
 
@@ -22,7 +22,7 @@ class HostInputs {
   const reference::HostTensor& v() const { return v_; }
   const std::optional<reference::HostTensor>& sinks() const { return sinks_; }
 
-  // Computed at the first call, which takes its time.
+  // Computes the expected results at the first call, which takes long.
   const Expected& expected();
 
  private:
@@ -37,10 +37,10 @@ class MachineTensors {
  public:
   MachineTensors(Machine& machine, const AttentionCase& c, const HostInputs& inputs);
 
-  // Runs the kernel on poisoned outputs, LSE included, and compares. `expected` is the inputs'.
+  // Runs the kernel on poisoned outputs, with LSE, and compares them with the inputs' `expected`.
   CheckResult check(std::string_view kernel, const Expected& expected);
 
-  // Allocates the workspace that the kernel asks for and times it, without LSE.
+  // Allocates the workspace that the kernel needs and times the kernel, without LSE.
   Timing time(std::string_view kernel, const TimingOptions& options);
 
  private:

@@ -12,7 +12,7 @@ namespace tilewright::cli {
 
 using AttentionKernel = Kernel<Attention>;
 
-// What the command line's options say of a side of the window that has no limit.
+// The command line's value for a side of the window without a limit.
 inline constexpr std::int64_t kNoWindow = -1;
 
 struct AttentionCase {
@@ -32,7 +32,7 @@ struct AttentionCase {
 };
 
 // Nominal floating-point operations of one call: 2 B H (D + Dv) for each pair of a query and a key.
-// Of all Nq Nk pairs causal leaves half; with a window those that are seen count.
+// A causal mask leaves half of all Nq Nk pairs; with a window only pairs that are seen count.
 double flops(const AttentionCase& c);
 
 // Bytes that must cross the memory bus at least once: q, k, v and o.
@@ -41,8 +41,8 @@ double compulsory_bytes(const AttentionProblem& problem);
 // "bf16 b4 q4096 kv4096 h16/16 d128 causal", "... d192/128 full window softcap sinks"
 std::string label(const AttentionProblem& problem);
 
-// The arguments of `tilewright attention` that give this case and nothing else, whatever the
-// environment says.
+// The arguments of `tilewright attention` that give exactly this case, whatever the environment
+// says.
 std::string arguments(const AttentionCase& c);
 
 // Every head dim, sequence length and mask of a sweep with the same number of tokens (batch x

@@ -1,4 +1,4 @@
-// Is a result right? Against the float64 oracle, within bounds that depend on the dtype.
+// Compares results with the float64 oracle's, within bounds that depend on the dtype.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tilewright::cli {
 
-// What a case must give, and how far a result may be from it.
+// A case's expected results, and how far a kernel's may be from them.
 struct Expected {
   reference::AttentionResult exact;
   double rel_fro_limit = 0;
@@ -18,16 +18,16 @@ struct CheckResult {
   double rel_fro_error = 0;  // of O
   double max_abs_error = 0;  // of O
   double lse_max_abs_error = 0;
-  std::string failure;  // what is wrong; empty where the result passes
+  std::string failure;  // what is wrong; empty if the result passes
 };
 
-// Computes a problem on host tensors. The limits are
+// Computes a problem on host tensors by the oracle. The limits are
 //   bf16  3e-3 in relative Frobenius norm; twice the largest error of the BF16-rounded reference
 //   fp16  5e-4; twice the largest error of the FP16-rounded reference
 //   fp32  1e-5; 1e-4 of the largest output
 Expected expect(const AttentionTensors& tensors, const AttentionOptions& options);
 
-// Compares host tensors: o, and lse within 1e-3 absolute.
+// Compares host tensors: o within the limits, and lse within 1e-3 absolute.
 CheckResult check(const ConstTensorView& o, const ConstTensorView& lse, const Expected& expected);
 
 }  // namespace tilewright::cli

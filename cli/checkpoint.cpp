@@ -18,7 +18,7 @@ namespace {
 using reference::HostTensor;
 using reference::kBlock;
 
-// A matrix as a batch of one.
+// Views a matrix as a batch of one.
 HostTensor as_batch(const HostTensor& matrix) {
   const ConstTensorView view = matrix.view();
   HostTensor batch(view.dtype, {1, view.shape[0], view.shape[1]});
@@ -47,7 +47,7 @@ void check(const std::string& tensor, const HostTensor& value, DType dtype, int 
   }
 }
 
-// A checkpoint's global scale, (), (1), (N) or (N, 1), as (1) or as a batch of one, (1, N).
+// Turns a checkpoint's global scale, (), (1), (N) or (N, 1), to (1) or to a batch of one, (1, N).
 HostTensor as_global_scale(const std::string& tensor, const HostTensor& value, std::int64_t rows) {
   const ConstTensorView view = value.view();
   const std::int64_t count = view.shape[0];

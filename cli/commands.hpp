@@ -12,7 +12,7 @@ enum ExitCode : int {
   kPass = 0,
   kMismatch = 1,     // a wrong result, or a failed launch
   kUsage = 2,        // the command line contradicts itself or its documentation
-  kUnsupported = 3,  // nothing is wrong, but this machine or build cannot run what was asked
+  kUnsupported = 3,  // nothing is wrong, but this machine or build cannot run what was asked for
 };
 
 // A bad value of an option: exit status kUsage.

@@ -1,4 +1,4 @@
-// The host's processor.
+// The host's processor as a machine.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ class CpuMachine final : public Machine {
 
   void run(const Launch& launch) override { launch(nullptr); }
 
-  // Caches are left as they are: there is no L2 to flush by rule.
+  // Caches stay as they are, as there is no rule by which to flush them.
   Samples time(const Launch& launch, int samples, bool) override {
     using Clock = std::chrono::steady_clock;
     Samples result;

@@ -84,8 +84,8 @@ CublasLt load_first(const std::vector<std::string>& candidates, std::string& loa
   throw std::runtime_error(reasons);
 }
 
-// D = A^T B on column-major matrices of one size, as BLAS's fastest form. The descriptors live
-// until the program ends: this runs once.
+// The GEMM D = A^T B of column-major matrices of one size, BLAS's fastest form. Its descriptors
+// live until the program ends: it runs once.
 struct Product {
   explicit Product(const CublasLt& blas) : lt(blas) {
     check(lt.create(&handle), "cublasLtCreate");
@@ -137,7 +137,7 @@ Memory random_matrix(Machine& machine, std::uint64_t seed) {
   return matrix;
 }
 
-// Files of a pattern, in alphabetical order.
+// The files that match a pattern, in alphabetical order.
 std::vector<std::string> glob_files(const std::string& pattern) {
   glob_t matches{};
   glob(pattern.c_str(), 0, nullptr, &matches);

@@ -1,4 +1,4 @@
-// The ceiling of matrix products on a GPU: cuBLASLt, loaded at run time.
+// The ceiling of GEMMs on a GPU: the speed of cuBLASLt, which is loaded at run time.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ struct GemmCeiling {
   double tflops = 0;
 };
 
-// Where the library may be, in the order tried: only `path` where that is not empty; else the names
-// that the dynamic linker knows, then NVIDIA's packages beside Python's.
+// The library's possible places, in the order in which they are tried: only `path` if it is not
+// empty; else the names that the dynamic linker knows, then NVIDIA's packages beside Python's.
 std::vector<std::string> cublaslt_candidates(const std::string& path);
 
-// Times a BF16 8192 x 8192 x 8192 product of normally distributed matrices, FP32 accumulation, by
+// Times a BF16 8192 x 8192 x 8192 GEMM of normally distributed matrices with FP32 accumulation, by
 // the fastest algorithm that the library's heuristic offers. Throws std::runtime_error with the
-// reason where none of the candidates can be loaded or the product fails.
+// reason if no candidate can be loaded or the GEMM fails.
 GemmCeiling measure_gemm_ceiling(Machine& machine, const std::vector<std::string>& candidates);
 
 }  // namespace tilewright::cli

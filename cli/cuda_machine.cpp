@@ -1,4 +1,4 @@
-// A CUDA device, through the runtime API from host code alone.
+// A CUDA device as a machine, by the runtime API and host code alone.
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
@@ -117,7 +117,7 @@ class CudaMachine final : public Machine {
   static constexpr int kMaxQueued = 64;
 
   // Adds `count` samples to the result. The device first writes the flush buffer many times, which
-  // takes it longer than the host needs to queue all launches behind: no launch waits for the host.
+  // takes longer than the host needs to queue all launches: so no launch waits for the host.
   void time_queued(const Launch& launch, int count, Samples& result) {
     std::vector<Event> starts(static_cast<std::size_t>(count));
     std::vector<Event> stops(static_cast<std::size_t>(count));
@@ -125,7 +125,7 @@ class CudaMachine final : public Machine {
       flush_l2();
     }
     if (!result.cold_l2) {
-      launch(stream_);  // brings back into the caches what the head start drove out
+      launch(stream_);  // loads into the caches what the writes before have evicted
     }
     for (std::size_t i = 0; i < starts.size(); ++i) {
       if (result.cold_l2) {
@@ -136,7 +136,7 @@ class CudaMachine final : public Machine {
       stops[i].record(stream_);
     }
     starts[starts.size() / 2].wait();
-    result.readings = nvml_.read();  // half-way, while the device works through the queue
+    result.readings = nvml_.read();  // at half time, while the device works through the queue
     synchronize();
     for (std::size_t i = 0; i < starts.size(); ++i) {
       result.times_us.push_back(stops[i].us_since(starts[i]));

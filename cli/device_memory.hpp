@@ -1,4 +1,4 @@
-// Memory of a machine that lives as long as its owner.
+// A machine's memory, freed when the object that allocated it is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class DeviceMemory {
     return memory_.emplace_back(machine_.allocate(bytes)).get();
   }
 
-  // A copy of the tensor, its gaps included.
+  // Copies the tensor to the machine, with the gaps between its elements.
   TensorView upload(reference::HostTensor& tensor) {
     TensorView view = tensor.view();
     view.data = allocate(tensor.bytes());
@@ -26,7 +26,7 @@ class DeviceMemory {
     return view;
   }
 
-  // None where `bytes` is 0.
+  // A workspace; an empty one if `bytes` is 0.
   Workspace workspace(std::size_t bytes) {
     return bytes > 0 ? Workspace{.data = allocate(bytes), .bytes = bytes} : Workspace{};
   }

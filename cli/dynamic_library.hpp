@@ -11,7 +11,7 @@ namespace tilewright::cli {
 
 class DynamicLibrary {
  public:
-  // A path, or a name that the dynamic linker searches for. Throws with its reason.
+  // Loads a path, or a name for which the dynamic linker searches. Throws with its reason.
   explicit DynamicLibrary(const std::string& path)
       : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), close) {
     if (!handle_) {
@@ -19,7 +19,7 @@ class DynamicLibrary {
     }
   }
 
-  // Sets a function pointer to the symbol of that name.
+  // Sets a function pointer to the symbol with this name.
   template <typename Function>
   void load(Function*& function, const char* symbol) const {
     function = reinterpret_cast<Function*>(dlsym(handle_.get(), symbol));

@@ -1,4 +1,4 @@
-// tilewright gemm: a matrix product with an NVFP4 weight, checked and timed.
+// tilewright gemm: checks and times a GEMM with an NVFP4 weight.
 #include <fmt/core.h>
 
 #include <array>
@@ -29,7 +29,7 @@ struct GemmArguments {
   std::string tensor;
 };
 
-// "nvfp4" where `dtype` is of its codes.
+// The dtype's name; "nvfp4" for codes.
 std::string_view type_name(DType dtype) { return dtype == DType::e2m1x2 ? "nvfp4" : name(dtype); }
 
 DType parse_a_dtype(const std::string& text) {
@@ -81,7 +81,7 @@ ResultCase result_case(const GemmCase& c, double bytes) {
           .bytes = bytes};
 }
 
-// What the case asks for beyond a kernel's problem, of which BF16 steps take nothing.
+// Why a kernel cannot run what the case asks for beyond a Problem. BF16 steps take none of it.
 std::optional<Reason> feature_reason(const Kernel<GemmNvfp4>&, const GemmCase&) {
   return std::nullopt;
 }
@@ -100,7 +100,7 @@ std::optional<Reason> feature_reason(const Kernel<GemmBf16>& kernel, const GemmC
   return std::nullopt;
 }
 
-// Whether a kernel runs the case, with its weight in the form that the kernel is given.
+// Whether a kernel runs the case, with the weight in the form that the kernel takes.
 bool runs(const Kernel<GemmNvfp4>& kernel, const GemmCase& c, const DeviceInfo& device) {
   GemmNvfp4Problem problem = c.problem;
   problem.b_is_packed = takes_packed_weight(kernel.info, c);
@@ -113,7 +113,7 @@ bool runs(const Kernel<GemmBf16>& kernel, const GemmCase& c, const DeviceInfo& d
          !can_run(kernel, {.m = p.m, .n = p.n, .k = p.k}, device);
 }
 
-// Both operations' kernels, in ascending order of speed.
+// Calls f with the kernels of both operations, in ascending order of speed.
 template <typename F>
 void for_each_kernel(F&& f) {
   std::ranges::for_each(kernels<GemmBf16>(), f);
@@ -157,8 +157,8 @@ const KernelInfo& named_kernel(const std::string& kernel_name, const GemmCase& c
   throw UsageError("--kernel", fmt::format("is '{}', must be one of {}", kernel_name, known));
 }
 
-// Those of the names asked for; "all" stands for those that can run the case on the device, "auto"
-// for the fastest of these, the last.
+// The kernels with the names asked for. "all" stands for all that can run the case on the device,
+// "auto" for the fastest of these, which is the last.
 std::vector<const KernelInfo*> chosen_kernels(const std::vector<std::string>& asked,
                                               const GemmCase& c, Device device) {
   std::vector<const KernelInfo*> chosen;
@@ -194,7 +194,7 @@ void print(const KernelInfo& kernel, const GemmCase& asked, const ResultCase& c,
       weight);
 }
 
-// The weight asked for; n, k and l become those of a checkpoint's.
+// The weight asked for. n, k and l become those of a checkpoint's weight.
 Nvfp4Operand weight_of(GemmArguments& a) {
   if (a.weights.empty()) {
     return random_operand(a.l, a.n, a.k, a.run.seed);
@@ -211,7 +211,7 @@ Nvfp4Operand weight_of(GemmArguments& a) {
 }
 
 int run(GemmArguments a) {
-  case_of(a);  // sizes that are wrong are refused before anything is made of them
+  case_of(a);  // refuses wrong sizes before memory is allocated for them
   Nvfp4Operand weight = weight_of(a);
   const GemmCase c = case_of(a);
   ResultsFile results(a.run.json_path, /*resume=*/false);

@@ -18,7 +18,7 @@ using reference::kBlock;
 
 constexpr int kPoison = 0xFF;
 
-// (l, rows, columns), dense, as one matrix of all rows.
+// Views a dense (l, rows, columns) as one matrix of all rows.
 template <typename View>
 View as_matrix(View t) {
   t.rank = 2;
@@ -33,7 +33,7 @@ HostTensor random_tensor(DType dtype, const std::vector<std::int64_t>& shape, st
   return tensor;
 }
 
-// Scales (l, rows, blocks) in the other layout.
+// Swizzles linear scales (l, rows, blocks).
 HostTensor swizzled(HostTensor& linear) {
   const TensorView from = linear.view();
   const auto [rows, blocks] = swizzled_scale_shape(from.shape[1], from.shape[2]);
@@ -48,8 +48,8 @@ HostTensor swizzled(HostTensor& linear) {
   return result;
 }
 
-// Activations, residual and result, and the machine's copies of the first and the last: refused
-// where the host cannot hold them.
+// Refuses a case if the host cannot hold its activations, residual and result, and the machine's
+// copies of the first and the last.
 const GemmCase& check_memory(const GemmCase& c) {
   const GemmNvfp4Problem& p = c.problem;
   const auto c_bytes = static_cast<double>(size_bytes(p.c_dtype));

@@ -10,8 +10,8 @@
 
 namespace tilewright::cli {
 
-// An operand in NVFP4: matrices (l, rows, k) with scales, linear ones at first, and a global scale,
-// (1) or (l, rows).
+// An operand in NVFP4: matrices (l, rows, k) with scales, which are linear at first, and a global
+// scale, (1) or (l, rows).
 struct Nvfp4Operand {
   reference::HostTensor codes;
   reference::HostTensor scales;
@@ -19,7 +19,7 @@ struct Nvfp4Operand {
   GlobalScale kind = GlobalScale::encode;
 };
 
-// Normally distributed values, quantised.
+// An operand of normally distributed values, quantised.
 Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, std::uint64_t seed);
 
 struct GemmCase {
@@ -27,31 +27,31 @@ struct GemmCase {
   bool bias = false;
   bool residual = false;
   ScaleLayout scale_layout = ScaleLayout::linear;  // of both operands' scales
-  bool prepack = false;                            // the weight, for the CPU's kernel, too
+  bool prepack = false;                            // of the weight, also for the CPU's kernel
   std::uint64_t seed = 0;
 };
 
 double flops(const GemmCase& c);
 
-// Whether a kernel is given the weight packed: asked to, or because it must be.
+// Whether a kernel gets the weight packed: because the case asks for it, or the kernel needs it.
 bool takes_packed_weight(const KernelInfo& kernel, const GemmCase& c);
 
-// Whether it is one of the steps that lead to NVFP4 weights. A step is given codes times scales in
-// BF16, which is exact, and no global scale.
+// Whether a kernel is one of the steps that lead to NVFP4 weights. A step gets codes times scales
+// in BF16, which is exact, and no global scale.
 bool is_bf16_step(const KernelInfo& kernel);
 
 class GemmTensors {
  public:
-  // All but the weight is random, by the case's seed.
+  // All tensors but the weight are random and depend on the case's seed.
   GemmTensors(const GemmCase& c, Nvfp4Operand weight, Machine& machine);
 
-  // Bytes that a product with an NVFP4 weight must read and write.
+  // The bytes that a GEMM with an NVFP4 weight must read and write.
   double bytes() const;
 
   Launch launch(const KernelInfo& kernel);
 
-  // Runs a kernel once: a relative Frobenius error of 1e-6 over that of rounding to c's dtype, NaN
-  // and infinities where they must be, and something finite to compare.
+  // Runs a kernel once and compares: the relative Frobenius error may exceed that of rounding to
+  // c's dtype by 1e-6; NaN and infinities must be in place, and something must be finite.
   CheckResult check(const KernelInfo& kernel);
 
  private:
@@ -69,7 +69,7 @@ class GemmTensors {
   Machine& machine_;
   DeviceMemory memory_;
   GemmNvfp4Tensors host_, device_;
-  std::optional<TensorView> packed_, bf16_;  // once a kernel has asked for it
+  std::optional<TensorView> packed_, bf16_;  // made once a kernel needs it
 };
 
 }  // namespace tilewright::cli

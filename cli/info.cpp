@@ -20,7 +20,7 @@ void print_row(std::string_view what, const std::string& value) {
   std::fflush(stdout);
 }
 
-// Bytes read and written, over time, of a copy far larger than the L2 cache.
+// The bytes that a copy far larger than the L2 cache reads and writes, over its time.
 double copy_gbps(Machine& machine) {
   constexpr std::size_t kBlock_bytes = std::size_t{64} << 20;
   constexpr std::size_t kBlocks = 16;

@@ -14,10 +14,10 @@ namespace tilewright::cli {
 
 using Memory = std::shared_ptr<std::byte>;
 
-// Queues one call of what is timed.
+// Queues one call of the function that is timed.
 using Launch = std::function<void(Stream)>;
 
-// As read while the timed launches ran; absent where there is no sensor.
+// Sensors' values while the timed launches ran; absent if there is no sensor.
 struct Readings {
   std::optional<double> sm_clock_mhz;
   std::optional<double> power_w;
@@ -35,17 +35,17 @@ class Machine {
 
   virtual Device device() const = 0;
 
-  // What results files say of it. The GPU's name, or the processor's; driver and CUDA runtime
-  // versions where there are any.
+  // What results files say of the machine: the name of the GPU or the processor; the versions of
+  // driver and CUDA runtime, if there are any.
   virtual std::string name() const = 0;
   virtual std::optional<std::string> driver() const = 0;
   virtual std::optional<std::string> cuda() const = 0;
 
-  // 256-byte aligned, uninitialised. Throws Error(unsupported, "memory") with the bytes asked for
-  // and the bytes free.
+  // Allocates uninitialised memory, 256-byte aligned. Throws Error(unsupported, "memory"), which
+  // says how many bytes were asked for and how many are free.
   virtual Memory allocate(std::size_t bytes) = 0;
 
-  // Between host memory and this device's; both return when the copy is done.
+  // Copy between host memory and this device's, and return when the copy is done.
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
 
@@ -61,14 +61,14 @@ class Machine {
 
 std::unique_ptr<Machine> open_cpu_machine();
 
-// Throws no_device where there is no such GPU or this build has no CUDA.
+// Throws no_device if there is no such GPU or this build has no CUDA.
 std::unique_ptr<Machine> open_cuda_machine(int index);
 
 inline std::unique_ptr<Machine> open_machine(Device device) {
   return device.kind == DeviceKind::cpu ? open_cpu_machine() : open_cuda_machine(device.index);
 }
 
-// Throws Error(unsupported, "memory") where the host has fewer bytes than a case needs.
+// Throws Error(unsupported, "memory") if the host has fewer bytes than a case needs.
 void check_host_memory(double needed_bytes);
 
 // Whether this build has CUDA.

@@ -81,7 +81,7 @@ int run_and_report(int argc, char** argv) {
   }
 }
 
-// A pass is one only where all that was printed has gone out.
+// The exit code; a run passes only if all of its output has been written.
 int with_output_written(int exit_code) {
   if (exit_code != kPass || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) {
     return exit_code;
@@ -95,7 +95,7 @@ int with_output_written(int exit_code) {
 
 int main(int argc, char** argv) {
   using namespace tilewright;
-  // A file that reaches the shell's limit is then an error, as a full disk is.
+  // Makes a file that reaches the shell's size limit an error, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
   return cli::with_output_written(cli::run_and_report(argc, argv));
 }

@@ -14,14 +14,14 @@
 namespace tilewright::cli {
 namespace {
 
-// Of a duration in seconds.
+// The check of a duration in seconds.
 CLI::Validator seconds() {
   return number<double>("a number, finite and at least 0",
                         [](double value) { return value >= 0 && std::isfinite(value); });
 }
 
-// All that can run one of the problems, in the table's order. Where there is none, the error's
-// reason is that of the device's fastest kernel with the first problem.
+// All kernels that can run one of the problems, in the table's order. If there is none, the error
+// has the reason of the device's fastest kernel for the first problem.
 std::vector<const AttentionKernel*> runnable_kernels(
     Device device, const std::vector<AttentionProblem>& problems) {
   std::vector<const AttentionKernel*> runnable;

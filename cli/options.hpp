@@ -16,8 +16,8 @@
 
 namespace tilewright::cli {
 
-// For an option's check(): refuses text that is no number of type T, and one for which `holds` is
-// false, with "is TEXT, must be WHAT".
+// For an option's check(): refuses text that is no number of type T, and numbers for which `holds`
+// is false, with "is TEXT, must be WHAT".
 template <typename T>
 CLI::Validator number(
     const std::string& what, bool (*holds)(T) = [](T) { return true; }) {
@@ -31,18 +31,18 @@ CLI::Validator number(
           /*validator_desc=*/""};
 }
 
-// Between 1 and 2^30 - 1, as every size of a tensor.
+// Accepts 1 to 2^30 - 1, which every size of a tensor must be.
 CLI::Validator tensor_size();
 
-// Of FP32, finite and at least 0.
+// Accepts FP32 numbers that are finite and at least 0.
 CLI::Validator non_negative_float();
 
-// Adds a flag by all of its names. It takes no value, or one that says on or off, as its
-// environment variable has; a name with a "!" before it is its negation and takes none.
+// Adds a flag with all of its names. It takes no value, or one that says on or off, as its
+// environment variable does; a name after a "!" is its negation and takes no value.
 CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
                         const std::string& help);
 
-// Throws UsageError where a negation, --no-FLAG, has a value.
+// Throws UsageError if a negation, --no-FLAG, has a value.
 void check_negations(int argc, const char* const* argv);
 
 struct RunOptions {
@@ -57,36 +57,36 @@ struct RunOptions {
   bool resume = false;
 };
 
-// Adds all but the limit and resume, which are the sweep's. Each can also be given as an
-// environment variable; the command line wins.
+// Adds all options but the limit and resume, which only the sweep has. Each can also be given as an
+// environment variable; the command line overrides that.
 void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions& options);
 
-// Those of them that say how to measure, whatever it is.
+// Adds those of them that say how to measure.
 void add_measurement_options(CLI::App& app, RunOptions& options);
 
 // The functions below throw UsageError, which names the option.
 
 DType parse_dtype(const std::string& text);
 
-// Of --scale-layout.
+// The value of --scale-layout.
 ScaleLayout parse_scale_layout(const std::string& text);
 
-// "cpu", "cuda" or "cuda:1"; nothing where `text` is empty.
+// Parses "cpu", "cuda" or "cuda:1"; nothing if `text` is empty.
 std::optional<Device> parse_device(const std::string& text);
 
-// The first GPU, or the CPU where there is none.
+// The first GPU, or the CPU if there is none.
 Device default_device();
 
 // The device a kernel runs on: the one asked for, or the first of its kind.
 Device device_for(const KernelInfo& kernel, std::optional<Device> wanted);
 
-// Why a kernel cannot run a problem there, a missing device included.
+// Why a kernel cannot run a problem on its device, which may also be missing.
 std::optional<std::string> why_not(const AttentionKernel& kernel, const AttentionProblem& problem,
                                    Device device);
 
-// The kernels of those names. "all" stands for every kernel that can run one of the problems on the
-// device asked for (or the default one), "auto" for the fastest of these. Throws unsupported where
-// there is none.
+// The kernels with the names asked for. "all" stands for every kernel that can run one of the
+// problems on the device asked for (or the default one), "auto" for the fastest of these. Throws
+// unsupported if there is none.
 std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
                                                    const std::vector<std::string>& names,
                                                    std::optional<Device> wanted,

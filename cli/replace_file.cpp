@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kAppend = O_WRONLY | O_APPEND | O_CLOEXEC;
 
-// Throws where a system call's result says that it failed.
+// Throws if a system call's result says that it failed.
 int checked(int result) {
   if (result < 0) {
     throw std::system_error(errno, std::generic_category());
@@ -59,8 +59,8 @@ bool is_at(const Descriptor& file, const std::string& path) {
          of_file.st_ino == of_path.st_ino;
 }
 
-// An empty file that no other program writes to while it is open; what a program left that was
-// killed is reused.
+// Opens an empty file that no other program writes to meanwhile. It reuses the file that a killed
+// program left.
 Descriptor open_alone(const std::string& path) {
   while (true) {
     Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -72,7 +72,7 @@ Descriptor open_alone(const std::string& path) {
   }
 }
 
-// A new file beside `path`, which is gone again unless it takes that name.
+// A new file beside `path`. It is deleted unless it has taken that name.
 class Replacement {
  public:
   explicit Replacement(const std::string& path)
@@ -103,7 +103,7 @@ class Replacement {
   bool has_taken_place_ = false;
 };
 
-// The file that a symbolic link stands for.
+// The file to which a symbolic link leads.
 std::string followed(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);

@@ -1,4 +1,4 @@
-// What a person sees of a run: a table's line for each kernel and case, and how far a sweep is.
+// A run's output: a table with a line for each kernel and case, and the progress of a sweep.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ void print_table_header();
 
 void print_outcome(std::string_view kernel, const AttentionCase& c, const Outcome& outcome);
 
-// A bar on standard error, below the table. Draws nothing where that is no terminal.
+// A progress bar on standard error, below the table. It is not drawn if that is no terminal.
 class ProgressBar {
  public:
   explicit ProgressBar(std::size_t total);
@@ -19,7 +19,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `done` of the total are finished, the one of this label comes next.
+  // Shows that `done` of the total are finished, and that the one labelled `next` is next.
   void show(std::size_t done, const std::string& next) const;
 
   // Makes room for a line of text.

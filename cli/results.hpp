@@ -15,16 +15,16 @@ namespace tilewright::cli {
 
 using Json = nlohmann::ordered_json;
 
-// What became of one kernel on one case.
+// The outcome of one kernel on one case.
 struct Outcome {
-  std::optional<CheckResult> check;   // absent where it was not checked
-  std::optional<Timing> timing;       // absent where there is a reason
+  std::optional<CheckResult> check;   // absent if it was not checked
+  std::optional<Timing> timing;       // absent if there is a reason
   std::optional<std::string> reason;  // why it cannot run, or what is wrong with its result
 
   bool is_wrong() const { return check && !check->failure.empty(); }
 };
 
-// What a results line says of the machine.
+// A results line's description of the machine.
 struct MachineDescription {
   std::string gpu;
   std::optional<std::string> driver;
@@ -33,8 +33,8 @@ struct MachineDescription {
 
 MachineDescription description_of(const Machine& machine);
 
-// What was measured: the case as results files have it, its nominal operations and the bytes that
-// it must move.
+// What was measured: the case as results files have it, its nominal operations, and the bytes that
+// it must read and write.
 struct ResultCase {
   std::string operation;
   Json object;

@@ -22,10 +22,10 @@ constexpr std::size_t kLargestFile_bytes = std::size_t{64} << 20;
 constexpr std::size_t kLongestLine_bytes = std::size_t{1} << 20;
 constexpr int kDeepestNesting = 16;
 
-// With sorted keys: two cases are the same where their texts are.
+// JSON with sorted keys: two cases are the same if their texts are.
 using SortedJson = nlohmann::json;
 
-// A line's place in a file, for what is said of it.
+// A line's place in a file, for error messages.
 struct Place {
   const std::string& path;
   std::size_t number;
@@ -36,7 +36,7 @@ struct Place {
                    fmt::format("{} line {} {}", printable(place.path), place.number, what));
 }
 
-// The file's text; nothing where there is no file.
+// The file's text; empty if there is no file.
 std::string read_text(const std::string& path) {
   const auto refuse_file = [&](const std::string& what) {
     throw UsageError("--resume", fmt::format("{} {}", printable(path), what));
@@ -94,8 +94,8 @@ KeptLine kept_line(const Place& place, const SortedJson& line) {
           .gpu = text_of(place, line, "gpu")};
 }
 
-// What a line says; nothing where it is the beginning of a line. `may_be_cut_off` where nothing
-// follows it, not even its end.
+// Parses a line; returns nothing if it is only the beginning of one. That is allowed if
+// `may_be_cut_off`: nothing follows the line, not even its end.
 std::optional<KeptLine> parse_line(const Place& place, std::string_view text, bool may_be_cut_off) {
   if (text.size() > kLongestLine_bytes) {
     refuse(place,
@@ -120,7 +120,7 @@ std::optional<KeptLine> parse_line(const Place& place, std::string_view text, bo
   }
 }
 
-// The lines of a file's text, which is left with whole lines alone.
+// Parses the lines of a file's text, and removes from it a last line that was cut off.
 std::vector<KeptLine> parse_lines(const std::string& path, std::string& text) {
   std::vector<KeptLine> lines;
   std::size_t number = 0;

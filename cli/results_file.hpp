@@ -9,7 +9,7 @@
 
 namespace tilewright::cli {
 
-// Of a line that a file had, what resuming asks for.
+// What resuming needs of a line that a file had.
 struct KeptLine {
   std::string run;
   std::string case_text;
@@ -20,18 +20,18 @@ struct KeptLine {
 
 class ResultsFile {
  public:
-  // The first line replaces what is in the file; with `resume`, it follows the lines there, of
-  // which the last may have been cut off and is then left out. Until then the file stays as it is,
-  // and from then on it is complete at every moment, whatever ends the program. An empty path
-  // writes nothing. Throws UsageError where the file cannot be written, or has other lines than
-  // those of results, more than 64 MiB, or a line of more than 1 MiB.
+  // The first line replaces what is in the file. With `resume` it is added to the lines there, of
+  // which the last may have been cut off and is then dropped. Until then the file stays as it is,
+  // and from then on it is complete at every moment, however the program ends. An empty path writes
+  // nothing. Throws UsageError if the file cannot be written or has other lines than results, more
+  // than 64 MiB, or a line of more than 1 MiB.
   ResultsFile(const std::string& path, bool resume);
 
   // Whether a kept line holds the same kernel of the same commit on the same case and machine.
   bool contains(const AttentionCase& c, std::string_view kernel, const std::string& gpu) const;
 
-  // Writes the line, and sees that it is in the file should the program end here. Its run is this
-  // one, or the one that it resumes: the kept lines' of the same commit and machine.
+  // Writes the line, which is in the file even if the program ends right after. Its run is this
+  // one, or the one that is resumed: that of kept lines with the same commit and machine.
   void append(const Json& line);
 
  private:

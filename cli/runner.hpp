@@ -1,4 +1,4 @@
-// Runs kernels on cases: checks, times, prints, writes results lines, and remembers the worst.
+// Runs kernels on cases: checks and times them, prints, writes results lines, keeps the worst.
 #pragma once
 
 #include <map>
@@ -15,14 +15,14 @@ namespace tilewright::cli {
 
 class Runner {
  public:
-  // `total` measurements are to come. `program` is what the reproducing commands call.
+  // `total` is the number of measurements. Commands that reproduce a failure call `program`.
   Runner(const RunOptions& options, std::string program, std::size_t total);
 
-  // Every kernel on one case. A CUDA error is thrown on, after the command that reproduces it.
+  // Runs every kernel on one case. Prints the command that repeats a CUDA error, and rethrows it.
   void run(const AttentionCase& c, const std::vector<const AttentionKernel*>& kernels);
 
-  // Says what was left out and returns the exit code: kMismatch after a wrong result, kUnsupported
-  // where nothing could run or, with `all_must_run`, something could not.
+  // Prints what was left out and returns the exit code: kMismatch after a wrong result,
+  // kUnsupported if nothing could run or, with `all_must_run`, something could not.
   int finish(bool all_must_run);
 
  private:

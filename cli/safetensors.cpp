@@ -38,7 +38,7 @@ std::optional<DType> dtype_of(const std::string& text) {
   return std::nullopt;
 }
 
-// Of an element; nothing where the dtype is not known, or its elements are no whole bytes.
+// The bytes of an element; nothing if the dtype is unknown or its elements are no whole bytes.
 std::optional<std::uint64_t> element_bytes(const std::string& dtype) {
   static const std::map<std::string, std::uint64_t> kBytes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
@@ -48,8 +48,8 @@ std::optional<std::uint64_t> element_bytes(const std::string& dtype) {
   return found == kBytes.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The bytes of a dense tensor, `bytes` an element; nothing where they, or a size beside one of 0,
-// are too many.
+// The bytes of a dense tensor with `bytes` for each element. Nothing if they are too many, or a
+// size is, even beside a size of 0.
 std::optional<std::uint64_t> bytes_of(const std::vector<std::uint64_t>& shape,
                                       std::uint64_t bytes) {
   constexpr std::uint64_t kLimit = std::uint64_t{1} << 48;
@@ -75,7 +75,7 @@ void check_sizes(const std::string& path, const Entries& entries) {
   }
 }
 
-// That tensors take all bytes of the file behind the header, each byte once.
+// Checks that tensors take all bytes of the file after the header, each byte once.
 void check_layout(const std::string& path, const Entries& entries, std::uint64_t data_bytes) {
   std::vector<const Entries::value_type*> in_order;
   for (const auto& named : entries) {

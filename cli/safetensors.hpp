@@ -11,14 +11,14 @@
 
 namespace tilewright::cli {
 
-// The dtypes below by the names that files have for them.
+// The name that files have for a dtype.
 std::string_view safetensors_name(DType dtype);
 
-// A file is 8 bytes, the little-endian length of what follows; a JSON object of at most 100 MB,
-// which has dtype, shape and data_offsets [begin, end) of each tensor; and the tensors' bytes,
-// without gaps or overlaps. Whatever does not fit together is refused with a UsageError that names
-// the file, and the tensor where it is one's: the header when the file is opened, a dtype that is
-// not read here when the tensor is.
+// A file has 8 bytes, the little-endian length of the header; the header, a JSON object of at most
+// 100 MB that has dtype, shape and data_offsets [begin, end) of each tensor; and the tensors'
+// bytes, without gaps or overlaps. A file that breaks this is refused by a UsageError that names
+// the file and, if one is at fault, the tensor. The header is checked when the file is opened; a
+// dtype that this class cannot read is refused when the tensor is read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -30,7 +30,7 @@ class SafetensorsFile {
   reference::HostTensor read(const std::string& tensor);
 
  private:
-  // Whether there were as many.
+  // Returns whether the file had as many.
   bool read_bytes(void* to, std::uint64_t bytes);
 
   std::string path_;

@@ -20,7 +20,7 @@ constexpr std::size_t kMostSizes = 64;      // of a shape
 constexpr std::size_t kMostFields = 65536;  // of an entry, or of the metadata
 constexpr auto kMetadata = "__metadata__";
 
-// A value as the parser comes to it: what is in an array or object comes after it.
+// A value as the parser meets it. The elements of an array or object come after it.
 struct Value {
   enum class Kind { size, string, array, object, other };
 
@@ -28,7 +28,7 @@ struct Value {
   std::uint64_t size = 0;
   std::string_view text = {};  // of a string, or of another value as it stands in the header
 
-  // As messages have it.
+  // The value as error messages show it.
   std::string description() const {
     switch (kind) {
       case Kind::size:
@@ -46,8 +46,8 @@ struct Value {
   }
 };
 
-// Takes the parser's events. Of the arrays and objects that are open, the first is the header, the
-// second a tensor's entry (or the metadata), the third one of its fields.
+// Handles the parser's events. Of open arrays and objects, the first is the header, the second is a
+// tensor's entry (or the metadata), and the third is one of its fields.
 class HeaderReader final : public nlohmann::json_sax<json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}

@@ -9,7 +9,7 @@
 
 namespace tilewright::cli {
 
-// A tensor as the header has it; it lies at [begin, end), counted from the header's end.
+// A tensor's entry in the header; its bytes are [begin, end), counted from the header's end.
 struct SafetensorsEntry {
   std::string dtype;
   std::vector<std::uint64_t> shape;
@@ -19,14 +19,14 @@ struct SafetensorsEntry {
 
 using SafetensorsEntries = std::map<std::string, SafetensorsEntry>;
 
-// Throw the UsageError by which a file is refused, for itself or for one of its tensors.
+// Throw the UsageError that refuses a file, or one of its tensors.
 [[noreturn]] void refuse_file(const std::string& path, const std::string& what);
 [[noreturn]] void refuse_tensor(const std::string& path, const std::string& tensor,
                                 const std::string& what);
 
-// Reads the header's text in one pass that keeps the entries alone, however deep what else is in it
-// nests: they take a few times the text's bytes. Refuses what has not the form of a header, `path`
-// being the file; whether tensors lie where they should is not looked at.
+// Parses the header's text in one pass that keeps the entries alone, however deeply the rest is
+// nested: these take a few times the text's bytes. Refuses text that is not a header; `path` is the
+// file. Whether tensors lie where they should is not checked here.
 SafetensorsEntries parse_safetensors_header(const std::string& path, const std::string& text);
 
 }  // namespace tilewright::cli

@@ -1,4 +1,4 @@
-// tilewright sweep: kernels over head dims, sequence lengths and masks at constant work per token.
+// tilewright sweep: measures kernels over head dims, lengths and masks at constant work per token.
 #include <fmt/core.h>
 
 #include <map>

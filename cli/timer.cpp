@@ -20,7 +20,7 @@ double median_of(Samples samples) {
   return quantile(samples.times_us, 0.5);
 }
 
-// Runs the launch for a while and says how long one takes.
+// Runs the launch for a while and returns how long one takes.
 double warm_up_us(Machine& machine, const Launch& launch, bool flush_l2) {
   machine.run(launch);  // the first call loads code and sets limits
   const double first_us = median_of(machine.time(launch, 1, flush_l2));

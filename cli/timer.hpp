@@ -1,4 +1,4 @@
-// How long a launch takes: the rules of a measurement and its figures.
+// Measuring how long a launch takes: the rules and the figures.
 #pragma once
 
 #include "cli/machine.hpp"
