@@ -16,7 +16,7 @@ from tilewright._frameworks import (
     to_native,
 )
 
-# The dtypes of inputs that are neither q, k nor v.
+# The dtypes of inputs other than q, k and v.
 _TAKES = {"sinks": "fp32", "cu_seqlens_q": "int32", "cu_seqlens_k": "int32", "seqused_k": "int32"}
 
 _WINDOW_LIMIT = 1 << 63

@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 PROGRAM = pathlib.Path(__file__).parent / "bin" / "tilewright"
-_NOT_SUPPORTED = 3  # among the command line's own exit codes
+_NOT_SUPPORTED = 3  # one of the command line's exit codes
 _REMEDY = """\
 error: this installation of Tilewright has no command line: CLI11, nlohmann-json or fmt was missing
 when it was built. Install them and install Tilewright again:

@@ -1,4 +1,4 @@
-"""When a product may read a packed weight while what was queued before it is still at work."""
+"""When a GEMM may read a packed weight before the launches queued ahead of it have ended."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Turn(NamedTuple):
-    """One product's."""
+    """What is known of one GEMM before it is queued."""
 
     written: tuple[int, int] | None  # the weight's address and PyTorch's count of its writes
     stream: int | None  # None in a CUDA graph
@@ -15,7 +15,7 @@ class Turn(NamedTuple):
 
 
 class EarlyReads:
-    """Whether products with one weight may read it early.
+    """Whether GEMMs with one weight may read it early.
 
     They may on a stream on which one of them came after the launches before it, and so after
     whatever wrote the weight. In a CUDA graph they may where that is so of any stream: what a graph
@@ -26,12 +26,12 @@ class EarlyReads:
         self.forget()
 
     def forget(self) -> None:
-        """To be called where something else than a PyTorch operator has written the weight."""
+        """To be called when something other than a PyTorch operator has written the weight."""
         self._written: tuple[int, int] | None = None
         self._streams: set[int] = set()
 
     def turn(self, weight: Tensor) -> Turn:
-        if not weight.is_cuda or weight.is_inference():  # whose writes PyTorch does not count
+        if not weight.is_cuda or weight.is_inference():  # whose writes go uncounted
             return Turn(None, None, False)
         written = weight.data_ptr(), weight._version
         is_known = written == self._written
@@ -41,7 +41,7 @@ class EarlyReads:
         return Turn(written, stream, is_known and stream in self._streams)
 
     def launched(self, turn: Turn) -> None:
-        """Notes that a turn's product is queued."""
+        """Notes that the GEMM of `turn` is queued."""
         if turn.stream is None:
             return
         if turn.written != self._written:

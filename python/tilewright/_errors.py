@@ -57,7 +57,7 @@ _CLASSES = {
     "cuda": CudaError,
 }
 
-# Where Python's name of an argument is not C++'s.
+# Arguments whose names in Python and in C++ differ.
 _PYTHON_NAMES = {"o": "out", "c": "out", "scale": "softmax_scale", "window": "window_size"}
 
 

@@ -46,7 +46,7 @@ class NumPy:
         numpy = sys.modules["numpy"]
         if dtype == "bfloat16":
             try:
-                import ml_dtypes  # noqa: F401  # which teaches NumPy the name
+                import ml_dtypes  # noqa: F401  # it gives NumPy the name
             except ImportError:
                 message = "is 'bfloat16', which NumPy has with ml_dtypes only: pip install "
                 message += "ml_dtypes, or ask for 'float16' or 'float32'"
@@ -75,7 +75,7 @@ class Torch:
             self.stream = stream
 
     def export(self, array: Any) -> Any:
-        if array.requires_grad:  # a parameter, where no gradients are recorded
+        if array.requires_grad:  # a parameter, while no gradients are recorded
             array = array.detach()
         return array.__dlpack__(stream=-1) if array.is_cuda else array.__dlpack__()
 
@@ -173,10 +173,10 @@ def check_framework(adapter: type, argument: str, array: Any, like: str = "q") -
         raise wrong_type(argument, message)
 
 
-# The dtypes of numbers, in words: those of most arguments.
+# The dtypes of numbers, in words; most arguments may have them.
 ANY_FLOAT = "fp32, fp16 or bf16"
 
-# Formats of one byte that the compiled module takes as bytes, and the dtypes that hold them.
+# Formats of one byte, which the compiled module takes as bytes, and the dtypes that hold them.
 BYTE_FORMATS = {
     "e2m1x2": "float4_e2m1fn_x2",
     "e4m3": "float8_e4m3fn",
@@ -207,7 +207,7 @@ def to_native(
     check_framework(type(framework), argument, array, like)
     if framework.module == "torch":
         refuse_gradient(argument, array)
-    held = byte_format  # by the array's unsigned integers, where they are no numbers
+    held = byte_format  # the format that the array's unsigned integers hold, if any
     if byte_format is not None:
         array = _as_bytes(framework, argument, array, BYTE_FORMATS[byte_format])
     elif framework.module in ("numpy", "cupy") and array.dtype.name == "bfloat16":

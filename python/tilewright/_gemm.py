@@ -1,4 +1,4 @@
-"""Matrix products with NVFP4 weights, and the BF16 steps that lead there."""
+"""GEMMs with NVFP4 weights, and the BF16 steps that lead to them."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def gemm_nvfp4(
     }
     result_dtype = _result_dtype(dtype)
     framework = framework_for("a", a, stream)
-    if dtype_name(a.dtype) == "float32":  # before a result is made, for which a package may lack
+    if dtype_name(a.dtype) == "float32":  # before a result, which may need a missing package
         raise invalid("a", "has dtype fp32, must be bf16, fp16, or e2m1x2 of NVFP4")
     if out is None:
         rows_of_b = _rows_of_packed(b, n) if sfb is None else _rows_of_codes(b, n)

@@ -159,7 +159,7 @@ def unswizzle_scales(swizzled: Any, rows: int, blocks: int, *, stream: Any = Non
 def prepack_nvfp4_weight(
     codes: Any, scales: Any, *, scale_layout: str = "linear", out: Any = None, stream: Any = None
 ) -> Any:
-    """A weight as gemm_nvfp4() takes it fastest: packed once, for any number of products.
+    """A weight as gemm_nvfp4() takes it fastest: packed once, for any number of GEMMs.
 
     codes    ([l,] n, k / 2) uint8 or float4_e2m1fn_x2, k a multiple of 16
     scales   as quantize_nvfp4() gives them, uint8 or float8_e4m3fn; a matrix of swizzled ones for

@@ -16,15 +16,15 @@ from tilewright._nvfp4 import prepack_nvfp4_weight, unpack_nvfp4_weight
 
 _BLOCK = 16
 
-# The names of codes, scales and global scale in checkpoints, by the sense of the global scale:
-# ModelOpt's and compressed-tensors'.
+# The names that checkpoints have for codes, scales and global scale, by the sense of the global
+# scale: ModelOpt's, and those of compressed-tensors.
 _NAMES = {
     "decode": ("weight", "weight_scale", "weight_scale_2"),
     "encode": ("weight_packed", "weight_scale", "weight_global_scale"),
 }
-# Of activations in NVFP4, which this layer does not have.
+# Scales of NVFP4 activations, which this layer does not have.
 _IGNORED = ("input_scale", "input_global_scale")
-# What activations are to be multiplied by, of NVFP4_AWQ; quantisers' own names end in it.
+# NVFP4_AWQ multiplies activations by a tensor whose name, in all quantisers, ends in this.
 _REFUSED = "pre_quant_scale"
 
 
@@ -82,7 +82,7 @@ class NVFP4Linear(torch.nn.Module):
         shape = _native.packed_nvfp4_weight_shape(out_features, in_features)
         packed = torch.zeros(*shape, dtype=torch.uint8, device=device)
         self.register_buffer("packed", packed, persistent=False)
-        # As integers, which .half() and .to(dtype) leave alone.
+        # They are integers, which .half() and .to(dtype) do not convert.
         global_scale = torch.ones(1, dtype=torch.float32, device=device)
         self.register_buffer("global_scale_bits", global_scale.view(torch.int32), persistent=False)
         zeros = torch.zeros(out_features, dtype=dtype, device=device) if bias else None

@@ -1,5 +1,5 @@
-// tilewright._native: the C++ API for the Python layer. Tensors come as DLPack capsules (or NumPy
-// arrays) and become views; all else about an argument is checked by the library itself.
+// tilewright._native: the C++ API for the Python layer. Tensors come as DLPack capsules or NumPy
+// arrays and become views; the library itself checks all else about an argument.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace tilewright {
 namespace {
 
-// One side of a window, which is -1 in Python where there is no limit.
+// One side of a window. Python has -1 for a side without a limit.
 std::optional<std::int64_t> to_window_side(std::int64_t keys) {
   return keys == -1 ? std::nullopt : std::optional(keys);
 }

@@ -1,4 +1,4 @@
-// The kernel tables: what they have, and why a kernel cannot run a problem.
+// The kernel tables for the Python layer: their rows, and why a kernel cannot run a problem.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -20,7 +20,7 @@ std::optional<std::string> text_of(const std::optional<Reason>& reason) {
   return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
 }
 
-// Why this machine has no device that the kernel runs on; nothing where it has one.
+// Why this machine has no device that the kernel runs on; nothing if it has one.
 std::optional<std::string> why_not_here(const KernelInfo& kernel) {
   try {
     return text_of(can_run(kernel, device_info({kernel.device, 0})));
@@ -130,7 +130,7 @@ const Kernel<Op>& kernel_named(std::string_view kernel_name) {
   return *kernel;
 }
 
-// Why a kernel cannot run a problem on a device of its kind; nothing where it can.
+// Why a kernel cannot run a problem on a device of its kind; nothing if it can.
 template <class Op>
 std::optional<std::string> why_not(std::string_view kernel_name,
                                    const typename Op::Problem& problem, int device_index) {
@@ -142,7 +142,7 @@ std::optional<std::string> why_not(std::string_view kernel_name,
   }
 }
 
-// The variant in which a kernel runs a problem on a GPU of so many SMs.
+// The variant in which a kernel runs a problem on a GPU with `multiprocessors` SMs.
 template <class Op>
 std::string variant_name(std::string_view kernel_name, const typename Op::Problem& problem,
                          int multiprocessors) {

@@ -1,4 +1,4 @@
-// Callers' tensors as views: DLPack capsules and NumPy arrays.
+// Views of callers' tensors, which are DLPack capsules or NumPy arrays.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -93,9 +93,9 @@ inline Device to_device(const std::string& argument, int type, int index) {
 // A caller's tensor, kept alive for as long as this object is.
 class Tensor {
  public:
-  // `source` is a DLPack capsule or a NumPy array. `held`: the dtype that its unsigned integers
-  // hold, where they are no numbers; `takes`: else the dtypes that the argument may have, in words.
-  // Only an output must be writable.
+  // `source` is a DLPack capsule or a NumPy array. If its unsigned integers are not numbers, `held`
+  // is the dtype that they hold; otherwise `takes` says which dtypes the argument may have. Only
+  // outputs must be writable.
   Tensor(const std::string& argument, nb::handle source, const std::optional<std::string>& held,
          const std::string& takes, bool is_output) {
     nb::ndarray<> writable;

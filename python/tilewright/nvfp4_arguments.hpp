@@ -1,4 +1,4 @@
-// The arguments that calls of tilewright/nvfp4.hpp and gemm.hpp share, from Python's.
+// Arguments that the calls of tilewright/nvfp4.hpp and gemm.hpp share, from Python's dicts.
 #pragma once
 
 #include <nanobind/stl/optional.h>

@@ -80,7 +80,7 @@ attention.register_autograd(_refuse_backward)
 
 @register_flop_formula(torch.ops.tilewright.attention, get_raw=True)
 def _flops(q, k, v, sinks=None, cu_seqlens_q=None, cu_seqlens_k=None, *rest, **options) -> int:
-    """Of both products, masked scores included, as PyTorch counts its own attention."""
+    """Of both GEMMs, masked scores included, as PyTorch counts its own attention."""
     lengths = (_lengths(q, cu_seqlens_q), _lengths(k, cu_seqlens_k))
     scores = sum(q_len * kv_len for q_len, kv_len in zip(*lengths, strict=True))
     return 2 * scores * q.shape[-2] * (q.shape[-1] + v.shape[-1])

@@ -21,11 +21,11 @@ from tilewright._key_mask import KeyMask, has_holes, key_mask, unsupported, valu
 
 NAME = "tilewright"
 
-# Arguments that models hand down and that do not change what a layer computes. Any other one that
+# Arguments that models pass and that do not change what a layer computes. Any other that
 # attention_forward() does not name must be None or False.
 IGNORED = (
     "cache_position",
-    "deterministic",  # results always are
+    "deterministic",  # results always are deterministic
     "encoder_hidden_states",  # of which key and value are made
     "image_sizes",
     "inputs_embeds",
@@ -35,12 +35,12 @@ IGNORED = (
     "output_hidden_states",
     "output_router_logits",
     "past_key_values",  # of which key and value are made
-    "position_ids",  # the mask function is told of sequences that are packed by them
+    "position_ids",  # the mask function learns of packed sequences by them
     "return_dict",
     "use_cache",
 )
 
-# Families whose other layers read what attention gives for padding, which is not defined.
+# Families whose other layers read attention's results for padding, which are undefined.
 READING_PADDING = ("diffusion_gemma_text", "recurrent_gemma")
 
 
@@ -143,7 +143,7 @@ def _padded_attention(
     keys = mask.shape[1]
     k_begin = mask.int().argmax(1)
     k_end = k_begin + mask.sum(1)
-    if options["causal"] or options["window_size"] != (-1, -1):  # queries are the last tokens
+    if options["causal"] or options["window_size"] != (-1, -1):  # then queries are the last tokens
         q_begin, q_end = ((edge - (keys - q_len)).clamp(min=0) for edge in (k_begin, k_end))
     else:
         q_begin, q_end = torch.zeros_like(k_begin), torch.full_like(k_end, q_len)

@@ -17,7 +17,7 @@ from tilewright.bench.timing import CudaTimer
 SIZE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 3e-3}
 
-# The sweep where nothing else is asked for: the ladder's on a GPU, a small one on a CPU.
+# The default sweep: the ladder's on a GPU, a small one on a CPU.
 DEFAULTS = {
     "cuda": {"dtype": "bf16", "tokens": 16384, "hidden": 2048},
     "cpu": {"dtype": "fp32", "tokens": 2048, "hidden": 512},
@@ -25,7 +25,7 @@ DEFAULTS = {
 RULES = {"samples": 20, "gap": 0.3}
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 
-# What every case says of its problem; features that are on add to it.
+# The keys that every case has; features that are on add more.
 PROBLEM = ("dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_dim", "causal")
 
 
@@ -37,7 +37,7 @@ def _spread(count: int, shortest: int, longest: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-# Packed batches of the same tokens, within 0.01 %, and the same FLOPs, within 0.2 %.
+# Packed batches with the same tokens, within 0.01 %, and the same FLOPs, within 0.2 %.
 PACKED = {"spread": _spread(22, 80, 8000), "equal": (4478,) * 9}
 
 
@@ -54,7 +54,7 @@ class AttentionCase(Case):
     causal: bool
     device: str
     lengths: tuple[int, ...] = ()  # of packed sequences; q_len and kv_len are then their sum
-    window: int | None = None  # so many keys to the left, and to the right where not causal
+    window: int | None = None  # keys to the left and, if not causal, to the right
     softcap: float = 0.0
     sinks: bool = False
 

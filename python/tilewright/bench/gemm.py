@@ -1,4 +1,4 @@
-"""Problems of products with NVFP4 weights: one case, and the cases that a command line asks for."""
+"""Problems of GEMMs with NVFP4 weights: one case, and the cases that a command line asks for."""
 
 import argparse
 import itertools
@@ -19,11 +19,11 @@ from tilewright.bench.timing import (
     l2_cache_bytes,
 )
 
-SUMS_ERROR = 1e-6  # of this library's results, over that of rounding the exact ones
+SUMS_ERROR = 1e-6  # of this library's results, beyond the error of rounding exact ones
 # Rounding alone gives 2.1e-4 and 1.7e-3; Humming also rounds partial sums.
 PEER_ERROR_LIMITS = {"fp16": 7e-4, "bf16": 5e-3}
 
-# The sweep where nothing else is asked for: layers of large models on a GPU, small ones on a CPU.
+# The default sweep: layers of large models on a GPU, small ones on a CPU.
 DEFAULTS = {
     "cuda": {
         "shapes": ((7168, 16384), (4096, 7168), (7168, 2048), (8192, 8192)),
@@ -39,9 +39,9 @@ TIMERS = {
     "alone": CudaTimer,
     "host": CudaHostTimer,
 }
-LAUNCHES = 20  # of a row, or queued behind one head start
-HOST_LAUNCHES = 1000  # of a row by the host's clock
-CACHES_BETWEEN = 2  # so many times the L2 cache is read between two reads of a weight
+LAUNCHES = 20  # back to back, or queued behind one head start
+HOST_LAUNCHES = 1000  # back to back, by the host's clock
+CACHES_BETWEEN = 2  # L2 caches' bytes that are read between two reads of a weight
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class GemmCase(Case):
     m: int
     n: int
     k: int
-    dtype: str  # of the result, and of the activations where they are not NVFP4
+    dtype: str  # of the result, and of the activations if they are not NVFP4
     w4a4: bool  # activations are NVFP4 too
     batch_invariant: bool
     device: str
-    rmsnorm: bool = False  # launched before each product, gives its activations, and is timed too
-    between_bytes: int = 0  # read at least between two reads of a weight
+    rmsnorm: bool = False  # launched before each GEMM, whose activations it gives; timed, too
+    between_bytes: int = 0  # the least that is read between two reads of a weight
 
     operation = "gemm_nvfp4"
 

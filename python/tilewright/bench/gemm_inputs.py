@@ -9,7 +9,7 @@ from tilewright.bench import gemm_oracle
 from tilewright.bench.tensors import LIBRARY_DTYPES, constant, copy_of, filled, normal
 from tilewright.bench.timing import Rotation, copies_to_rotate
 
-# A power of two, so that dequantised values are exact in 16 bits, and room for 10.5 times the
+# A power of two, so that dequantised values are exact in 16 bits. There is room for 10.5 times the
 # standard deviation.
 GLOBAL_SCALE = 256.0
 KIND = "encode"  # of global scales, all of them

@@ -77,7 +77,7 @@ def _attention(case: Any, inputs: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any
     parts = []
     for first in range(0, len(q), count):
         rows = q[first : first + count]
-        at = indices(len(rows), q) + first + len(k) - len(q)  # the keys that they are at
+        at = indices(len(rows), q) + first + len(k) - len(q)  # the keys at which the rows stand
         begin, end = _reach(case, first + len(k) - len(q), len(rows), len(k))
         seen = _seen(case, at, begin + indices(end - begin, q))
         parts.append(_rows(case, inputs, rows, keys[:, :, begin:end], values[:, begin:end], seen))

@@ -26,11 +26,11 @@ class Entrant:
 
     peer: Peer
     reason: str | None = None
-    failed: bool = False  # it gave a wrong result, or is ours and raised an error
+    failed: bool = False  # its result was wrong, or it is ours and raised an error
     call: Callable[[], Any] | None = None
     errors: Errors | None = None
     timing: Timing | None = None
-    launches: int = 1  # to ask for at a time
+    launches: int = 1  # how many to ask for at a time
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
         if not running:
             break
         time.sleep(rules.gap_s if round_index else 0)
-        first = round_index % len(running)  # nobody is always the one after the rest
+        first = round_index % len(running)  # the order changes, so that none is always last
         for entrant in running[first:] + running[:first]:
             is_read = round_index % ROUNDS_A_READING == 0
             _take_sample(entrant, timer, machine if is_read else None)

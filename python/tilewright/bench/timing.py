@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-REST_S = 0.01  # OpenMP's threads of one library stop spinning before another's start
+REST_S = 0.01  # until OpenMP's threads of one library no longer spin while another's run
 FIRST_LEAD_CYCLES = 500_000
 MOST_LEAD_CYCLES = 64_000_000
 
@@ -65,9 +65,9 @@ class Timer:
 
     cold_by: str | None = None
     launches = 1
-    has_rows = False  # whose mean is a sample
+    has_rows = False  # back-to-back launches, whose mean is a sample
     is_graph = False
-    has_host = False  # whose time counts too
+    has_host = False  # the host's time counts, too
 
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
         """(what to call, how many launches to ask sample() for)."""
@@ -180,7 +180,7 @@ class CudaGraphTimer(CudaRowTimer):
         period = call.period if isinstance(call, Rotation) else 1
         row, launches = super().prepare(call, math.ceil(launches / period) * period)
         graph, side = self.cuda.CUDAGraph(), self.cuda.Stream()
-        # The capture ends, and the stream is left, even where a call raises an error.
+        # The capture ends, and the stream is left, even if a call raises an error.
         capture = self.cuda.graph(graph, stream=side, capture_error_mode="thread_local")
         with self.cuda.stream(side), capture:
             row()

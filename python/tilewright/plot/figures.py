@@ -7,7 +7,7 @@ from typing import Any
 from tilewright.plot.results import LinesOfRace, Results
 
 OURS_COLORS = "viridis"  # along the ladder
-MARKERS = "os^Dv<>pPX"  # curves that lie on each other can be told apart
+MARKERS = "os^Dv<>pPX"  # so that curves that coincide can be told apart
 PEER_COLORS = ("#d62728", "#ff7f0e", "#8c564b", "#e377c2")
 
 

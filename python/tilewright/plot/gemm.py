@@ -1,4 +1,4 @@
-"""Matrix products: the tables of a race and its plot, speed against the number of tokens."""
+"""GEMMs: the tables of a race and its plot, speed against the number of tokens."""
 
 import itertools
 import math
@@ -61,7 +61,7 @@ class GemmResults(LinesOfRace):
 
     @cached_property
     def times_us(self) -> dict[tuple[Product, str], float]:
-        """(product, short name) -> median, of what could run."""
+        """(GEMM, short name) -> median, for all that could run."""
         return {
             (Product.of(line["case"]), short_name(line["impl"])): line["median_us"]
             for line in self.lines

@@ -1,4 +1,4 @@
-"""What the race of NVFP4 products was to show, and what it does show."""
+"""What the race of NVFP4 GEMMs was to show, and what it does show."""
 
 import dataclasses
 import pathlib

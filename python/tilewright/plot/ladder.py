@@ -5,7 +5,7 @@ import pathlib
 from tilewright.plot.results import Results, Row
 from tilewright.plot.text import markdown, number
 
-# The kernels of a rung, of which the fastest stands for it -> what the rung adds.
+# A rung's kernels, the fastest of which stands for it -> what the rung adds.
 RUNGS = {
     ("k1",): "naive: three launches, S in global memory",
     ("k2",): "tiles and an online softmax in one launch",

@@ -10,7 +10,7 @@ import torch
 
 from tilewright.bench.peers import Peer
 
-HEAD_DIMS = (64, 96, 128, 192, 256)  # each case runs at the next one up that is there
+HEAD_DIMS = (64, 96, 128, 192, 256)  # each case runs at the next one up that exists
 UNEQUAL_HEAD_DIMS = (192, 128)
 
 
@@ -66,7 +66,7 @@ class FlashAttention3(Peer):
                 self.interface.flash_attn_varlen_func, *qkv, *ends_and_longest, **options
             )
         if case.q_len < case.kv_len:
-            options["num_splits"] = 0  # as many as it thinks best, as it does with a KV cache
+            options["num_splits"] = 0  # FlashAttention-3's choice, as with a KV cache
         return partial(self.interface.flash_attn_func, *qkv, **options)
 
     def lse(self, case: Any, inputs: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Peers of products with NVFP4 weights."""
+"""Peers of GEMMs with NVFP4 weights."""

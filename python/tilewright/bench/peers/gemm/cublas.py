@@ -1,4 +1,4 @@
-"""PyTorch's product of the dequantised weight, in 16 bits: cuBLAS."""
+"""PyTorch's GEMM with the dequantised weight, in 16 bits: cuBLAS."""
 
 from collections.abc import Callable
 from typing import Any
