@@ -1,4 +1,4 @@
-// Correct calls of attention(), which cases then spoil.
+// Right calls of attention(), which cases then spoil.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tilewright::test {
 
-// A correct call, which a case then spoils.
+// A right call, which a case then spoils.
 class Call {
  public:
   Call() = default;

@@ -12,7 +12,7 @@ using reference::HostTensor;
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-// A right call, which a case then spoils: two products, 5 rows by 32, over 64.
+// A right call, which a case then spoils: a batch of two GEMMs with M = 5, N = 32 and K = 64.
 struct Call {
   Call() { poison(c); }
   Call(const Call&) = delete;
@@ -91,7 +91,7 @@ TEST(GemmCall, MayAddToCItself) {
   EXPECT_FALSE(call.outputs_untouched());
 }
 
-// Rows of 64 values of a, and 32 of c behind them.
+// Rows with 64 values of a and, after them, 32 of c.
 TEST(GemmCall, MayWriteBetweenTheRowsOfAnInput) {
   HostTensor buffer(DType::bf16, {5, 96});
   HostTensor b(DType::e2m1x2, {32, 32});

@@ -1,4 +1,4 @@
-// Which worker of the kernel nvfp4 computes what, and what it needs for that: all host code.
+// The plan of the kernel nvfp4: which worker computes what, and the workspace. All is host code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,8 +72,8 @@ void expect_each_chunk_once(const GemmSchedule& schedule) {
   }
 }
 
-// The owner of a tile, which has its last chunks, waits for workers in front of it that hand over
-// one part each: what it counts on when it adds up their slots.
+// A tile's reducer has its last chunks, and the workers before it hand over one part each. The
+// reducer counts on that when it adds up their slots.
 void expect_owners_find_all_parts(const GemmSchedule& schedule) {
   std::set<int> slots_in_use;
   for (const auto& [tile, all] : parts_by_tile(schedule)) {
@@ -89,7 +89,7 @@ void expect_owners_find_all_parts(const GemmSchedule& schedule) {
   }
 }
 
-// A worker never waits before it has handed over: its parts for others come first.
+// A worker never waits before it has handed over its sums: its part for another comes first.
 void expect_no_wait_before_handing_over(const GemmSchedule& schedule) {
   for (int worker = 0; worker < schedule.workers; ++worker) {
     PartWalk walk(schedule, worker);
@@ -101,7 +101,7 @@ void expect_no_wait_before_handing_over(const GemmSchedule& schedule) {
   }
 }
 
-// Nobody is at work for long when the others are done, and nobody hands over next to nothing.
+// No worker is much later than the others, and none hands over fewer chunks than kLeastPart.
 void expect_fair_parts(const GemmSchedule& schedule, int lag) {
   const int chunks = schedule.shared_tiles * schedule.chunks;
   const int even = (chunks + schedule.workers - 1) / schedule.workers;
@@ -145,12 +145,12 @@ TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
   }
 }
 
-// Who only hands over has less to do, by as much as the sums take on their way.
+// A worker that only hands over has fewer chunks, by the time that its sums take to arrive.
 TEST(GemmSchedule, SumsArriveWhenTheOwnerIsDone) {
   const GemmSchedule two_parts(64, 64, 56, kSms, 4);
   EXPECT_EQ(two_parts.range_begin(1), 26);
   EXPECT_EQ(two_parts.range_begin(2), 56);
-  // With a lag of 4, chunks would come in more parts than with 2.
+  // A lag of 4 would cut tiles into more parts than a lag of 2.
   const GemmSchedule three_parts(56, 56, 128, kSms, 4);
   EXPECT_EQ(three_parts.range_begin(1), 54);
   EXPECT_EQ(three_parts.range_begin(2), 108);

@@ -31,7 +31,7 @@ def assert_refused(result, message):
 
 @pytest.fixture
 def read(cli):
-    """A product with a weight of the file at this path."""
+    """A GEMM with a weight of the file at this path."""
 
     def run(path, **keywords):
         case = ["--m", "1", "--gap", "0", "--samples", "1", "--weights", path, "--tensor", LAYER]

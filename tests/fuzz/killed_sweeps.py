@@ -146,7 +146,7 @@ class Campaign:
     losses: list[str] = dataclasses.field(default_factory=list)
 
     def run(self, ways: list[Callable], count: int) -> None:
-        """So many sweeps that end before their end, the ways by turns."""
+        """Kills this many sweeps before their end, in each of the ways alternately."""
         path = self.folder / "results.jsonl"
         index = 0
         while index < count:

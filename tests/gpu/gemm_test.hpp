@@ -1,4 +1,4 @@
-// Fixtures of tests that run for matrix products' CUDA kernels.
+// Fixtures of tests that run for the GEMMs' CUDA kernels.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace tilewright::test {
 
 inline constexpr Device kDevice{DeviceKind::cuda, 0};
 
-// Variants included.
+// The names of gemm_nvfp4's CUDA kernels and their variants.
 template <class Op>
 std::vector<std::string> cuda_kernels() {
   std::vector<std::string> names;
@@ -32,7 +32,7 @@ std::vector<std::string> cuda_kernels() {
   return names;
 }
 
-// Those of gemm_nvfp4 that take the dtypes.
+// The kernels of gemm_nvfp4 that take the dtypes.
 inline std::vector<std::string> nvfp4_kernels(DType a_dtype = DType::bf16,
                                               DType c_dtype = DType::bf16) {
   std::vector<std::string> names = cuda_kernels<GemmNvfp4>();
@@ -63,7 +63,7 @@ class GemmTest : public testing::TestWithParam<std::string> {
   }
 };
 
-// For every kernel of nvfp4_kernels().
+// Tests run for every kernel of nvfp4_kernels().
 class GemmNvfp4Test : public GemmTest {
  protected:
   static const Kernel<GemmNvfp4>& kernel() { return *find_kernel<GemmNvfp4>(GetParam()); }
@@ -76,7 +76,7 @@ class GemmNvfp4Test : public GemmTest {
     return std::ranges::count(kernel().facts.weight_forms, WeightForm::packed) > 0;
   }
 
-  // How many tiles blocks share: none but nvfp4's and its variants'.
+  // How many tiles are under stream-K, which only nvfp4 and its variants have.
   int shared_tiles(const GemmCase& c) const {
     if (kernel().plan == nullptr) {
       return 0;
@@ -99,7 +99,7 @@ inline GemmSet<DeviceTensor> to_device(const GemmHostSet& host) {
           .c = DeviceTensor(host.c)};
 }
 
-// A call with a workspace of its own.
+// A call and its own workspace.
 class GemmCall {
  public:
   GemmCall(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options)

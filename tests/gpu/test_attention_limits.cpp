@@ -1,5 +1,5 @@
-// Attention at the largest sizes that it takes, behind somebody else's error, as the first call of
-// a process, and in clusters that take tile after tile.
+// Attention at the largest sizes that it takes, after an error of another call, as the first call
+// of a process, and in clusters that take several tiles.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 
 class AttentionLimitsGpu : public HopperTest {};
 
-// All the same key and value: every score is the same, o is the value.
+// All keys and all values are the same: so are all scores, and o is the value.
 TEST_F(AttentionLimitsGpu, TakesAsManyKeysAsATensorMayHave) {
   constexpr std::int64_t kKeys = (std::int64_t{1} << 30) - 1;
   for (const auto& [causal, softcap] :
@@ -44,7 +44,7 @@ TEST_F(AttentionLimitsGpu, TakesAsManyKeysAsATensorMayHave) {
   }
 }
 
-// Sequences and heads together are more than 31 bits count; nearly all sequences are empty.
+// Sequences times heads are more than 31 bits count; nearly all sequences are empty.
 TEST_F(AttentionLimitsGpu, TakesAsManyPackedSequencesAsThereAre) {
   constexpr std::size_t kBatch = (std::size_t{1} << 25) + 1;
   constexpr std::size_t kSequence = kBatch - 2;
@@ -77,7 +77,7 @@ TEST_F(AttentionLimitsGpu, TakesAsManyPackedSequencesAsThereAre) {
   EXPECT_TRUE(same_bytes(device.results().o, alone.o));
 }
 
-// Every launch looks at its own status alone, the second of a call that is cut into parts too.
+// Every launch checks its own status alone; so does the merge, the second launch of split keys.
 TEST_F(AttentionLimitsGpu, SomebodyElsesErrorFailsNoCall) {
   for (const char* const kernel : {"k1", "flash"}) {
     const Problem problem{.q_len = 1, .kv_len = 8192, .heads = 2, .head_dim = 128};
@@ -91,7 +91,7 @@ TEST_F(AttentionLimitsGpu, SomebodyElsesErrorFailsNoCall) {
   }
 }
 
-// No call has come before it: the kernel is loaded, and its limits are set, while it is captured.
+// No call comes before it: the kernel is loaded, and its limits are set, during the capture.
 TEST_F(AttentionLimitsGpu, AProcessMayCaptureItsFirstCall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own
   const auto captures_and_replays = [] {
@@ -121,7 +121,7 @@ TEST_F(AttentionLimitsGpu, AProcessMayCaptureItsFirstCall) {
   EXPECT_EXIT(captures_and_replays(), testing::ExitedWithCode(EXIT_SUCCESS), "");
 }
 
-// More tiles than there are clusters at a time, beside the same in blocks that share nothing.
+// More tiles than clusters run at a time, compared with the same tiles in blocks without clusters.
 TEST_F(AttentionLimitsGpu, ClustersTakeTileAfterTile) {
   constexpr int kRepeats = 50;
   Problem problem{

@@ -13,8 +13,8 @@ class DeterminismGpu : public KernelTest {
   AttentionOptions options(const Problem& problem) const { return options_of(problem, GetParam()); }
 };
 
-// One that fills the GPU only in part, one with fewer queries than a tile, which may be split, one
-// of which thread blocks take several tiles.
+// One problem fills the GPU only in part; one has fewer queries than a tile, and may be split; in
+// one, blocks take several tiles.
 std::vector<Problem> problems() {
   return {{.batch = 2, .q_len = 300, .kv_len = 700, .heads = 4, .head_dim = 128, .causal = true},
           {.batch = 2, .q_len = 3, .kv_len = 3000, .heads = 4, .kv_heads = 2, .head_dim = 128},
@@ -80,7 +80,7 @@ TEST_P(DeterminismGpu, BatchInvariantRowsDoNotDependOnTheBatch) {
     tensors = device.results();
   };
   std::vector<Problem> alone = {
-      // The second of these is split.
+      // The second problem is split.
       {.q_len = 1, .kv_len = 2000, .heads = 2, .kv_heads = 1, .head_dim = 128},
       {.q_len = 1, .kv_len = 5000, .heads = 2, .kv_heads = 1, .head_dim = 128}};
   for (const int head_dim : {64, 96, 128, 192, 256}) {

@@ -1,5 +1,5 @@
-// What is checked once a GPU kernel is chosen: alignment, strides, the workspace. Nothing is
-// written when a call is refused.
+// What is checked once a GPU kernel is selected: alignment, strides, the workspace. A refused call
+// writes nothing.
 #include "bad_call.hpp"
 #include "device_problem.hpp"
 #include "kernel_test.hpp"
@@ -41,7 +41,7 @@ TEST_P(BadGpuArgument, IsRefusedAndNothingIsWritten) {
   expect_same_bits(before, after);
 }
 
-// Not memory that anything reads: the check looks at the address and the size alone.
+// No call reads this memory: the check looks at its address and size alone.
 void* address(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
 
 constexpr std::size_t kScores_bytes = 4 * 2 * 2 * 20 * 30;

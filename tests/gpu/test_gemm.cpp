@@ -1,4 +1,4 @@
-// Matrix products on the GPU, against the oracle.
+// GEMMs on the GPU, against the oracle.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using reference::HostTensor;
 
-// One after the other, NaN only once, so that most rows have none.
+// The values come one after the other, but NaN only once, so that most rows have none.
 void set_every_scale(HostTensor& scales) {
   constexpr std::size_t kNaN = 0x7f;
   for (std::size_t i = 0; i < scales.bytes(); ++i) {
@@ -26,7 +26,7 @@ void set_every_scale(HostTensor& scales) {
   }
 }
 
-// Matrix `batch` of some.
+// Matrix number `batch` of a batch.
 ConstTensorView matrix_of(const ConstTensorView& all, std::int64_t batch) {
   ConstTensorView one = all;
   one.data = static_cast<const std::byte*>(all.data) +
@@ -53,7 +53,7 @@ HostTensor dequantized_a(const GemmCase& c, const GemmHostSet& host) {
 
 class GemmNvfp4Gpu : public GemmNvfp4Test {
  protected:
-  // Runs it twice: the second result must be the first's, bit for bit.
+  // Runs a case twice: both results must be equal bit for bit.
   void expect_right(const GemmCase& c) const {
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
     const GemmHostSet host = make_tensors(c);
@@ -65,8 +65,8 @@ class GemmNvfp4Gpu : public GemmNvfp4Test {
     EXPECT_TRUE(device.c.guards_untouched());
   }
 
-  // The rows [first, first + rows) alone, where they will lie in c. From other rows than the first
-  // on, scales are linear.
+  // The case with rows [first, first + rows) alone, where they will lie in c. Scales are linear if
+  // `first` is not 0.
   HostTensor run(const GemmCase& c, const GemmHostSet& host, GemmSet<DeviceTensor>& device,
                  std::int64_t rows, std::int64_t first = 0) const {
     GemmNvfp4Tensors tensors = device.views(c);
@@ -90,7 +90,7 @@ class GemmNvfp4Gpu : public GemmNvfp4Test {
     return run(tensors, c, host, device);
   }
 
-  // The first of L products alone.
+  // The first GEMM of a batch of L, alone.
   HostTensor run_first_product(const GemmCase& c, const GemmHostSet& host,
                                GemmSet<DeviceTensor>& device) const {
     GemmNvfp4Tensors tensors = device.views(c);
@@ -126,8 +126,8 @@ TEST_P(GemmNvfp4Gpu, IsRight) {
   }
 }
 
-// For a first look with a sanitizer, which takes its time: some of the cases, other ones for each
-// kernel, and a tile that blocks share.
+// For a first look with a sanitizer, which is slow: some of the cases, other ones for each kernel,
+// and a stream-K tile.
 TEST_P(GemmNvfp4Gpu, SmallProblems) {
   Ran ran;
   const std::vector<std::string> kernels = nvfp4_kernels();
@@ -165,7 +165,7 @@ TEST_P(GemmNvfp4Gpu, TakesEveryM) {
   }
 }
 
-// Few tiles of many columns, which blocks share.
+// Few tiles of many columns, under stream-K.
 TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
   Ran ran;
   struct Size {
@@ -205,7 +205,7 @@ TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
 
 class GemmNvfp4ActivationsGpu : public GemmNvfp4Gpu {};
 
-// Under every scale, NaN included, wherever they are dequantised.
+// All codes under every scale, NaN included, wherever they are dequantised.
 TEST_P(GemmNvfp4ActivationsGpu, GiveTheBitsOfTheirValues) {
   Ran ran;
   for (const std::int64_t m : {1, 2, 8, 9, 16, 19, 32, 33, 70}) {
@@ -239,7 +239,7 @@ TEST_P(GemmNvfp4ActivationsGpu, GiveTheBitsOfTheirValues) {
   }
 }
 
-// Of sums that end inside a chunk.
+// K ends inside a chunk.
 TEST_P(GemmNvfp4Gpu, TakesEveryMOfLongerSums) {
   Ran ran;
   for (std::int64_t m = 1; m <= 300; m += 13) {
@@ -257,7 +257,7 @@ TEST_P(GemmNvfp4Gpu, TakesEveryMOfLongerSums) {
 
 class GemmNvfp4ToFp32Gpu : public GemmNvfp4Gpu {};
 
-// Sums so long that they are set aside several times, in parts of tiles and in whole ones.
+// Sums so long that they are added to totals several times, in parts of tiles and in whole tiles.
 TEST_P(GemmNvfp4ToFp32Gpu, IsAsExactInLongSums) {
   Ran ran;
   for (const bool batch_invariant : {false, true}) {
@@ -278,7 +278,7 @@ TEST_P(GemmNvfp4ToFp32Gpu, IsAsExactInLongSums) {
   }
 }
 
-// Long sums: what tensor cores cut off stays within the bound beside the rounding.
+// Long sums: what tensor cores cut off, together with the rounding, stays within the bound.
 TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
   Ran ran;
   struct Size {
@@ -303,7 +303,7 @@ TEST_P(GemmNvfp4Gpu, RoundsLongSumsTo16Bits) {
   }
 }
 
-// Bit for bit, wherever in a tile they are, and whatever is in the others.
+// Rows are equal bit for bit, wherever they are in a tile and whatever the other rows hold.
 TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
   Ran ran;
   const GemmCase one_scale{.m = 300, .n = 336, .k = 2048};
@@ -315,7 +315,7 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
                              .c_dtype = DType::fp16,
                              .global_scales = GlobalScales::each_row,
                              .bias = true};
-  const GemmCase large{.m = 2304, .n = 2048, .k = 64};  // enough tiles for the largest shapes
+  const GemmCase large{.m = 2304, .n = 2048, .k = 64};  // enough tiles for the largest configs
   for (GemmCase c : {one_scale, sums, many_scales, large}) {
     c.b_is_packed = takes_packed_weights();
     c.batch_invariant = true;
@@ -326,7 +326,7 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
     ++ran;
     GemmHostSet host = make_tensors(c);
     if (c.global_scales == GlobalScales::each_row) {
-      reference::store(host.global_scale_b.view(), 7, 0.0);  // which makes a column of c NaN
+      reference::store(host.global_scale_b.view(), 7, 0.0);  // this makes a column of c NaN
     }
     GemmSet<DeviceTensor> device = to_device(host);
     const HostTensor all = run(c, host, device, c.m);
@@ -379,7 +379,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4ActivationsGpu,
 INSTANTIATE_TEST_SUITE_P(Kernels, GemmNvfp4ToFp32Gpu,
                          testing::ValuesIn(nvfp4_kernels(DType::bf16, DType::fp32)), test_name);
 
-// In float64, of rows that lie `padding` further apart than they are long.
+// Sums in float64. Rows lie `padding` elements further apart than they are long.
 class GemmBf16Gpu : public GemmTest {};
 
 TEST_P(GemmBf16Gpu, IsRight) {

@@ -1,5 +1,5 @@
-// Products whose blocks wait for each other, beside others of their kind and on few SMs: none of
-// them may wait for a block that has not started.
+// GEMMs whose workers wait for each other (stream-K), beside others like them and on few SMs: no
+// block may wait for one that has not started.
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 class GemmContentionGpu : public HopperTest {};
 
-// Nearly all tiles are shared, some by many blocks.
+// Nearly all tiles are under stream-K, some in many parts.
 constexpr std::array kSharedTiles = {
     GemmCase{.m = 64, .n = 1024, .k = 16384, .b_is_packed = true},
     GemmCase{.m = 1, .n = 1024, .k = 16384, .b_is_packed = true},
@@ -29,7 +29,7 @@ int shared_tiles(const GemmCase& c) {
   return cuda::plan_nvfp4(constraints_of(c), device_info(kDevice).multiprocessors).shared_tiles;
 }
 
-// A product with tensors, a stream and a workspace of its own.
+// A GEMM with tensors, a stream and a workspace of its own.
 class OwnProduct {
  public:
   explicit OwnProduct(const GemmCase& c)
@@ -53,7 +53,7 @@ class OwnProduct {
   DeviceStream stream_;
 };
 
-// Where a block waits for ever, nothing else ends this process.
+// If a block waits for ever, this ends the process.
 void wait_or_exit(const auto& is_done) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
   while (!is_done()) {
@@ -67,7 +67,7 @@ void wait_or_exit(const auto& is_done) {
 
 TEST_F(GemmContentionGpu, ThreeStreamsContend) {
   constexpr int kRounds = 2000;
-  constexpr int kQueuedRounds = 100;  // a full queue would stop the host, which then sees no time
+  constexpr int kQueuedRounds = 100;  // a full queue would block the host, which watches the time
   for (const GemmCase& c : kSharedTiles) {
     SCOPED_TRACE(testing::Message() << c);
     ASSERT_GT(shared_tiles(c), 0);
@@ -95,7 +95,7 @@ TEST_F(GemmContentionGpu, ThreeStreamsContend) {
   }
 }
 
-// Tiles of attention hold most of the SMs, for longer than the products take on the others.
+// Attention occupies most of the SMs, for longer than the GEMMs take on the others.
 TEST_F(GemmContentionGpu, AFewSmsAreEnough) {
   constexpr int kLaunches = 20;
   constexpr int kLeftSms = 8;

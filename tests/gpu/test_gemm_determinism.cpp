@@ -1,4 +1,4 @@
-// What a product may not depend on: other work on the GPU.
+// A GEMM's result may not depend on other work on the GPU.
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -45,8 +45,8 @@ class DeviceProduct {
 
 class GemmDeterminismGpu : public GemmNvfp4Test {
  protected:
-  // Of tiles whose parts are on their way between blocks; one behind a launch that makes its
-  // activations. In FP32, which would show any other order of sums, where the kernel takes it.
+  // Cases with stream-K tiles, and one after a launch that makes its activations. C is in FP32 if
+  // the kernel takes it, which would show any other order of sums.
   std::vector<GemmCase> cases() const {
     std::vector<GemmCase> cases{{.m = 7, .n = 336, .k = 16384},
                                 {.m = 40, .n = 336, .k = 4096, .a_dtype = DType::e2m1x2},

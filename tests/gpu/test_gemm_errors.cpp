@@ -1,5 +1,5 @@
-// What is checked of a product once a GPU kernel is chosen. Nothing is written when a call is
-// refused.
+// What is checked of a GEMM once a GPU kernel is selected. A refused call writes
+// nothing.
 #include <vector>
 
 #include "bad_call.hpp"

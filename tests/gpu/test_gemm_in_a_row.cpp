@@ -1,5 +1,5 @@
-// Products that follow each other on a stream, where one may start while the one before ends: each
-// sees what was made before it, and overwrites nothing that is still being read.
+// Back-to-back launches of GEMMs, of which each may start while the one before ends: each reads
+// what was written before it, and overwrites nothing that is still being read.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -29,7 +29,7 @@ class GemmInARowGpu : public GemmNvfp4Test {
     return {.m = m, .n = n, .k = k, .a_dtype = a_dtype, .b_is_packed = takes_packed_weights()};
   }
 
-  // How many rows of A, of those that the kernel takes, and columns where tiles are few and shared.
+  // (M, K) that the kernel takes, where tiles are few and under stream-K.
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes() const {
     std::vector<std::pair<std::int64_t, std::int64_t>> taken;
     for (const auto& [m, k] : {std::pair{7, 16384}, {40, 4096}, {300, 4096}}) {
@@ -50,15 +50,15 @@ class GemmInARowGpu : public GemmNvfp4Test {
   std::string kernel_ = GetParam();  // options point to it
 };
 
-// The bytes of a device tensor, or their beginning, as another one.
+// The bytes of a device tensor, or the first of them, as another tensor.
 template <std::size_t Rank>
 TensorView bytes_as(const DeviceTensor& tensor, DType dtype,
                     const std::array<std::int64_t, Rank>& shape) {
   return contiguous(static_cast<std::byte*>(tensor.view().data), dtype, shape, kDevice);
 }
 
-// Two rounds by turns, each of which overwrites what the other made. Launched one by one they give
-// what they must give in a row, as often as they are repeated.
+// Two alternating rounds, each of which overwrites what the other wrote. Back to back they must
+// give the same as launched one by one, however often they are repeated.
 class Rounds {
  public:
   using Round = std::function<void(int which, const TensorView& out, Stream stream)>;
@@ -80,7 +80,7 @@ class Rounds {
     ASSERT_FALSE(is_equal(expected_[0], expected_[1]));
     reset();
     cuda_ok(cudaMemsetAsync(head_start_.data(), 0, kHeadStart_bytes, stream_.get()));
-    queue();  // all of it, before the device gets to the first
+    queue();  // queues everything before the device starts with the first
     expect_results();
   }
 
@@ -136,8 +136,8 @@ class Rounds {
   std::vector<HostTensor> expected_;
 };
 
-// Rounds of two products, the second of which is given, by `link`, what the first wrote; all with
-// one workspace.
+// Rounds of two GEMMs with one workspace. `link` gives the second what the first
+// wrote.
 void expect_chain(
     const GemmCase& first, const GemmNvfp4Options& first_options, const GemmCase& second,
     const GemmNvfp4Options& second_options,
@@ -185,7 +185,7 @@ TEST_P(GemmInARowGpu, AProductReadsWhatTheOneBeforeWrote) {
   EXPECT_TRUE(shares || !takes_packed_weights());
 }
 
-// Of kernels that take NVFP4 activations.
+// For kernels that take NVFP4 activations.
 class ActivationsInARowGpu : public GemmInARowGpu {};
 
 TEST_P(ActivationsInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {

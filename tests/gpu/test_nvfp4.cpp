@@ -121,7 +121,7 @@ TEST_F(Nvfp4Gpu, LargeProblemsEqualTheCpu) {
   }
 }
 
-// Number `i` of all patterns, so that 16 in a row are of four powers of two.
+// Pattern number `i` of all, in an order in which 16 neighbours span four powers of two.
 std::uint16_t pattern_of(DType dtype, std::int64_t i) {
   const std::int64_t step = dtype == DType::fp16 ? 256 : 32;
   const std::int64_t block = i / 16;

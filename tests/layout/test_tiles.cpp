@@ -1,4 +1,4 @@
-// Which tiles are visited, which keys are seen, and how the copy engine is told of a tensor.
+// Which tiles a block walks over, which keys rows see, and the tensor maps that TMA is given.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

@@ -121,9 +121,9 @@ TEST(AccumulatorAsOperand, KeepsEveryElementInItsRegister) {
   expect_c_becomes_a<80, 256>();
 }
 
-// The element offset in SMEM of (row, column) after TMA copies of 64 columns with the 128-byte
-// swizzle: the copies lie one behind the other, and in each row of 128 bytes the 16-byte chunks are
-// exchanged by the row's index modulo 8.
+// The element offset in SMEM of (row, column) after TMA loads of 64 columns with the 128-byte
+// swizzle: the loads lie one after the other, and in each row of 128 bytes the number of a 16-byte
+// chunk is XORed with the row's number modulo 8.
 int swizzled_offset(int rows, int row, int column) {
   const int copy = column / 64;
   const int chunk = column % 64 / 8;

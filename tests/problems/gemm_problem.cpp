@@ -57,7 +57,7 @@ HostTensor matrix(const GemmCase& c, DType dtype, std::int64_t rows, std::int64_
   return tensor;
 }
 
-// Calls f(batch, row, column, offset) for every element of a matrix.
+// Calls f(batch, row, column, offset) for every element of a matrix or batch.
 template <typename F>
 void for_each_element(const ConstTensorView& x, const F& f) {
   const bool is_batched = x.rank == 3;
@@ -142,8 +142,8 @@ class Generator {
 
   int below(int end) { return static_cast<int>(engine_() % static_cast<unsigned>(end)); }
 
-  // The product of small ones is no normal number, nor is it times 2^7; large ones times 2^7 are
-  // more than there is in FP32.
+  // Two small scales multiplied are not a normal number, nor is that times 2^7; two large ones
+  // times 2^7 exceed FP32.
   double global_scale() {
     switch (case_.global_scales) {
       case GlobalScales::small:
@@ -210,7 +210,7 @@ class Generator {
   std::mt19937_64 engine_;
 };
 
-// Sixteen rows of the weight for each scale; codes take turns along both sides.
+// Sixteen rows of the weight for each scale; codes alternate along both sides.
 void fill_pairs(GemmHostSet& set) {
   constexpr int kScales = 128;
   const TensorView a = set.a.view();
@@ -228,7 +228,7 @@ void fill_pairs(GemmHostSet& set) {
   });
 }
 
-// b and its scales, packed.
+// Packs b and its scales.
 HostTensor packed(const GemmCase& c, const HostTensor& codes, const HostTensor& scales) {
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(c.n, c.k);
   HostTensor tensor = matrix(c, DType::u8, row_tiles, row_bytes, GemmOrder::dense);
@@ -361,7 +361,7 @@ GemmHostSet make_tensors(const GemmCase& c) {
 }
 
 void expect_right(const GemmCase& c, GemmHostSet inputs, const HostTensor& result) {
-  GemmCase unpacked = c;  // which is what the oracle reads
+  GemmCase unpacked = c;  // the oracle reads codes
   unpacked.b_is_packed = false;
   const GemmNvfp4Tensors tensors = inputs.views(unpacked);
   if (c.inputs == GemmInputs::exact) {

@@ -24,8 +24,8 @@ enum class GemmInputs {
 // rows of all L side by side.
 enum class GemmOrder { dense, padded_rows, batch_inside };
 
-// How many numbers a global scale has. A small one is one, near the least that there are; a large
-// one near the greatest, and activations are small to match.
+// How many numbers a global scale has. A small one has one, near the least possible; a large one
+// has one near the greatest, and activations that are small to match.
 enum class GlobalScales { none, one, each_row, small, large };
 
 struct GemmCase {
@@ -97,10 +97,10 @@ using GemmHostSet = GemmSet<reference::HostTensor>;
 // Inputs; gaps, scales of no block, and c (unless it is the residual) are NaN.
 GemmHostSet make_tensors(const GemmCase& c);
 
-// What c must be within, from the oracle: of `inputs`, as make_tensors() gave them. A relative
-// Frobenius error of 1e-6 over that of rounding to c's dtype, and element by element the bound of
-// FP32 sums in any order. NaN where the oracle has it, gaps untouched. Exact inputs: equality,
-// of NVFP4 activations with the sum in integers.
+// How near c must be to the oracle's result of `inputs`, as make_tensors() gave them: a relative
+// Frobenius error of at most 1e-6 over that of rounding to c's dtype, and element by element the
+// bound of FP32 sums in any order. NaN where the oracle has it, and gaps untouched. If inputs are
+// exact, c must be equal; with NVFP4 activations the sum is then one of integers.
 void expect_right(const GemmCase& c, GemmHostSet inputs, const reference::HostTensor& result);
 
 // Shapes, dtypes, layouts, orders and epilogues, all small.

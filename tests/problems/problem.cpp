@@ -151,7 +151,7 @@ RowRange visible_keys(const Problem& p, std::int64_t b) {
   return keys;
 }
 
-// NaN and both infinities, by turns, in every row that lies in none of the ranges.
+// NaN and both infinities, alternately, in every row that lies in none of the ranges.
 void poison_all_but(HostTensor& tensor, const std::vector<RowRange>& ranges) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   constexpr std::array kPoisons = {std::numeric_limits<double>::quiet_NaN(), kInf, -kInf};

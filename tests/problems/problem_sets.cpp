@@ -177,7 +177,7 @@ std::vector<Problem> random_problems() {
 
 std::vector<Problem> feature_problems() {
   constexpr int kCount = 2400;
-  constexpr int kLong = 48;  // of more keys than a kernel takes in one go
+  constexpr int kLong = 48;  // of so many keys that they are split
   Random pick(20261121);
   std::vector<Problem> problems(kCount);
   std::ranges::generate(problems, [&] { return random_feature_problem(pick); });
@@ -270,7 +270,7 @@ std::vector<Problem> special_problems() {
   const Problem plain{.q_len = 70, .kv_len = 200, .heads = 2};
   Problem causal = plain;
   causal.causal = true;
-  Problem in_parts = plain;  // more keys than a kernel takes in one go
+  Problem in_parts = plain;  // so many keys that they are split
   in_parts.q_len = 3;
   in_parts.kv_len = 2100;
 

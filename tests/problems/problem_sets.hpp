@@ -15,8 +15,8 @@ std::vector<Problem> random_problems();
 // 16-bit dtypes in random combinations.
 std::vector<Problem> feature_problems();
 
-// More tiles of queries than a GPU has SMs, so that a thread block takes several, some of them
-// without a key: causal, with used lengths, packed.
+// More query tiles than a GPU has SMs, so that a block takes several, some of them without a key:
+// causal, with used lengths, packed.
 std::vector<Problem> many_tile_problems();
 
 // Small problems around tile edges, and the special cases; few enough for the sanitizers.
@@ -25,7 +25,7 @@ std::vector<Problem> small_problems();
 // The like of it with features.
 std::vector<Problem> small_feature_problems();
 
-// NaN and infinities in q, k and sinks: in one go and in parts of the keys, with every mask, and
+// NaN and infinities in q, k and sinks: with and without splits, with every mask, and
 // un-normalised. Those without sinks are for every kernel.
 std::vector<Problem> special_problems();
 

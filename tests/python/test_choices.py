@@ -1,4 +1,4 @@
-"""The tables of shapes of flash and nvfp4, against what each of them was measured to take."""
+"""The configs that flash and nvfp4 take, against the times that were measured for each config."""
 
 import collections
 import json
@@ -37,7 +37,7 @@ PRODUCT = {
 
 
 def slower_choices(lines, row_of=flash_variant_of, at_most=SLOWER_AT_MOST):
-    """Where a row is faster by more than that than the one that the table takes."""
+    """The cases in which a config is faster than the one that is taken, by more than `at_most`."""
     times = collections.defaultdict(dict)
     for line in lines:
         case = json.dumps(line["case"], sort_keys=True)

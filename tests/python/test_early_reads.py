@@ -34,7 +34,7 @@ class Gpu:
         raise AssertionError("waits for the device")
 
     def call(self):
-        """Whether a product reads early."""
+        """Whether a GEMM reads early."""
         weight = types.SimpleNamespace(
             is_cuda=True,
             is_inference=lambda: self.is_inference,

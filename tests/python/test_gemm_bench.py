@@ -1,4 +1,4 @@
-"""The race of matrix products on the CPU: its cases, its oracle, weights that rotate, and the
+"""The race of GEMMs on the CPU: its cases, its oracle, weights that rotate, and the
 commands that need a GPU as far as they go without one."""
 
 import dataclasses

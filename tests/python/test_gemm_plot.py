@@ -1,4 +1,4 @@
-"""Tables and plots of matrix products from results made up here."""
+"""Tables and plots of GEMMs from results made up here."""
 
 import json
 

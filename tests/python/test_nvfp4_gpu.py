@@ -99,7 +99,7 @@ def test_products_of_expanded_tensors(m):
     assert torch.equal(rows, rows[:1].expand(m, 256))
 
 
-# Of the latter two blocks share tiles: a replay finds the flags as the launch before left them.
+# The latter two have stream-K tiles: a replay finds the flags as the launch before left them.
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(4, 256, 512), (300, 256, 512), (40, 336, 4096), (128, 336, 4096)]
 )

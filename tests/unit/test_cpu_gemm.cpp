@@ -36,7 +36,7 @@ TEST(CpuGemm, IsRight) {
   }
 }
 
-// The bits of the product with the codes that were packed.
+// A packed weight gives the same bits as the codes that were packed.
 void expect_same_when_packed(GemmCase c) {
   SCOPED_TRACE(testing::Message() << c);
   GemmHostSet tensors = make_tensors(c);
@@ -76,7 +76,7 @@ TEST(CpuGemm, TakesEveryM) {
   }
 }
 
-// Row by row, the bits of a product of many rows.
+// A GEMM of each row by itself gives the same bits as the GEMM of many rows.
 TEST(CpuGemm, IsBatchInvariant) {
   const GemmCase all{.m = 120, .n = 80, .k = 592, .c_dtype = DType::fp32, .batch_invariant = true};
   GemmHostSet tensors = make_tensors(all);

@@ -1,4 +1,4 @@
-// The tests' own tools: what must make a test fail does.
+// The tests' own tools: they make a test fail when they must.
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 

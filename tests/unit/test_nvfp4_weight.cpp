@@ -61,7 +61,7 @@ TEST(PackedWeight, OfWhatCameBackIsTheSame) {
   }
 }
 
-// Signs of zeros included.
+// The signs of zeros are kept.
 TEST(PackedWeight, EveryScaleAndCodeKeepsItsValue) {
   Ran ran;
   for (const DequantizeProblem& problem : dequantize_problems()) {
