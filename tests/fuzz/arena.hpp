@@ -38,12 +38,12 @@ enum class Strides : std::uint8_t {
 class Arena {
  public:
   static constexpr std::size_t k_bytes = std::size_t{128} << 10;
-  static constexpr std::byte kCanary{0xA5};  // what is there before anything is written
+  static constexpr std::byte kCanary{0xA5};  // the value of all bytes before the call
 
   // Forgets all tensors.
   void clear();
 
-  // A tensor of its own, its strides padded, permuted, negative, and, of an input, 0; nothing where
+  // A new tensor with strides that are padded, permuted, negative or, for an input, 0. Nothing if
   // there is no room.
   std::optional<TensorView> tensor(DType dtype, std::span<const std::int64_t> shape,
                                    Strides strides, bool is_output, Choices& choices);
@@ -55,7 +55,7 @@ class Arena {
   bool overlap(const ConstTensorView& a, const ConstTensorView& b);
   bool overlaps_itself(const ConstTensorView& tensor);
 
-  // From here on writes are looked for.
+  // From here on writes are detected.
   void remember();
   bool is_unchanged() const;
   bool is_unchanged_beside(std::span<const ConstTensorView> outputs);

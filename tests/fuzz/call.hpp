@@ -1,4 +1,4 @@
-// A call of the library, made up from a fuzzer's input: mostly right, then spoiled in some way.
+// A call of the library, made from a fuzzer's input: mostly right, then spoiled in some way.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class Call {
   // What the headers say of it.
   virtual void judge(Contract& contract) const = 0;
 
-  // Whether it can be made where it is accepted: all of its memory is there, and not much of it.
+  // Whether the call can be made if it is accepted: it needs all of its memory, and not much of it.
   bool can_be_made() const;
 
   // Gives the inputs values, and nothing else.
@@ -44,8 +44,8 @@ class Call {
 
   virtual void make(Workspace workspace) const = 0;
 
-  // Ends the program where a result is not right. Not asked where inputs overlap or the inputs are
-  // none for which there is one.
+  // Ends the program if a result is wrong. It is not called if inputs overlap, or if there is no
+  // right result for the inputs.
   virtual void check_results() const = 0;
   virtual bool has_one_result() const { return true; }
 
@@ -55,7 +55,7 @@ class Call {
  protected:
   virtual void spoil_options() = 0;
 
-  // Adds an argument, or one that may be absent; Strides are those it is to have.
+  // Adds an argument, or one that may be absent, with strides of this kind.
   void add(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
            Strides strides, bool is_output);
   void add_optional(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
@@ -65,7 +65,7 @@ class Call {
   const TensorView& tensor(std::string_view name) const { return (*this)[name].tensor; }
   bool is_given(std::string_view name) const { return (*this)[name].is_given; }
 
-  // As the library's structs have them.
+  // The arguments as the library's structs have them.
   std::optional<TensorView> output(std::string_view name) const;
   std::optional<ConstTensorView> input(std::string_view name) const;
 
@@ -89,8 +89,8 @@ void fill_normal(const std::optional<ConstTensorView>& tensor, std::uint64_t see
 void fill_bytes(const std::optional<ConstTensorView>& tensor, std::uint64_t seed, int least,
                 int most);
 
-// Ends the program with the message where any element is further from what it must be than its
-// bound, or no NaN or infinity where it must be one. Expected values and bounds are dense.
+// Ends the program with the message if any element is further from its expected value than its
+// bound, or has no NaN or infinity where one is expected. Expected values and bounds are dense.
 void check_near(const ConstTensorView& actual, const std::vector<double>& expected,
                 const std::vector<double>& bounds, const char* message);
 

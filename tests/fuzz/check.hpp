@@ -8,14 +8,14 @@
 
 namespace tilewright::fuzz {
 
-// Ends the program with the message where it is false: what a fuzzer calls a crash.
+// Ends the program with the message if a condition is false, which a fuzzer takes for a crash.
 void check(bool is_true, const std::string& message);
 
-// What is checked, to be printed behind such a message.
+// Describes what is checked. It is printed after such a message.
 inline std::function<std::string()> context = [] { return std::string(); };
 
-// Ends the program where an error's message could act upon a terminal (control characters and
-// bytes that are no UTF-8), or is very long.
+// Ends the program if an error's message is very long, or could act upon a terminal: by control
+// characters or invalid UTF-8.
 void check_printable(std::string_view message);
 
 // Counts what happened, and prints it when the program ends.

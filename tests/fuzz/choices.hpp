@@ -27,7 +27,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// Decisions read from a fuzz target's input. Behind its end all are 0, the plainest choice.
+// Decisions that are read from a fuzz target's input. After its end all are 0, the plainest one.
 class Choices {
  public:
   explicit Choices(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}

@@ -26,7 +26,7 @@ struct Argument {
 // A size that a rule leaves open.
 inline constexpr std::int64_t kAny = -1;
 
-// The size, to reckon with; open where no tensor has it.
+// The size as a number; open if no tensor has it.
 std::int64_t known(std::int64_t size);
 
 class Contract {
@@ -36,7 +36,7 @@ class Contract {
   // A rule is broken: the call must be refused, for this argument or for another one.
   void refuse(std::string_view argument) { broken_.emplace_back(argument); }
 
-  // The same of what is in a tensor, which a query of the workspace does not see.
+  // The same for a tensor's contents, which a query of the workspace does not see.
   void refuse_contents(std::string_view argument) { broken_contents_.emplace_back(argument); }
 
   // The headers do not say: to refuse it for this argument is right, to accept it, too.

@@ -1,10 +1,10 @@
-// Runs a fuzz target where there is no libFuzzer, with options of the same names:
+// Runs a fuzz target without libFuzzer, with options of the same names:
 //
 //   TARGET [-runs=N] [-seed=N] [-max_len=BYTES] FOLDER...
 //
-// Every file of the folders is an input; then N mutants of them are, made by the target's own
-// mutator. The run is the same for the same seed. While it goes on, the last input is in
-// TARGET.last_input: there it stays where the program crashes.
+// Every file of the folders is an input; so are N mutants of them, which the target's own mutator
+// makes. Runs with the same seed are the same. The last input is in TARGET.last_input during the
+// run, and stays there if the program crashes.
 #include <fcntl.h>
 #include <unistd.h>
 

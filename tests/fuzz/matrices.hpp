@@ -45,8 +45,8 @@ std::vector<double> dense_values(const ConstTensorView& matrix);
 // Numbers from 0.5 to 2.
 void fill_positive(const std::optional<ConstTensorView>& tensor);
 
-// Packs codes and linear scales; where all of a batch share a packed weight, they are made to share
-// theirs, too.
+// Packs codes and linear scales. If the whole batch shares a packed weight, its codes and scales
+// are made the same, too.
 void pack(reference::HostTensor& codes, reference::HostTensor& scales, const TensorView& packed);
 
 // Whether packed weights of a batch lie across each other, so that none can be what was packed.

@@ -5,8 +5,8 @@
 
 namespace tilewright::fuzz {
 
-// Asks whether a kernel can run a problem, and for its workspace. Sizes that no tensor has are
-// refused by both; where the kernel can run it, the workspace is told.
+// Asks whether a kernel can run a problem, and for its workspace. Both refuse sizes that no tensor
+// has; if the kernel can run the problem, there is a workspace size.
 void query_registry(Choices& choices);
 
 }  // namespace tilewright::fuzz

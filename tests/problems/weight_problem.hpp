@@ -52,7 +52,7 @@ void expect_packed(const WeightProblem& problem, const WeightHostSet& tensors);
 void expect_unpacked(const WeightProblem& problem, const WeightHostSet& original,
                      const WeightHostSet& unpacked);
 
-// Ragged shapes, batches, layouts, gaps.
+// Odd sizes, batches, layouts, gaps.
 std::vector<WeightProblem> weight_problems();
 
 }  // namespace tilewright::test

@@ -70,7 +70,7 @@ class GemmResults(LinesOfRace):
 
     @cached_property
     def kinds(self) -> dict[str, list[Product]]:
-        """Products of each kind: kinds and weights in the file's order, a weight's by M."""
+        """GEMMs of each kind: kinds and weights in the file's order, a weight's by M."""
         products = dict.fromkeys(Product.of(line["case"]) for line in self.lines)
         weights = list(dict.fromkeys(product.weight for product in products))
         kinds: dict[str, list[Product]] = {product.kind: [] for product in products}

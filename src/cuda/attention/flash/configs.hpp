@@ -13,7 +13,7 @@ namespace tilewright::cuda {
 // the time that each config takes for a problem (tools/gpu choices).
 enum class FlashUse : std::uint8_t {
   any,
-  few_tiles,  // tiles of 128 rows would occupy less than half the SMs; masked, not all
+  few_tiles,  // tiles of 128 rows are no more than half the SMs or, if masked, the SMs
   // Tiles of 192 rows, for all packed problems. Others run in them unless smaller tiles would leave
   // fewer SMs idle in the last round, or the keys are few and a mask hides some: a large tile
   // computes more scores that the mask then discards.

@@ -23,7 +23,7 @@
 
 namespace tilewright::cuda {
 
-// The bound of P, as a power of two. It is within FP16's range, too.
+// The binary logarithm of P's bound, which is within FP16's range, too.
 __device__ inline float most_p_log2(bool is_causal) { return is_causal ? 8.0f : 3.0f; }
 
 // The rows' statistics, and their references in units of log2. The maxima, too, may be over this

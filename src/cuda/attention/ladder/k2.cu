@@ -87,13 +87,13 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 2)
     group.scale_and_mask(s, scale_log2, limit - key0);
     group.online_softmax(s);
     group.store_probabilities(shared.sP, s);
-    __syncthreads();  // nobody reads K any more
+    __syncthreads();  // no thread reads K any more
 
     load_tile<C, C.bc>(shared.sKV, gV, p.v_stride.seq, key0, p.kv_len);
     __syncthreads();  // V and P are there
 
     group.accumulate(shared.sP, shared.sKV);
-    __syncthreads();  // nobody reads V or P any more
+    __syncthreads();  // no thread reads V or P any more
   }
   group.finalize(p, walk);
 }

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(config(kHeadDim, kStages).threads,
     __syncwarp();  // a row's lanes are in one warp, and only they read its P
     group.accumulate(shared.sP, shared.sV[ring.stage]);
 
-    __syncthreads();  // nobody reads this stage any more
+    __syncthreads();  // no thread reads this stage any more
     if (loader && tile + C.stages < walk.kv_tiles) {
       load_kv(shared, maps, walk, tile + C.stages, ring.stage);
     }

@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
     round_to_16_bits(tSrS, rP);
     wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, ring.stage), tOrO);
 
-    __syncthreads();  // nobody reads this stage any more
+    __syncthreads();  // no warp reads this stage any more
     if (loader && tile + C.stages < walk.kv_tiles) {
       load_kv(shared, maps, walk, tile + C.stages, ring.stage);
     }

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
     __syncwarp();  // a row's lanes are in one warp, and only they read its P
     group.accumulate(shared.sS, shared.sV[ring.stage]);
 
-    __syncthreads();  // nobody reads this stage or P any more
+    __syncthreads();  // no thread reads this stage or P any more
     if (loader && tile + C.stages < walk.kv_tiles) {
       load_kv(shared, maps, walk, tile + C.stages, ring.stage);
     }

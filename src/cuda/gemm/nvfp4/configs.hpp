@@ -26,16 +26,16 @@ struct Nvfp4Config {
   int cluster;  // blocks that need the same tokens: each loads its share, for all of them
   Nvfp4Use use;
   int max_m;
-  int max_m_if_short;     // max_m where a worker has few columns,
-  int short_columns = 0;  // which means fewer than these in all its tiles
+  int max_m_if_short;     // max_m if a worker has few columns:
+  int short_columns = 0;  // fewer than these, in all of its tiles together
 
   constexpr int rows() const { return 64 * row_consumers; }  // of a tile
   constexpr bool is_large() const { return tokens == 256; }
   // FP32 output takes totals beside the sums, for which other configs have no registers.
   constexpr bool takes_fp32() const { return !is_large() && steps < 4; }
-  // Whether tiles shrink to the same number of tokens each, so that none lies beyond M. It takes
-  // time to load tokens from beyond M. But in shrunken tiles each step of 64 columns takes a TMA
-  // load of its own, and smaller tiles have too many steps for that.
+  // Whether tiles shrink to the same number of tokens each, so that none lies beyond M: it takes
+  // longer to load tokens from there than others. But each step of 64 columns then takes a TMA load
+  // of its own, and smaller tiles have too many steps for that.
   constexpr bool cuts_tokens() const { return tokens >= 64 && !is_large(); }
   // Whether TMA stores C: each of a tile's consumers must have all sums of its rows.
   constexpr bool stores_tiles() const { return column_consumers == 1; }
@@ -54,7 +54,7 @@ struct Nvfp4Config {
 
 inline constexpr int kAnyM = 1 << 30;
 inline constexpr Nvfp4Config kNvfp4Configs[] = {
-    // consumers for rows, for columns; tokens; steps; cluster; use; max_m; if short: max_m, columns
+    // row, column consumers; tokens; steps; cluster; use; max_m; if short: max_m, columns
     {1, 4, 8, 4, 1, Nvfp4Use::any, 8, 0, 2560},
     {1, 4, 8, 2, 1, Nvfp4Use::any, 8, 8},
     {1, 4, 16, 4, 1, Nvfp4Use::any, 16, 16},

@@ -48,7 +48,7 @@ namespace nvfp4_gemm {
 using namespace cute;
 
 struct KernelParams {
-  GemmSchedule schedule;  // it is first as it is needed first
+  GemmSchedule schedule;  // first, as it is needed first
   TileOrder order;
   GemmNvfp4Params gemm;
   PartialSums partial;

@@ -69,7 +69,7 @@ class Courier {
  public:
   __device__ explicit Courier(const PartialSums& partial) : partial_(partial) {}
 
-  // Whoever sees the flag may read all sums that this warp knows to be stored.
+  // Sets the flag: a warp that sees it may read all sums that this warp knows to be stored.
   __device__ void announce(int slot) const {
     if (threadIdx.x % 32 == 0) {
       asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(flag(slot)),

@@ -8,7 +8,7 @@
 namespace tilewright::cuda {
 namespace {
 
-constexpr int kGroupRows = 2048;  // of the weight: their tiles are computed one group after another
+constexpr int kGroupRows = 2048;  // of the weight, in a group of tiles that are computed together
 
 constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
