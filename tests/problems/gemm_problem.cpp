@@ -142,8 +142,8 @@ class Generator {
 
   int below(int end) { return static_cast<int>(engine_() % static_cast<unsigned>(end)); }
 
-  // Two small scales multiplied are not a normal number, nor is that times 2^7; two large ones
-  // times 2^7 exceed FP32.
+  // A GEMM's small scales multiplied are not a normal number, nor is that times 2^7; a large scale
+  // times 2^7 exceeds FP32.
   double global_scale() {
     switch (case_.global_scales) {
       case GlobalScales::small:
