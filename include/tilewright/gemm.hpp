@@ -110,8 +110,8 @@ struct GemmBf16Tensors {
   TensorView c;
 };
 
-// Sums are in FP32 and rounded once. `kernel` is a name of gemm_bf16's table, or "auto". It needs no
-// workspace. All else is as in gemm_nvfp4().
+// Sums are in FP32 and rounded once. `kernel` is a name of gemm_bf16's table, or "auto". It needs
+// no workspace. All else is as in gemm_nvfp4().
 void gemm_bf16(const GemmBf16Tensors& tensors, std::string_view kernel = "auto",
                Stream stream = nullptr);
 
