@@ -1,6 +1,7 @@
 // A call whose arguments are checked and whose kernel is selected and planned, each once.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "cuda/cuda_backend.hpp"
@@ -9,6 +10,12 @@
 #include "tilewright/registry.hpp"
 
 namespace tilewright {
+
+// The data of an optional tensor; null where it is absent.
+template <typename T, typename View>
+T* data_of(const std::optional<View>& tensor) {
+  return tensor ? static_cast<T*>(tensor->data) : nullptr;
+}
 
 // A kernel that can run a problem, and its plan for that.
 template <class Op>

@@ -17,11 +17,6 @@ std::optional<Reason> facts_reason(const Kernel<Op>& kernel, const ConversionPro
   return dtype_reason(kernel.info, kernel.info.dtypes, Op::kArgument, problem.dtype);
 }
 
-template <class Op>
-std::optional<Reason> plan_reason(const Kernel<Op>&, const ConversionProblem&, const Plan&) {
-  return std::nullopt;
-}
-
 template <class Op, void (*kCpu)(const typename Op::Params&, Stream),
           void (*kHopper)(const typename Op::Params&, Stream)>
 std::vector<Kernel<Op>> conversion_table(std::string_view summary, const std::vector<DType>& dtypes,

@@ -6,7 +6,7 @@
 //   std::optional<Reason> facts_reason(const Kernel<Op>&, const Op::Problem&)
 //         why the facts do not allow a problem
 //   std::optional<Reason> plan_reason(const Kernel<Op>&, const Op::Problem&, const Plan&)
-//         why a plan cannot be launched
+//         why a plan cannot be launched, if there are such plans
 //   template <> std::span<const Kernel<Op>> Table<Op>::rows()
 //         the rows
 #pragma once
@@ -105,8 +105,10 @@ std::variant<Plan, Reason> planned(const Kernel<Op>& kernel, const typename Op::
     }
   }
   const Plan plan = kernel.plan != nullptr ? kernel.plan(problem, device) : Plan();
-  if (auto reason = plan_reason(kernel, problem, plan)) {
-    return *std::move(reason);
+  if constexpr (requires { plan_reason(kernel, problem, plan); }) {
+    if (auto reason = plan_reason(kernel, problem, plan)) {
+      return *std::move(reason);
+    }
   }
   return plan;
 }

@@ -83,10 +83,10 @@ def table(root: pathlib.Path, name: str) -> str:
     ladder:FILE           the ladder's kernels on one case, each beside the one before
     peers:FILE[:FILE...]  how these stand to the best peer
     behind:FILE[:FILE...] their cases in which a peer is ahead
-    choices:FILE          results/FILE.jsonl, of the rows of flash's table
+    choices:FILE          results/FILE.jsonl, of flash's variants
     gemm:FILE             a race of matrix products
     goals:FILE            what such a race was to show, and does
-    gemm-choices:FILE     results/FILE.jsonl, of the rows of nvfp4's table
+    gemm-choices:FILE     results/FILE.jsonl, of nvfp4's variants
     quantize:FILE         the quantiser beside a copy
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl

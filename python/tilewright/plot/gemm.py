@@ -116,7 +116,7 @@ def gemm_table(path: pathlib.Path) -> str:
 
 
 def gemm_choices_table(path: pathlib.Path) -> str:
-    """µs of the rows of nvfp4's table, a table for each weight. The one that the plan takes is in
+    """µs of nvfp4's variants, a table for each weight. The one that the plan takes is in
     bold."""
     from tilewright._kernels import nvfp4_variant_of  # the compiled plan
 

@@ -115,7 +115,7 @@ def behind_table(paths: list[pathlib.Path]) -> str:
 
 
 def choices_table(path: pathlib.Path) -> str:
-    """TFLOP/s of the rows of flash's table, in the file's order, a table for each head dim. The one
+    """TFLOP/s of flash's variants, in the file's order, a table for each head dim. The one
     that the plan takes is in bold."""
     from tilewright._kernels import flash_variant_of  # the compiled plan
 

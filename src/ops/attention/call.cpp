@@ -56,11 +56,6 @@ OuterStrides statistic_strides(const ConstTensorView& t) {
   return outer_strides(t, t.rank - 1, t.rank - 2);
 }
 
-template <typename T, typename View>
-T* data_of(const std::optional<View>& tensor) {
-  return tensor ? static_cast<T*>(tensor->data) : nullptr;
-}
-
 void set_tensors(const AttentionTensors& t, AttentionParams& params) {
   params.q = t.q.data;
   params.k = t.k.data;

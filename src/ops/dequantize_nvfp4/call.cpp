@@ -44,18 +44,17 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
 DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
                                 const DequantizeNvfp4Options& options) {
   const bool is_mxfp4 = t.scales.dtype == DType::e8m0;
-  return {
-      .codes = static_cast<const std::uint8_t*>(t.codes.data),
-      .codes_stride = stride_of(t.codes, 0),
-      .scales = block_scales<const std::uint8_t>(t.scales, options.scale_layout),
-      .is_mxfp4 = is_mxfp4,
-      .rows = static_cast<int>(t.out.shape[0]),
-      .blocks = static_cast<int>(t.out.shape[1] / (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock)),
-      .out = t.out.data,
-      .dtype = t.out.dtype,
-      .out_stride = stride_of(t.out, 0),
-      .global_scale = t.global_scale ? static_cast<const float*>(t.global_scale->data) : nullptr,
-      .global_scale_kind = options.global_scale_kind.value_or(GlobalScale::encode)};
+  return {.codes = static_cast<const std::uint8_t*>(t.codes.data),
+          .codes_stride = stride_of(t.codes, 0),
+          .scales = block_scales<const std::uint8_t>(t.scales, options.scale_layout),
+          .is_mxfp4 = is_mxfp4,
+          .rows = static_cast<int>(t.out.shape[0]),
+          .blocks = static_cast<int>(t.out.shape[1] / (is_mxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock)),
+          .out = t.out.data,
+          .dtype = t.out.dtype,
+          .out_stride = stride_of(t.out, 0),
+          .global_scale = data_of<const float>(t.global_scale),
+          .global_scale_kind = options.global_scale_kind.value_or(GlobalScale::encode)};
 }
 
 }  // namespace

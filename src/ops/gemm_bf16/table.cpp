@@ -48,10 +48,6 @@ std::optional<Reason> facts_reason(const Row& kernel, const GemmBf16Problem& pro
   return multiple_reason(kernel.info, "b", "K", problem.k, kernel.facts.k_multiple);
 }
 
-std::optional<Reason> plan_reason(const Row&, const GemmBf16Problem&, const Plan&) {
-  return std::nullopt;
-}
-
 template <>
 std::span<const Row> Table<GemmBf16>::rows() {
   static const auto& table = kept(make_table());

@@ -82,10 +82,6 @@ std::optional<Reason> facts_reason(const Row& kernel, const GemmNvfp4Problem& pr
   return multiple_reason(kernel.info, "b", "K", problem.k, kernel.facts.k_multiple);
 }
 
-std::optional<Reason> plan_reason(const Row&, const GemmNvfp4Problem&, const Plan&) {
-  return std::nullopt;
-}
-
 template <>
 std::span<const Row> Table<GemmNvfp4>::rows() {
   static const auto& table = kept(make_table());

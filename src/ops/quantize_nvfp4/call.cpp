@@ -58,11 +58,6 @@ void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& 
   check_global_scale_kind("global_scale_kind", options.global_scale_kind);
 }
 
-template <typename T, typename View>
-T* data_of(const std::optional<View>& tensor) {
-  return tensor ? static_cast<T*>(tensor->data) : nullptr;
-}
-
 QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options) {
   return {.x = t.x.data,
           .dtype = t.x.dtype,
