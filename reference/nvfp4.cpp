@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "reference/host_tensor.hpp"
+#include "reference/parallel_for.hpp"
 
 namespace tilewright::reference {
 namespace {
@@ -112,23 +113,27 @@ QuantizedNvfp4 quantize_nvfp4(const ConstTensorView& x, std::optional<float> glo
   QuantizedNvfp4 result;
   result.global_scale = global_scale ? *global_scale : computed_global_scale(x, kind);
   const float e = encode_scale(result.global_scale, kind);
-  for (std::int64_t row = 0; row < x.shape[0]; ++row) {
+  const auto elements = static_cast<std::size_t>(x.shape[0] * x.shape[1]);
+  result.scales.resize(elements / kBlock);
+  result.codes.resize(elements / 2);
+  parallel_for(x.shape[0], [&](std::int64_t row) {
     for (std::int64_t first = 0; first < x.shape[1]; first += kBlock) {
       const float sixth = fp32(block_amax(x, row, first) / 6.0);
       const int scale = round_to_e4m3(fp32(double{sixth} * e)) & 127;
       const double m = code_factor(scale, e);
-      result.scales.push_back(static_cast<std::uint8_t>(scale));
+      const auto element = static_cast<std::size_t>(row * x.shape[1] + first);
+      result.scales[element / kBlock] = static_cast<std::uint8_t>(scale);
       std::array<int, kBlock> codes{};
       for (int i = 0; i < kBlock; ++i) {
         const double value = at(x, row, first + i);
         const int sign = std::signbit(value) ? 8 : 0;
         codes[i] = sign + round_to_e2m1(std::abs(fp32(value * m)));
       }
-      for (int i = 0; i < kBlock; i += 2) {
-        result.codes.push_back(static_cast<std::uint8_t>(codes[i] + 16 * codes[i + 1]));
+      for (std::size_t i = 0; i < kBlock; i += 2) {
+        result.codes[(element + i) / 2] = static_cast<std::uint8_t>(codes[i] + 16 * codes[i + 1]);
       }
     }
-  }
+  });
   return result;
 }
 

@@ -308,7 +308,8 @@ def test_race_on_the_gpu(tmp_path):
     assert {"tilewright/gemm_naive", "cublas"} <= {line["impl"] for line in lines}
     for line in lines:
         VALIDATOR.validate(line)
-        assert (line["cold_by"], line["samples"], line["launches"]) == ("rotation", 20, 20)
+        assert (line["cold_by"], line["samples"]) == ("rotation", 20)
+        assert 1 <= line["launches"] <= 20  # fewer where others keep the GPU busy
 
 
 @needs_gpu

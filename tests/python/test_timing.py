@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import time
 import types
+import weakref
 from functools import partial
 
 import pytest
@@ -118,6 +119,23 @@ def test_launches_of_a_graph_share_their_time(device):
     assert (launches, seen) == (4, [1, 4, 1, 4])  # every copy as often as the others
     assert timer.sample(replay, lambda: "read", launches) == (pytest.approx([2.5]), "read")
     assert len(seen) == 4 and device.us == 40  # captured, replayed once, and twice for the sample
+
+
+def test_a_graph_holds_the_tensors_of_its_calls(device):
+    class Tensor:
+        pass
+
+    def call(tensor):
+        device.us += 1
+
+    tensor = Tensor()
+    is_alive = weakref.ref(tensor)
+    timer = CudaGraphTimer("cuda:0", "rotation", launches=2)
+    replay, _ = timer.prepare(partial(call, tensor), 2)
+    del tensor
+    assert is_alive()
+    replay()
+    assert device.us == 6
 
 
 def test_the_host_s_clock_runs_until_the_device_is_done(device, monkeypatch):
