@@ -144,4 +144,8 @@ int cuda_device_count();
 // Reads a device's properties, and caches them. Throws no_device if there is no such device.
 const DeviceInfo& device_info(Device device);
 
+// Waits until a CUDA device has done what is queued on the stream; on the CPU nothing ever is.
+// Throws no_device if there is no such device, and cuda with the error that the work ended in.
+void synchronize(Device device, Stream stream);
+
 }  // namespace tilewright

@@ -1,7 +1,8 @@
 """One adapter a framework: export an array, allocate an output, name the stream to work on.
 
 Arrays are exported without synchronisation: `__dlpack__(stream=-1)`, and the kernel is queued on
-the framework's current stream, where whatever wrote the array was queued before.
+the framework's current stream, where whatever wrote the array was queued before. JAX's, which has
+no such stream, are waited for.
 """
 
 import sys
@@ -116,10 +117,9 @@ class CuPy:
 class Jax:
     """Arrays on the CPU or a CUDA device, outside of jit.
 
-    JAX has no current stream: it orders its own work. It names one stream for work that others do
-    on its buffers. On that stream a fresh array is written, then read back in as a new array that
-    JAX knows to be ready only once the stream is; copying it puts the call in order with all of
-    JAX's later work, so that it may reuse the inputs' memory. The written array is seen by nobody.
+    JAX has no current stream: it orders its own work, and through DLPack it neither makes others'
+    streams wait for that nor waits for them (0.11). So the host waits: for each array before the
+    call reads or writes it, and for the call before JAX sees the result or gets memory back.
     """
 
     module = "jax"
@@ -135,8 +135,6 @@ class Jax:
             self.stream = self.device.get_stream_for_external_ready_events()
 
     def export(self, array: Any) -> Any:
-        if self.stream:
-            return array.__dlpack__(stream=self.stream)
         return array.block_until_ready().__dlpack__()
 
     def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
@@ -144,7 +142,9 @@ class Jax:
         return self.jax.numpy.empty(shape, jax_dtype, device=self.device)
 
     def deliver(self, array: Any) -> Any:
-        return self.jax.numpy.copy(self.jax.dlpack.from_dlpack(array))
+        if self.stream:
+            _native.synchronize(self.device.local_hardware_id, self.stream)
+        return array
 
 
 FRAMEWORKS = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "jax": Jax, "jaxlib": Jax}

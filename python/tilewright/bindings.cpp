@@ -12,6 +12,7 @@
 
 #include "native_tensor.hpp"
 #include "tilewright/attention.hpp"
+#include "tilewright/registry.hpp"
 #include "tilewright/version.hpp"
 
 namespace nb = nanobind;
@@ -113,6 +114,14 @@ NB_MODULE(_native, m) {
            nb::arg("batch_invariant"), nb::arg("check_lengths"), nb::arg("kernel_name"))
       .def("workspace_bytes", &AttentionCall::workspace_bytes)
       .def("run", &AttentionCall::run, nb::arg("workspace").none(), nb::arg("stream"));
+
+  m.def(
+      "synchronize",
+      [](int device_index, std::uintptr_t stream) {
+        const nb::gil_scoped_release released;
+        synchronize({DeviceKind::cuda, device_index}, reinterpret_cast<Stream>(stream));
+      },
+      nb::arg("device_index"), nb::arg("stream"));
 
   bind_nvfp4(m);
   bind_gemm(m);

@@ -58,12 +58,17 @@ DeviceScope::~DeviceScope() {
   }
 }
 
+void synchronize(int device, Stream stream) {
+  const DeviceScope scope(device);
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
 std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream) {
   const DeviceScope scope(device);
   std::vector<int> values(count);
   check(cudaMemcpyAsync(values.data(), data, count * sizeof(int), cudaMemcpyDeviceToHost, stream),
         "cudaMemcpyAsync");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  synchronize(device, stream);
   return values;
 }
 

@@ -31,6 +31,8 @@ class DeviceScope {
   [[maybe_unused]] int previous_ = 0;
 };
 
+void synchronize(int device, Stream stream);
+
 // Copies integers from a device, behind the stream's work, and waits for them.
 std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream);
 

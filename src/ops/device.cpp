@@ -51,4 +51,10 @@ const DeviceInfo& device_info(Device device) {
              : cache.emplace(device.index, cuda::device_info(device.index)).first->second;
 }
 
+void synchronize(Device device, Stream stream) {
+  if (device.kind == DeviceKind::cuda) {
+    cuda::synchronize(device.index, stream);
+  }
+}
+
 }  // namespace tilewright

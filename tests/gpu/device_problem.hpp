@@ -77,32 +77,16 @@ class DeviceCall {
   DeviceCall(const AttentionTensors& tensors, const AttentionOptions& options)
       : tensors_(tensors),
         options_(options),
-        workspace_bytes_(attention_workspace_bytes(tensors, options)),
-        workspace_(workspace_bytes_) {
-    scramble_workspace();
-  }
+        workspace_(attention_workspace_bytes(tensors, options)) {}
 
-  void launch(Stream stream) const {
-    attention(tensors_, options_, {workspace_.data(), workspace_bytes_}, stream);
-  }
+  void launch(Stream stream) const { attention(tensors_, options_, workspace_.view(), stream); }
 
-  void scramble_workspace() {
-    std::vector<std::uint32_t> noise(std::min(workspace_bytes_, kNoise_bytes) / 4 + 1);
-    std::generate(noise.begin(), noise.end(), std::ref(random_));
-    for (std::size_t first = 0; first < workspace_bytes_; first += kNoise_bytes) {
-      cuda_ok(cudaMemcpy(workspace_.data() + first, noise.data(),
-                         std::min(workspace_bytes_ - first, kNoise_bytes), cudaMemcpyDefault));
-    }
-  }
+  void scramble_workspace() { workspace_.scramble(); }
 
  private:
-  static constexpr std::size_t kNoise_bytes = std::size_t{1} << 20;
-
   AttentionTensors tensors_;
   AttentionOptions options_;
-  std::size_t workspace_bytes_;
-  DeviceBuffer workspace_;
-  std::mt19937 random_;
+  DeviceWorkspace workspace_;
 };
 
 inline void run(const AttentionTensors& tensors, const AttentionOptions& options) {

@@ -6,15 +6,26 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
+#include "tilewright/launch.hpp"
 
 namespace tilewright::test {
 
 inline void cuda_ok(cudaError_t status) {
   ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status);
+}
+
+// Copies between host and GPU, and returns when the bytes are there: from pageable memory
+// cudaMemcpy alone may return before, and streams other than the default one do not wait for it.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  cuda_ok(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  cuda_ok(cudaStreamSynchronize(cudaStreamLegacy));
 }
 
 class DeviceBuffer {
@@ -30,6 +41,29 @@ class DeviceBuffer {
 
  private:
   void* data_ = nullptr;
+};
+
+// A call's workspace, which holds random bytes at first.
+class DeviceWorkspace {
+ public:
+  explicit DeviceWorkspace(std::size_t bytes) : bytes_(bytes), buffer_(bytes) { scramble(); }
+
+  Workspace view() const { return {buffer_.data(), bytes_}; }
+
+  void scramble() {
+    std::vector<std::uint32_t> noise(std::min(bytes_, kNoise_bytes) / 4 + 1);
+    std::generate(noise.begin(), noise.end(), std::ref(random_));
+    for (std::size_t first = 0; first < bytes_; first += kNoise_bytes) {
+      copy_bytes(buffer_.data() + first, noise.data(), std::min(bytes_ - first, kNoise_bytes));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kNoise_bytes = std::size_t{1} << 20;
+
+  std::size_t bytes_;
+  DeviceBuffer buffer_;
+  std::mt19937 random_;
 };
 
 // Holds a copy of the host tensor's bytes, gaps between strides included. The bytes on both sides
@@ -51,17 +85,13 @@ class DeviceTensor {
             description_.stride};
   }
 
-  void upload(const reference::HostTensor& host) {
-    cuda_ok(cudaMemcpy(view().data, host.data(), bytes_, cudaMemcpyDefault));
-  }
+  void upload(const reference::HostTensor& host) { copy_bytes(view().data, host.data(), bytes_); }
 
-  void download(reference::HostTensor& host) const {
-    cuda_ok(cudaMemcpy(host.data(), view().data, bytes_, cudaMemcpyDefault));
-  }
+  void download(reference::HostTensor& host) const { copy_bytes(host.data(), view().data, bytes_); }
 
   bool guards_untouched() const {
     std::vector<std::byte> all(bytes_ + 2 * kGuard_bytes);
-    cuda_ok(cudaMemcpy(all.data(), buffer_.data(), all.size(), cudaMemcpyDefault));
+    copy_bytes(all.data(), buffer_.data(), all.size());
     const auto intact = [](std::byte b) { return b == std::byte{kPattern}; };
     return std::all_of(all.begin(), all.begin() + kGuard_bytes, intact) &&
            std::all_of(all.end() - kGuard_bytes, all.end(), intact);

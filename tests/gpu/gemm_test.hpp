@@ -105,18 +105,14 @@ class GemmCall {
   GemmCall(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options)
       : tensors_(tensors),
         options_(options),
-        workspace_bytes_(gemm_nvfp4_workspace_bytes(tensors, options)),
-        workspace_(workspace_bytes_) {}
+        workspace_(gemm_nvfp4_workspace_bytes(tensors, options)) {}
 
-  void launch(Stream stream) const {
-    gemm_nvfp4(tensors_, options_, {workspace_.data(), workspace_bytes_}, stream);
-  }
+  void launch(Stream stream) const { gemm_nvfp4(tensors_, options_, workspace_.view(), stream); }
 
  private:
   GemmNvfp4Tensors tensors_;
   GemmNvfp4Options options_;
-  std::size_t workspace_bytes_;
-  DeviceBuffer workspace_;
+  DeviceWorkspace workspace_;
 };
 
 }  // namespace tilewright::test

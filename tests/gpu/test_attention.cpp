@@ -148,8 +148,8 @@ TEST_P(AttentionGpu, OffsetsBeyond32Bits) {
     view.device = {DeviceKind::cuda, 0};
     view.stride[0] = kFar;
     for (int b = 0; b < 2; ++b) {
-      cuda_ok(cudaMemcpy(far_memory.data() + used + b * 2 * kFar, tensor.data() + b * rows_bytes,
-                         rows_bytes, cudaMemcpyDefault));
+      copy_bytes(far_memory.data() + used + b * 2 * kFar, tensor.data() + b * rows_bytes,
+                 static_cast<std::size_t>(rows_bytes));
     }
     used += (rows_bytes + 255) / 256 * 256;
     return view;
@@ -163,9 +163,9 @@ TEST_P(AttentionGpu, OffsetsBeyond32Bits) {
   run(tensors, options_of(problem, GetParam()));
   const std::int64_t rows_bytes = 2 * tensors.o.shape[1] * tensors.o.shape[3];
   for (int b = 0; b < 2; ++b) {
-    cuda_ok(cudaMemcpy(host.o.data() + b * rows_bytes,
-                       static_cast<std::byte*>(tensors.o.data) + b * 2 * kFar, rows_bytes,
-                       cudaMemcpyDefault));
+    copy_bytes(host.o.data() + b * rows_bytes,
+               static_cast<std::byte*>(tensors.o.data) + b * 2 * kFar,
+               static_cast<std::size_t>(rows_bytes));
   }
   lse.download(host.lse);
   expect_right(problem, host);

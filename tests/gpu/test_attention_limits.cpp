@@ -56,8 +56,7 @@ TEST_F(AttentionLimitsGpu, TakesAsManyPackedSequencesAsThereAre) {
   std::vector<int> starts(kBatch + 1, 0);
   std::fill(starts.begin() + kSequence + 1, starts.end(), static_cast<int>(problem.q_len));
   const DeviceBuffer lengths(starts.size() * sizeof(int));
-  cuda_ok(
-      cudaMemcpy(lengths.data(), starts.data(), starts.size() * sizeof(int), cudaMemcpyDefault));
+  copy_bytes(lengths.data(), starts.data(), starts.size() * sizeof(int));
   AttentionTensors packed = device.views();
   const auto without_batch = [](auto& view) {
     view.rank -= 1;

@@ -152,15 +152,15 @@ void expect_chain(
   const std::size_t bytes =
       std::max(gemm_nvfp4_workspace_bytes(makers[0].views(first), first_options),
                gemm_nvfp4_workspace_bytes(user.views(second), second_options));
-  const DeviceBuffer workspace(bytes);
+  const DeviceWorkspace workspace(bytes);
   Rounds rounds(host.c, [&](int which, const TensorView& out, Stream stream) {
     GemmNvfp4Tensors make = makers[which].views(first);
     make.c = between.view();
-    gemm_nvfp4(make, first_options, {workspace.data(), bytes}, stream);
+    gemm_nvfp4(make, first_options, workspace.view(), stream);
     GemmNvfp4Tensors use = user.views(second);
     link(between, use);
     use.c = out;
-    gemm_nvfp4(use, second_options, {workspace.data(), bytes}, stream);
+    gemm_nvfp4(use, second_options, workspace.view(), stream);
   });
   rounds.expect_equal_in_a_row();
   rounds.expect_equal_in_a_graph();
@@ -237,11 +237,11 @@ TEST_P(ActivationsInARowGpu, ThatWereDequantizedAreNotOverwrittenBeforeTheirEnd)
     const GemmHostSet host = make_tensors(c);
     GemmSet<DeviceTensor> sets[] = {to_device(host), to_device(make_tensors(other))};
     const std::size_t bytes = gemm_nvfp4_workspace_bytes(sets[0].views(c), options(c, true));
-    const DeviceBuffer workspace(bytes);
+    const DeviceWorkspace workspace(bytes);
     Rounds rounds(host.c, [&](int which, const TensorView& out, Stream stream) {
       GemmNvfp4Tensors product = sets[which].views(c);
       product.c = out;
-      gemm_nvfp4(product, options(c, true), {workspace.data(), bytes}, stream);
+      gemm_nvfp4(product, options(c, true), workspace.view(), stream);
     });
     rounds.expect_equal_in_a_row();
     rounds.expect_equal_in_a_graph();

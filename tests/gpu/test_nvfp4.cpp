@@ -29,17 +29,10 @@ class DeviceQuantize {
                 .codes = DeviceTensor(host_.codes),
                 .scales = DeviceTensor(host_.scales),
                 .global_scale = DeviceTensor(host_.global_scale)},
-        workspace_bytes_(
-            quantize_nvfp4_workspace_bytes(device_.views(problem), options_of(problem))),
-        workspace_(workspace_bytes_) {
-    std::vector<std::uint32_t> noise(workspace_bytes_ / 4);
-    std::generate(noise.begin(), noise.end(), std::mt19937(1));
-    cuda_ok(cudaMemcpy(workspace_.data(), noise.data(), workspace_bytes_, cudaMemcpyDefault));
-  }
+        workspace_(quantize_nvfp4_workspace_bytes(device_.views(problem), options_of(problem))) {}
 
   void launch(Stream stream) {
-    quantize_nvfp4(device_.views(problem_), options_of(problem_),
-                   {workspace_.data(), workspace_bytes_}, stream);
+    quantize_nvfp4(device_.views(problem_), options_of(problem_), workspace_.view(), stream);
   }
 
   void reset_outputs() {
@@ -71,8 +64,7 @@ class DeviceQuantize {
   Nvfp4Problem problem_;
   Nvfp4HostSet host_;
   Nvfp4Set<DeviceTensor> device_;
-  std::size_t workspace_bytes_;
-  DeviceBuffer workspace_;
+  DeviceWorkspace workspace_;
 };
 
 void expect_same_bits(const Nvfp4HostSet& a, const Nvfp4HostSet& b) {
@@ -203,8 +195,7 @@ TEST_F(Nvfp4Gpu, OffsetsBeyond32Bits) {
   const std::size_t row_bytes = host.x.bytes() / 2;
   const DeviceBuffer x(2 * kFar + row_bytes);
   for (int row = 0; row < 2; ++row) {
-    cuda_ok(cudaMemcpy(x.data() + row * 2 * kFar, host.x.data() + row * row_bytes, row_bytes,
-                       cudaMemcpyDefault));
+    copy_bytes(x.data() + row * 2 * kFar, host.x.data() + row * row_bytes, row_bytes);
   }
   const DeviceTensor codes(host.codes);
   const DeviceTensor scales(host.scales);

@@ -13,7 +13,7 @@ namespace tilewright::test {
 namespace {
 
 constexpr double kFp32Error = 1e-5;        // of the largest output
-constexpr double kScoreError = 1e-6;       // of a score
+constexpr double kScoreError = 2e-6;       // of a score: tensor cores cut off up to 16 sums
 constexpr double kAlikeScoreError = 4e-6;  // of one whose terms are equal: additions round alike
 constexpr double kStatisticError = 1e-5;   // beside that of scores
 

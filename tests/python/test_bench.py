@@ -420,7 +420,7 @@ def test_a_missing_package_is_one_line_with_the_remedy(tmp_path, extra, missing)
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no', name='{name}')")
     result = subprocess.run(
         [sys.executable, "-m", f"tilewright.{extra}", *arguments[extra]],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
         check=False,

@@ -201,9 +201,9 @@ def test_jax():
         jax.numpy.asarray(x.float().cpu().numpy(), dtype=jax.numpy.bfloat16) for x in tensors
     )
     expected = tilewright.attention(*tensors).float().cpu().numpy()
-    for _ in range(20):  # inputs are computed just before, and dropped just after
-        big = jax.numpy.ones((2048, 2048))
-        late = (big @ big @ big)[0, 0] * 0
+    big = jax.numpy.ones((4096, 4096))
+    for _ in range(20):  # inputs are computed just before, for long, and dropped just after
+        late = (big @ big @ big @ big @ big @ big)[0, 0] * 0
         out = tilewright.attention(q + late.astype(q.dtype), k + 0, v + 0)
         junk = [jax.numpy.full(q.shape, POISON, q.dtype) for _ in range(4)]
         assert isinstance(out, jax.Array) and out.dtype == q.dtype
