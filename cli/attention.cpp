@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/attention_case.hpp"
+#include "cli/commands.hpp"
 #include "cli/options.hpp"
 #include "cli/runner.hpp"
 

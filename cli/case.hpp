@@ -79,7 +79,7 @@ class Case {
   virtual std::string note(const KernelInfo&) const { return ""; }
 
   // Whether a copy that reads and writes as many bytes is timed beside each kernel.
-  virtual bool is_beside_copy() const { return false; }
+  virtual bool compares_with_copy() const { return false; }
 };
 
 // A case that the kernels of some operations can run, which are in ascending order of speed.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "cli/commands.hpp"
 #include "cli/device_memory.hpp"
 #include "cli/nvfp4_checkpoint.hpp"
 #include "cli/options.hpp"
@@ -108,22 +109,23 @@ Nvfp4Operand random_operand(std::int64_t l, std::int64_t rows, std::int64_t k, s
   return operand;
 }
 
-// All but the weight is random and depends on the seed.
-Inputs make_inputs(const GemmSetup& s, std::optional<Nvfp4Operand> weight) {
-  const auto& [a_dtype, c_dtype, m, n, k, l, packed, invariant] = s.problem;
+// All but the weight is random and depends on the seed; the weight, too, where there is none.
+Inputs make_inputs(const GemmSetup& s, std::optional<Nvfp4Operand>& weight) {
+  const GemmNvfp4Problem& p = s.problem;
   if (!weight) {
-    weight = random_operand(l, n, k, s.seed);
+    weight = random_operand(p.l, p.n, p.k, s.seed);
   }
   // Activations, residual and result, and the machine's copies of the first and the last.
-  const double row_bytes = 2.0 * static_cast<double>(k) * size_bytes(DType::bf16) +
-                           3.0 * static_cast<double>(n) * size_bytes(c_dtype);
-  check_host_memory(static_cast<double>(l) * static_cast<double>(m) * row_bytes);
-  Inputs inputs{.a = random_operand(l, s.is_w4a4() ? m : 1, k, s.seed + 1),
-                .values = random_tensor(s.is_w4a4() ? DType::bf16 : a_dtype, {l, m, k}, s.seed + 2),
-                .b = *std::move(weight),
-                .bias = random_tensor(c_dtype, {n}, s.seed + 3),
-                .residual = random_tensor(c_dtype, {l, m, n}, s.seed + 4),
-                .expected = {}};
+  const double row_bytes = 2.0 * static_cast<double>(p.k) * size_bytes(DType::bf16) +
+                           3.0 * static_cast<double>(p.n) * size_bytes(p.c_dtype);
+  check_host_memory(static_cast<double>(p.l) * static_cast<double>(p.m) * row_bytes);
+  Inputs inputs{
+      .a = random_operand(p.l, s.is_w4a4() ? p.m : 1, p.k, s.seed + 1),
+      .values = random_tensor(s.is_w4a4() ? DType::bf16 : p.a_dtype, {p.l, p.m, p.k}, s.seed + 2),
+      .b = *std::move(weight),
+      .bias = random_tensor(p.c_dtype, {p.n}, s.seed + 3),
+      .residual = random_tensor(p.c_dtype, {p.l, p.m, p.n}, s.seed + 4),
+      .expected = {}};
   if (s.scale_layout == ScaleLayout::swizzled) {
     inputs.a.scales = swizzled(inputs.a.scales);
     inputs.b.scales = swizzled(inputs.b.scales);
@@ -358,7 +360,7 @@ class GemmNvfp4Case final : public CaseOf<GemmBf16, GemmNvfp4> {
 
   std::unique_ptr<CaseTensors> make_tensors(Machine& machine) override {
     if (!inputs_) {
-      inputs_ = make_inputs(setup_, std::move(weight_));
+      inputs_ = make_inputs(setup_, weight_);
     }
     return std::make_unique<Tensors>(setup_, *inputs_, machine);
   }

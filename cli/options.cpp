@@ -9,6 +9,8 @@
 #include <cmath>
 #include <span>
 
+#include "cli/commands.hpp"
+
 namespace tilewright::cli {
 namespace {
 

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "cli/commands.hpp"
 #include "cli/timer.hpp"
 #include "tilewright/nvfp4.hpp"
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <memory>
 
+#include "cli/commands.hpp"
 #include "cli/device_memory.hpp"
 #include "cli/options.hpp"
 #include "cli/runner.hpp"
@@ -187,7 +188,7 @@ class QuantizeNvfp4Case final : public CaseOf<QuantizeNvfp4> {
   // A call has no way to name a kernel.
   std::string impl(const KernelInfo&) const override { return "tilewright/quantize"; }
 
-  bool is_beside_copy() const override { return true; }
+  bool compares_with_copy() const override { return true; }
 
  private:
   QuantizeProblem problem_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/commands.hpp"
 #include "cli/report.hpp"
 #include "cli/results_file.hpp"
 
@@ -188,7 +189,7 @@ void Runner::run_kernel(const KernelInfo& kernel, Case& c, OpenTensors& tensors)
     const Outcome outcome = outcome_of(kernel, device, c, tensors);
     results_.append(result_line(c, c.impl(kernel), outcome, description));
     report(kernel, c, outcome);
-    if (outcome.timing && c.is_beside_copy()) {
+    if (outcome.timing && c.compares_with_copy()) {
       run_copy(kernel, device, c, *outcome.timing);
     }
   } catch (const std::exception&) {
