@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -27,11 +28,18 @@ struct Command {
   std::function<int()> run;  // returns an ExitCode
 };
 
-Command add_list_command(CLI::App& app);
-Command add_info_command(CLI::App& app);
-Command add_attention_command(CLI::App& app);
-Command add_quantize_command(CLI::App& app);
-Command add_gemm_command(CLI::App& app);
-Command add_sweep_command(CLI::App& app);
+using AddCommand = Command(CLI::App& app);
+AddCommand add_list_command;
+AddCommand add_info_command;
+AddCommand add_attention_command;
+AddCommand add_quantize_command;
+AddCommand add_gemm_command;
+AddCommand add_sweep_command;
+
+// In the order in which the program's help lists them.
+inline constexpr std::array kCommands = {
+    add_list_command,     add_info_command, add_attention_command,
+    add_quantize_command, add_gemm_command, add_sweep_command,
+};
 
 }  // namespace tilewright::cli

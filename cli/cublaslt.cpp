@@ -45,8 +45,8 @@ struct CublasLt {
   explicit CublasLt(const std::string& path) : file(path) {
     file.load(get_version, "cublasLtGetVersion");
     file.load(create, "cublasLtCreate");
-    file.load(create_product, "cublasLtMatmulDescCreate");
-    file.load(set_product, "cublasLtMatmulDescSetAttribute");
+    file.load(create_gemm, "cublasLtMatmulDescCreate");
+    file.load(set_gemm, "cublasLtMatmulDescSetAttribute");
     file.load(create_layout, "cublasLtMatrixLayoutCreate");
     file.load(create_preference, "cublasLtMatmulPreferenceCreate");
     file.load(set_preference, "cublasLtMatmulPreferenceSetAttribute");
@@ -57,15 +57,15 @@ struct CublasLt {
   DynamicLibrary file;
   std::size_t (*get_version)() = nullptr;
   int (*create)(void** handle) = nullptr;
-  int (*create_product)(void** product, int compute_type, int scale_type) = nullptr;
-  int (*set_product)(void* product, int attribute, const void* value, std::size_t) = nullptr;
+  int (*create_gemm)(void** gemm, int compute_type, int scale_type) = nullptr;
+  int (*set_gemm)(void* gemm, int attribute, const void* value, std::size_t) = nullptr;
   int (*create_layout)(void** layout, int type, std::uint64_t rows, std::uint64_t columns,
                        std::int64_t leading_dimension) = nullptr;
   int (*create_preference)(void** preference) = nullptr;
   int (*set_preference)(void* preference, int attribute, const void* value, std::size_t) = nullptr;
-  int (*find_algorithms)(void* handle, void* product, void* a, void* b, void* c, void* d,
+  int (*find_algorithms)(void* handle, void* gemm, void* a, void* b, void* c, void* d,
                          void* preference, int wanted, Algorithm* found, int* count) = nullptr;
-  int (*multiply)(void* handle, void* product, const void* alpha, const void* a, void* a_layout,
+  int (*multiply)(void* handle, void* gemm, const void* alpha, const void* a, void* a_layout,
                   const void* b, void* b_layout, const void* beta, const void* c, void* c_layout,
                   void* d, void* d_layout, const void* algorithm, void* workspace,
                   std::size_t workspace_bytes, Stream stream) = nullptr;
@@ -86,13 +86,13 @@ CublasLt load_first(const std::vector<std::string>& candidates, std::string& loa
 
 // The GEMM D = A^T B of column-major matrices of one size, BLAS's fastest form. Its descriptors
 // live until the program ends: it runs once.
-struct Product {
-  explicit Product(const CublasLt& blas) : lt(blas) {
+struct Gemm {
+  explicit Gemm(const CublasLt& blas) : lt(blas) {
     check(lt.create(&handle), "cublasLtCreate");
-    check(lt.create_product(&product, CublasLt::kComputeFp32, CublasLt::kFp32),
+    check(lt.create_gemm(&gemm, CublasLt::kComputeFp32, CublasLt::kFp32),
           "cublasLtMatmulDescCreate");
     const std::int32_t transpose = 1;  // CUBLAS_OP_T
-    check(lt.set_product(product, CublasLt::kTransposeA, &transpose, sizeof(transpose)),
+    check(lt.set_gemm(gemm, CublasLt::kTransposeA, &transpose, sizeof(transpose)),
           "cublasLtMatmulDescSetAttribute");
     check(lt.create_layout(&layout, CublasLt::kBf16, kSize, kSize, kSize),
           "cublasLtMatrixLayoutCreate");
@@ -107,7 +107,7 @@ struct Product {
           "cublasLtMatmulPreferenceSetAttribute");
     std::vector<CublasLt::Algorithm> found(kWanted);
     int count = 0;
-    check(lt.find_algorithms(handle, product, layout, layout, layout, layout, preference, kWanted,
+    check(lt.find_algorithms(handle, gemm, layout, layout, layout, layout, preference, kWanted,
                              found.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic");
     found.resize(static_cast<std::size_t>(count));
@@ -118,14 +118,14 @@ struct Product {
                 void* workspace, Stream stream) const {
     const float one = 1;
     const float zero = 0;
-    check(lt.multiply(handle, product, &one, a, layout, b, layout, &zero, d, layout, d, layout,
+    check(lt.multiply(handle, gemm, &one, a, layout, b, layout, &zero, d, layout, d, layout,
                       &algorithm.algo, workspace, kWorkspace_bytes, stream),
           "cublasLtMatmul");
   }
 
   const CublasLt& lt;
   void* handle = nullptr;
-  void* product = nullptr;
+  void* gemm = nullptr;
   void* layout = nullptr;
 };
 
@@ -171,22 +171,22 @@ GemmCeiling measure_gemm_ceiling(Machine& machine, const std::vector<std::string
   GemmCeiling ceiling;
   const CublasLt lt = load_first(candidates, ceiling.library);
   ceiling.version = lt.get_version();
-  const Product product(lt);
+  const Gemm gemm(lt);
   const Memory a = random_matrix(machine, 1);
   const Memory b = random_matrix(machine, 2);
   const Memory d = machine.allocate(sizeof(std::uint16_t) * kSize * kSize);
   const Memory workspace = machine.allocate(kWorkspace_bytes);
 
   std::optional<double> best_us;
-  for (const CublasLt::Algorithm& algorithm : product.algorithms()) {
+  for (const CublasLt::Algorithm& algorithm : gemm.algorithms()) {
     const auto launch = [&](Stream stream) {
-      product.multiply(algorithm, a.get(), b.get(), d.get(), workspace.get(), stream);
+      gemm.multiply(algorithm, a.get(), b.get(), d.get(), workspace.get(), stream);
     };
     const double median_us = measure(machine, launch, {}).median_us;
     best_us = std::min(best_us.value_or(median_us), median_us);
   }
   if (!best_us) {
-    throw std::runtime_error("its heuristic offers no algorithm for this product");
+    throw std::runtime_error("its heuristic offers no algorithm for this GEMM");
   }
   ceiling.tflops = 2.0 * kSize * kSize * kSize / *best_us * 1e-6;
   return ceiling;

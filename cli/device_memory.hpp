@@ -2,12 +2,20 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "cli/machine.hpp"
 #include "reference/host_tensor.hpp"
 
 namespace tilewright::cli {
+
+// An output on a machine, and in host memory once it has been run.
+struct Output {
+  reference::HostTensor host;
+  TensorView view;
+};
 
 class DeviceMemory {
  public:
@@ -26,14 +34,38 @@ class DeviceMemory {
     return view;
   }
 
-  // A workspace; an empty one if `bytes` is 0.
+  Output output(DType dtype, std::vector<std::int64_t> shape) {
+    reference::HostTensor host(dtype, std::move(shape));
+    const TensorView view = upload(host);
+    return {std::move(host), view};
+  }
+
+  // A workspace in place of the last one; an empty one if `bytes` is 0.
   Workspace workspace(std::size_t bytes) {
-    return bytes > 0 ? Workspace{.data = allocate(bytes), .bytes = bytes} : Workspace{};
+    workspace_.reset();  // frees the last one before the next one is allocated
+    if (bytes > 0) {
+      workspace_ = machine_.allocate(bytes);
+    }
+    return {workspace_.get(), bytes};
+  }
+
+  // Runs a launch once, with its outputs poisoned before, and brings them to the host.
+  void run(const Launch& launch, std::initializer_list<Output*> outputs) {
+    constexpr int kPoison = 0xFF;  // this byte repeated is a NaN in every dtype
+    for (Output* const output : outputs) {
+      std::memset(output->host.data(), kPoison, output->host.bytes());
+      machine_.upload(output->view.data, output->host.data(), output->host.bytes());
+    }
+    machine_.run(launch);
+    for (Output* const output : outputs) {
+      machine_.download(output->host.data(), output->view.data, output->host.bytes());
+    }
   }
 
  private:
   Machine& machine_;
   std::vector<Memory> memory_;
+  Memory workspace_;
 };
 
 }  // namespace tilewright::cli

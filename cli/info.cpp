@@ -6,7 +6,6 @@
 #include "cli/commands.hpp"
 #include "cli/cublaslt.hpp"
 #include "cli/timer.hpp"
-#include "reference/host_tensor.hpp"
 #include "tilewright/registry.hpp"
 #include "tilewright/version.hpp"
 
@@ -22,20 +21,8 @@ void print_row(std::string_view what, const std::string& value) {
 
 // The bytes that a copy far larger than the L2 cache reads and writes, over its time.
 double copy_gbps(Machine& machine) {
-  constexpr std::size_t kBlock_bytes = std::size_t{64} << 20;
-  constexpr std::size_t kBlocks = 16;
-  reference::HostTensor block(DType::fp32, {kBlock_bytes / sizeof(float)});
-  reference::fill_normal(block.view(), 1);
-  const Memory from = machine.allocate(kBlocks * kBlock_bytes);
-  const Memory to = machine.allocate(kBlocks * kBlock_bytes);
-  for (std::size_t i = 0; i < kBlocks; ++i) {
-    machine.upload(from.get() + i * kBlock_bytes, block.data(), kBlock_bytes);
-  }
-  const Timing timing = measure(
-      machine,
-      [&](Stream stream) { machine.copy(to.get(), from.get(), kBlocks * kBlock_bytes, stream); },
-      {});
-  return 2.0 * static_cast<double>(kBlocks * kBlock_bytes) / timing.median_us * 1e-3;
+  constexpr std::size_t kCopy_bytes = std::size_t{1} << 30;
+  return 2.0 * kCopy_bytes / measure_copy(machine, kCopy_bytes, {}).median_us * 1e-3;
 }
 
 std::string version_text(std::size_t version) {

@@ -27,7 +27,7 @@ std::vector<std::string_view> names_of(const std::vector<DType>& dtypes) {
 
 std::optional<std::string> why_not_here(const KernelInfo& kernel) {
   try {
-    const auto reason = can_run(kernel, device_info(device_for(kernel, std::nullopt)));
+    const auto reason = can_run(kernel, device_info({kernel.device, 0}));
     return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
   } catch (const Error& error) {  // there is no such device
     return error.what();

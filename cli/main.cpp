@@ -1,12 +1,12 @@
-// The command line: tilewright list | info | attention | quantize | gemm | sweep.
+// The command line: tilewright list | info | attention | ...
 #include <fmt/core.h>
 
-#include <array>
 #include <csignal>
 #include <cstdio>
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
@@ -40,9 +40,10 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit status: 0 pass, 1 wrong result, 2 bad usage, 3 not supported by this machine or "
       "build.");
-  const std::array commands = {add_list_command(app),      add_info_command(app),
-                               add_attention_command(app), add_quantize_command(app),
-                               add_gemm_command(app),      add_sweep_command(app)};
+  std::vector<Command> commands;
+  for (AddCommand* const add : kCommands) {
+    commands.push_back(add(app));
+  }
   check_negations(argc, argv);
   try {
     app.parse(argc, argv);

@@ -20,45 +20,6 @@ CLI::Validator seconds() {
                         [](double value) { return value >= 0 && std::isfinite(value); });
 }
 
-// All kernels that can run one of the problems, in the table's order. If there is none, the error
-// has the reason of the device's fastest kernel for the first problem.
-std::vector<const AttentionKernel*> runnable_kernels(
-    Device device, const std::vector<AttentionProblem>& problems) {
-  std::vector<const AttentionKernel*> runnable;
-  std::string reason;
-  for (const AttentionKernel& kernel : kernels<Attention>()) {
-    if (kernel.info.device != device.kind) {
-      continue;
-    }
-    const bool can_run_one = std::ranges::any_of(problems, [&](const AttentionProblem& problem) {
-      return !why_not(kernel, problem, device);
-    });
-    if (can_run_one) {
-      runnable.push_back(&kernel);
-    } else {
-      reason = why_not(kernel, problems.front(), device).value_or("");
-    }
-  }
-  if (runnable.empty()) {
-    throw Error(ErrorCode::unsupported, "kernel",
-                fmt::format("none can run {}: {}", label(problems.front()), reason));
-  }
-  return runnable;
-}
-
-const AttentionKernel* named_kernel(const std::string& option, const std::string& kernel_name) {
-  const AttentionKernel* const kernel = find_kernel<Attention>(kernel_name);
-  if (kernel == nullptr) {
-    std::vector<std::string_view> known;
-    for (const AttentionKernel& each : kernels<Attention>()) {
-      known.push_back(each.info.name);
-    }
-    throw UsageError(option, fmt::format("is '{}', must be auto, all or some of {}", kernel_name,
-                                         fmt::join(known, ",")));
-  }
-  return kernel;
-}
-
 }  // namespace
 
 CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
@@ -94,7 +55,10 @@ CLI::Validator non_negative_float() {
                        [](float value) { return value >= 0 && std::isfinite(value); });
 }
 
-void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions& o) {
+void add_run_options(CLI::App& app, const std::string& kernel_option, const std::string& dtype_help,
+                     RunOptions& o) {
+  o.command = &app;
+  o.kernel_option = kernel_option;
   app.add_option(kernel_option, o.kernels,
                  "Names, comma-separated; all: every one that can run; auto: the fastest of these")
       ->delimiter(',')
@@ -105,13 +69,7 @@ void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions
          "--device", o.device,
          "cpu, cuda or cuda:N; by default a named kernel's own, else cuda where there is one")
       ->envname("DEVICE");
-  app.add_option("--dtype", o.dtype, "Of q, k, v and o: bf16, fp16 or fp32")
-      ->envname("DTYPE")
-      ->capture_default_str();
-  add_measurement_options(app, o);
-}
-
-void add_measurement_options(CLI::App& app, RunOptions& o) {
+  add_named(app, "--dtype", o.dtype, kFloats, dtype_help)->envname("DTYPE");
   app.add_option("--seed", o.seed, "Of the normally distributed inputs")
       ->check(number<std::uint64_t>("a whole number from 0 to 2^64 - 1"))
       ->envname("SEED")
@@ -140,20 +98,8 @@ void add_measurement_options(CLI::App& app, RunOptions& o) {
       ->type_name("FILE");
 }
 
-DType parse_dtype(const std::string& text) {
-  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
-    if (text == name(dtype)) {
-      return dtype;
-    }
-  }
-  throw UsageError("--dtype", fmt::format("is '{}', must be bf16, fp16 or fp32", text));
-}
-
-ScaleLayout parse_scale_layout(const std::string& text) {
-  if (text != "linear" && text != "swizzled") {
-    throw UsageError("--scale-layout", fmt::format("is '{}', must be linear or swizzled", text));
-  }
-  return text == "linear" ? ScaleLayout::linear : ScaleLayout::swizzled;
+std::string one_of(const std::vector<std::string_view>& names) {
+  return fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
 }
 
 std::optional<Device> parse_device(const std::string& text) {
@@ -176,43 +122,6 @@ std::optional<Device> parse_device(const std::string& text) {
     throw UsageError("--device", fmt::format("is '{}', must be cpu, cuda or cuda:N", text));
   }
   return device;
-}
-
-Device default_device() {
-  return {cuda_device_count() > 0 ? DeviceKind::cuda : DeviceKind::cpu, 0};
-}
-
-Device device_for(const KernelInfo& kernel, std::optional<Device> wanted) {
-  return wanted.value_or(Device{kernel.device, 0});
-}
-
-std::optional<std::string> why_not(const AttentionKernel& kernel, const AttentionProblem& problem,
-                                   Device device) {
-  try {
-    const std::optional<Reason> reason = can_run(kernel, problem, device_info(device));
-    return reason ? std::optional(reason->argument + ": " + reason->message) : std::nullopt;
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
-                                                   const std::vector<std::string>& names,
-                                                   std::optional<Device> wanted,
-                                                   const std::vector<AttentionProblem>& problems) {
-  const auto runnable = [&] {
-    return runnable_kernels(wanted.value_or(default_device()), problems);
-  };
-  std::vector<const AttentionKernel*> chosen;
-  for (const std::string& each : names) {
-    if (each == "all") {
-      const auto all = runnable();
-      chosen.insert(chosen.end(), all.begin(), all.end());
-    } else {
-      chosen.push_back(each == "auto" ? runnable().back() : named_kernel(option, each));
-    }
-  }
-  return chosen;
 }
 
 }  // namespace tilewright::cli

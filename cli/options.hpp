@@ -4,13 +4,16 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "cli/cases.hpp"
 #include "cli/timer.hpp"
 #include "tilewright/nvfp4.hpp"
 
@@ -37,6 +40,50 @@ CLI::Validator tensor_size();
 // Accepts FP32 numbers that are finite and at least 0.
 CLI::Validator non_negative_float();
 
+// Adds an option for a size of a tensor: an integer, or an optional one.
+template <typename Integer>
+CLI::Option* add_size(CLI::App& app, const std::string& name, Integer& value,
+                      const std::string& help) {
+  return app.add_option(name, value, help)->check(tensor_size())->type_name("N");
+}
+
+// "a, b or c"
+std::string one_of(const std::vector<std::string_view>& names);
+
+// An option's values with their names.
+template <typename T>
+using Names = std::vector<std::pair<std::string_view, T>>;
+
+inline const Names<DType> kFloats = {
+    {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}};
+
+inline const Names<ScaleLayout> kScaleLayouts = {{"linear", ScaleLayout::linear},
+                                                 {"swizzled", ScaleLayout::swizzled}};
+
+template <typename T>
+std::string_view name_in(const Names<T>& names, const T& value) {
+  return std::ranges::find(names, value, &std::pair<std::string_view, T>::second)->first;
+}
+
+// Adds an option for one of these values. `names` must stay.
+template <typename T>
+CLI::Option* add_named(CLI::App& app, const std::string& option, T& value, const Names<T>& names,
+                       const std::string& help) {
+  const auto find = [&names](const std::string& text) {
+    return std::ranges::find(names, text, &std::pair<std::string_view, T>::first);
+  };
+  return app
+      .add_option_function<std::string>(
+          option, [&value, find](const std::string& text) { value = find(text)->second; }, help)
+      ->check([&names, find](const std::string& text) -> std::string {
+        const auto keys = names | std::views::keys;
+        return find(text) != names.end()
+                   ? ""
+                   : fmt::format("is '{}', must be {}", text, one_of({keys.begin(), keys.end()}));
+      })
+      ->default_str(std::string(name_in(names, value)));
+}
+
 // Adds a flag with all of its names. It takes no value, or one that says on or off, as its
 // environment variable does; a name after a "!" is its negation and takes no value.
 CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
@@ -45,51 +92,28 @@ CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
 // Throws UsageError if a negation, --no-FLAG, has a value.
 void check_negations(int argc, const char* const* argv);
 
+// What the runner is told.
 struct RunOptions {
-  std::vector<std::string> kernels;
+  const CLI::App* command = nullptr;
+  std::string kernel_option;
+  std::vector<std::string> kernels = {"auto"};
   std::string device;  // empty: not given
-  std::string dtype = "bf16";
+  DType dtype = DType::bf16;
   std::uint64_t seed = 0;
   bool check = false;
   double check_limit_gflop = std::numeric_limits<double>::infinity();
   TimingOptions timing;
   std::string json_path;
   bool resume = false;
+  bool all_must_run = true;  // or else it is enough that one kernel runs one case
 };
 
-// Adds all options but the limit and resume, which only the sweep has. Each can also be given as an
-// environment variable; the command line overrides that.
-void add_run_options(CLI::App& app, const std::string& kernel_option, RunOptions& options);
+// Adds all options but the limit and resume, which only the sweep has. Each but --json can also be
+// given as an environment variable; the command line overrides that.
+void add_run_options(CLI::App& app, const std::string& kernel_option, const std::string& dtype_help,
+                     RunOptions& options);
 
-// Adds those of them that say how to measure.
-void add_measurement_options(CLI::App& app, RunOptions& options);
-
-// The functions below throw UsageError, which names the option.
-
-DType parse_dtype(const std::string& text);
-
-// The value of --scale-layout.
-ScaleLayout parse_scale_layout(const std::string& text);
-
-// Parses "cpu", "cuda" or "cuda:1"; nothing if `text` is empty.
+// Parses "cpu", "cuda" or "cuda:1"; nothing if `text` is empty. Throws UsageError.
 std::optional<Device> parse_device(const std::string& text);
-
-// The first GPU, or the CPU if there is none.
-Device default_device();
-
-// The device a kernel runs on: the one asked for, or the first of its kind.
-Device device_for(const KernelInfo& kernel, std::optional<Device> wanted);
-
-// Why a kernel cannot run a problem on its device, which may also be missing.
-std::optional<std::string> why_not(const AttentionKernel& kernel, const AttentionProblem& problem,
-                                   Device device);
-
-// The kernels with the names asked for. "all" stands for every kernel that can run one of the
-// problems on the device asked for (or the default one), "auto" for the fastest of these. Throws
-// unsupported if there is none.
-std::vector<const AttentionKernel*> choose_kernels(const std::string& option,
-                                                   const std::vector<std::string>& names,
-                                                   std::optional<Device> wanted,
-                                                   const std::vector<AttentionProblem>& problems);
 
 }  // namespace tilewright::cli

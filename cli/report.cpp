@@ -8,37 +8,36 @@
 namespace tilewright::cli {
 namespace {
 
-constexpr auto kRow = "{:<8} {:<44} {:>11} {:>11} {:>11} {:>9} {:>9}  {}\n";
+constexpr auto kNumbers = "{:>11} {:>11} {:>11} {:>9} {:>9}";
 
-std::string check_text(const Outcome& outcome) {
-  if (!outcome.check) {
-    return "not checked";
-  }
-  return fmt::format("ok: relative {:.1e}, max {:.1e}, lse {:.1e}", outcome.check->rel_fro_error,
-                     outcome.check->max_abs_error, outcome.check->lse_max_abs_error);
+std::string numbers(const Case& c, const Timing& timing) {
+  const auto number = [](double value, int decimals) {
+    return fmt::format("{:.{}f}", value, decimals);
+  };
+  return fmt::format(kNumbers, number(timing.median_us, 1), number(timing.p10_us, 1),
+                     number(timing.p90_us, 1), number(c.flops() / timing.median_us * 1e-6, 3),
+                     number(c.bytes() / timing.median_us * 1e-3, 1));
 }
 
 }  // namespace
 
-void print_table_header() {
-  fmt::print(fmt::runtime(kRow), "kernel", "case", "median us", "p10 us", "p90 us", "TFLOP/s",
-             "GB/s", "errors");
+Table::Table(std::size_t kernel_width, std::size_t case_width)
+    : kernel_width_(kernel_width), case_width_(case_width) {}
+
+void Table::print_header() const {
+  fmt::print("{:<{}} {:<{}} {}  errors\n", "kernel", kernel_width_, "case", case_width_,
+             fmt::format(kNumbers, "median us", "p10 us", "p90 us", "TFLOP/s", "GB/s"));
 }
 
-void print_outcome(std::string_view kernel, const AttentionCase& c, const Outcome& outcome) {
+void Table::print(const std::string& kernel, const Case& c, const Outcome& outcome,
+                  const std::string& note) const {
+  fmt::print("{:<{}} {:<{}} ", kernel, kernel_width_, c.label(), case_width_);
   if (outcome.timing) {
-    const Timing& timing = *outcome.timing;
-    const auto number = [](double value, int decimals) {
-      return fmt::format("{:.{}f}", value, decimals);
-    };
-    fmt::print(fmt::runtime(kRow), kernel, label(c.problem), number(timing.median_us, 1),
-               number(timing.p10_us, 1), number(timing.p90_us, 1),
-               number(flops(c) / timing.median_us * 1e-6, 3),
-               number(compulsory_bytes(c.problem) / timing.median_us * 1e-3, 1),
-               check_text(outcome));
+    fmt::print("{}  {}{}\n", numbers(c, *outcome.timing),
+               outcome.check ? "ok: " + outcome.check->summary : "not checked", note);
   } else {
-    fmt::print("{:<8} {:<44} {}: {}\n", kernel, label(c.problem),
-               outcome.is_wrong() ? "FAILED" : "cannot run", outcome.reason.value_or(""));
+    fmt::print("{}: {}\n", outcome.is_wrong() ? "FAILED" : "cannot run",
+               outcome.reason.value_or(""));
   }
   std::fflush(stdout);
 }

@@ -1,15 +1,28 @@
 // A run's output: a table with a line for each kernel and case, and the progress of a sweep.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "cli/results.hpp"
 
 namespace tilewright::cli {
 
-void print_table_header();
+// The table on standard output, its first two columns as wide as their texts.
+class Table {
+ public:
+  Table(std::size_t kernel_width, std::size_t case_width);
 
-void print_outcome(std::string_view kernel, const AttentionCase& c, const Outcome& outcome);
+  void print_header() const;
+
+  // A row; `note` goes behind it.
+  void print(const std::string& kernel, const Case& c, const Outcome& outcome,
+             const std::string& note = "") const;
+
+ private:
+  std::size_t kernel_width_;
+  std::size_t case_width_;
+};
 
 // A progress bar on standard error, below the table. It is not drawn if that is no terminal.
 class ProgressBar {

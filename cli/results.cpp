@@ -12,53 +12,31 @@ double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
 Json or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
 
-Json or_null(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(); }
-
 Json or_null(const std::optional<double>& value) { return value ? Json(rounded(*value)) : Json(); }
 
-void add_timing(Json& line, const ResultCase& c, const Timing& timing) {
+void add_timing(Json& line, const Case& c, const Timing& timing) {
   line["median_us"] = rounded(timing.median_us);
   line["p10_us"] = rounded(timing.p10_us);
   line["p90_us"] = rounded(timing.p90_us);
   line["samples"] = timing.samples;
-  line["tflops"] = rounded(c.flops / timing.median_us * 1e-6);
-  line["gbps"] = rounded(c.bytes / timing.median_us * 1e-3);
+  line["tflops"] = rounded(c.flops() / timing.median_us * 1e-6);
+  line["gbps"] = rounded(c.bytes() / timing.median_us * 1e-3);
   line["cold_l2"] = timing.cold_l2;
   line["graph"] = false;
 }
 
 }  // namespace
 
-Json case_object(const AttentionCase& c) {
-  const AttentionProblem& p = c.problem;
-  Json object = {{"dtype", name(p.dtype)}, {"batch", p.batch},     {"q_len", p.q_len},
-                 {"kv_len", p.kv_len},     {"heads", p.heads},     {"kv_heads", p.kv_heads},
-                 {"head_dim", p.head_dim}, {"v_dim", p.value_dim}, {"causal", p.causal}};
-  if (c.scale) {
-    object["scale"] = *c.scale;
-  }
-  if (p.window) {
-    object["window"] = {or_null(c.window.left), or_null(c.window.right)};
-  }
-  if (p.softcap) {
-    object["softcap"] = c.softcap;
-  }
-  if (p.sinks) {
-    object["sinks"] = true;
-  }
-  return object;
-}
-
-std::string impl_of(std::string_view kernel) { return fmt::format("tilewright/{}", kernel); }
-
 MachineDescription description_of(const Machine& machine) {
   return {.gpu = machine.name(), .driver = machine.driver(), .cuda = machine.cuda()};
 }
 
-Json result_line(const ResultCase& c, const std::string& impl, const Outcome& outcome,
+Json result_line(const Case& c, const std::string& impl, const Outcome& outcome,
                  const MachineDescription& machine) {
-  Json line = {
-      {"operation", c.operation}, {"case", c.object}, {"impl", impl}, {"impl_version", kCommit}};
+  Json line = {{"operation", c.operation()},
+               {"case", c.to_json()},
+               {"impl", impl},
+               {"impl_version", kCommit}};
   if (outcome.timing) {
     add_timing(line, c, *outcome.timing);
   }
@@ -77,15 +55,6 @@ Json result_line(const ResultCase& c, const std::string& impl, const Outcome& ou
     line["reason"] = *outcome.reason;
   }
   return line;
-}
-
-Json result_line(const AttentionCase& c, std::string_view kernel, const Outcome& outcome,
-                 const MachineDescription& machine) {
-  const ResultCase result_case{.operation = "attention",
-                               .object = case_object(c),
-                               .flops = flops(c),
-                               .bytes = compulsory_bytes(c.problem)};
-  return result_line(result_case, impl_of(kernel), outcome, machine);
 }
 
 }  // namespace tilewright::cli

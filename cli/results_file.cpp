@@ -166,10 +166,9 @@ ResultsFile::ResultsFile(const std::string& path, bool resume)
   }
 }
 
-bool ResultsFile::contains(const AttentionCase& c, std::string_view kernel,
+bool ResultsFile::contains(const Json& case_object, const std::string& impl,
                            const std::string& gpu) const {
-  const std::string case_text = SortedJson(case_object(c)).dump();
-  const std::string impl = impl_of(kernel);
+  const std::string case_text = SortedJson(case_object).dump();
   return std::ranges::any_of(kept_, [&](const KeptLine& line) {
     return line.case_text == case_text && line.impl == impl && line.impl_version == kCommit &&
            line.gpu == gpu;

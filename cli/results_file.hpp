@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cli/results.hpp"
@@ -27,8 +26,9 @@ class ResultsFile {
   // than 64 MiB, or a line of more than 1 MiB.
   ResultsFile(const std::string& path, bool resume);
 
-  // Whether a kept line holds the same kernel of the same commit on the same case and machine.
-  bool contains(const AttentionCase& c, std::string_view kernel, const std::string& gpu) const;
+  // Whether a kept line holds the same implementation of the same commit on the same case and
+  // machine.
+  bool contains(const Json& case_object, const std::string& impl, const std::string& gpu) const;
 
   // Writes the line, which is in the file even if the program ends right after. Its run is this
   // one, or the one that is resumed: that of kept lines with the same commit and machine.

@@ -1,9 +1,10 @@
-// tilewright sweep: measures kernels over head dims, lengths and masks at constant work per token.
+// tilewright sweep: measures attention kernels over head dims, lengths and masks, with the same
+// number of tokens (batch x length) and of columns (heads x head dim) throughout.
 #include <fmt/core.h>
 
-#include <map>
 #include <memory>
 
+#include "cli/attention_case.hpp"
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
 #include "cli/runner.hpp"
@@ -13,19 +14,15 @@ namespace {
 
 struct SweepArguments {
   RunOptions run;
-  Sweep sweep;
-  std::string causal = "both";
+  std::vector<std::int64_t> head_dims = {64, 128, 256};
+  std::vector<std::int64_t> seqlens = {512, 1024, 2048, 4096, 8192, 16384};
+  std::vector<bool> causal = {false, true};
+  std::int64_t tokens = 16384;
+  std::int64_t hidden = 2048;
 };
 
-std::vector<bool> parse_causal(const std::string& text) {
-  static const std::map<std::string, std::vector<bool>> kMasks = {
-      {"both", {false, true}}, {"0", {false}}, {"off", {false}}, {"1", {true}}, {"on", {true}}};
-  const auto found = kMasks.find(text);
-  if (found == kMasks.end()) {
-    throw UsageError("--causal", fmt::format("is '{}', must be both, 0 (off) or 1 (on)", text));
-  }
-  return found->second;
-}
+const Names<std::vector<bool>> kMasks = {
+    {"both", {false, true}}, {"0", {false}}, {"off", {false}}, {"1", {true}}, {"on", {true}}};
 
 void check_divides(const std::string& option, const std::vector<std::int64_t>& values,
                    const std::string& total_option, std::int64_t total) {
@@ -37,30 +34,36 @@ void check_divides(const std::string& option, const std::vector<std::int64_t>& v
   }
 }
 
-int run(const SweepArguments& arguments, const std::string& program) {
-  if (arguments.run.resume && arguments.run.json_path.empty()) {
-    throw UsageError("--resume", "needs --json FILE, the file to resume");
+// Sequence lengths are innermost.
+std::vector<std::unique_ptr<Case>> cases_of(const SweepArguments& a) {
+  std::vector<std::unique_ptr<Case>> cases;
+  for (const std::int64_t head_dim : a.head_dims) {
+    for (const bool causal : a.causal) {
+      for (const std::int64_t seqlen : a.seqlens) {
+        const AttentionProblem sizes{.dtype = a.run.dtype,
+                                     .batch = a.tokens / seqlen,
+                                     .q_len = seqlen,
+                                     .kv_len = seqlen,
+                                     .heads = a.hidden / head_dim,
+                                     .kv_heads = a.hidden / head_dim,
+                                     .head_dim = head_dim,
+                                     .value_dim = head_dim};
+        cases.push_back(make_attention_case(sizes, {.causal = causal}, a.run.seed));
+      }
+    }
   }
-  Sweep sweep = arguments.sweep;
-  sweep.dtype = parse_dtype(arguments.run.dtype);
-  sweep.causal = parse_causal(arguments.causal);
-  check_divides("--seqlens", sweep.seqlens, "--tokens", sweep.tokens);
-  check_divides("--headdims", sweep.head_dims, "--hidden", sweep.hidden);
+  return cases;
+}
 
-  const std::vector<AttentionProblem> cases = problems(sweep);
-  const auto kernels =
-      choose_kernels("--kernels", arguments.run.kernels, parse_device(arguments.run.device), cases);
-  Runner runner(arguments.run, program, cases.size() * kernels.size());
-  for (const AttentionProblem& problem : cases) {
-    runner.run({.problem = problem, .scale = std::nullopt, .seed = arguments.run.seed}, kernels);
-  }
-  return runner.finish(/*all_must_run=*/false);
+int run(const SweepArguments& a) {
+  check_divides("--seqlens", a.seqlens, "--tokens", a.tokens);
+  check_divides("--headdims", a.head_dims, "--hidden", a.hidden);
+  return run_cases(a.run, cases_of(a));
 }
 
 void add_sizes(CLI::App& command, const std::string& option, std::vector<std::int64_t>& values,
                const std::string& help) {
-  command.add_option(option, values, help)
-      ->check(tensor_size())
+  add_size(command, option, values, help)
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("N,...")
@@ -75,17 +78,14 @@ Command add_sweep_command(CLI::App& app) {
   const auto arguments = std::make_shared<SweepArguments>();
   arguments->run.kernels = {"all"};
   arguments->run.check_limit_gflop = 100;
-  add_run_options(*command, "--kernels", arguments->run);
-  add_sizes(*command, "--headdims", arguments->sweep.head_dims, "Head dims");
-  add_sizes(*command, "--seqlens", arguments->sweep.seqlens, "Sequence lengths");
-  command->add_option("--causal", arguments->causal, "both, 0 (off) or 1 (on)")
+  arguments->run.all_must_run = false;
+  add_run_options(*command, "--kernels", "Of q, k, v and o: bf16, fp16 or fp32", arguments->run);
+  add_sizes(*command, "--headdims", arguments->head_dims, "Head dims");
+  add_sizes(*command, "--seqlens", arguments->seqlens, "Sequence lengths");
+  add_named(*command, "--causal", arguments->causal, kMasks, "both, 0 (off) or 1 (on)");
+  add_size(*command, "--tokens", arguments->tokens, "Batch x sequence length")
       ->capture_default_str();
-  command->add_option("--tokens", arguments->sweep.tokens, "Batch x sequence length")
-      ->check(tensor_size())
-      ->capture_default_str();
-  command->add_option("--hidden", arguments->sweep.hidden, "Heads x head dim")
-      ->check(tensor_size())
-      ->capture_default_str();
+  add_size(*command, "--hidden", arguments->hidden, "Heads x head dim")->capture_default_str();
   command
       ->add_option("--check-limit", arguments->run.check_limit_gflop,
                    "With --check, leave cases of more GFLOP than this unchecked")
@@ -93,7 +93,7 @@ Command add_sweep_command(CLI::App& app) {
       ->capture_default_str();
   add_switch(*command, "--resume", arguments->run.resume,
              "Keep the file's lines, and skip what this commit measured on this machine");
-  return {command, [arguments, &app] { return run(*arguments, app.get_name()); }};
+  return {command, [arguments] { return run(*arguments); }};
 }
 
 }  // namespace tilewright::cli

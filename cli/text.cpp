@@ -13,4 +13,6 @@ std::string printable(std::string_view text) {
                                        : fmt::format("{}... ({} bytes)", escaped, text.size());
 }
 
+std::string shell_quoted(std::string_view text) { return fmt::format("'{}'", printable(text)); }
+
 }  // namespace tilewright::cli

@@ -11,4 +11,7 @@ namespace tilewright::cli {
 // like; so do quotes and backslashes. A long text is cut to its beginning and its size.
 std::string printable(std::string_view text);
 
+// The same in single quotes, as a shell takes it.
+std::string shell_quoted(std::string_view text);
+
 }  // namespace tilewright::cli

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <thread>
 
+#include "reference/host_tensor.hpp"
+
 namespace tilewright::cli {
 namespace {
 
@@ -59,6 +61,20 @@ Timing measure(Machine& machine, const Launch& launch, const TimingOptions& opti
           .samples = count,
           .cold_l2 = samples.cold_l2,
           .readings = samples.readings};
+}
+
+Timing measure_copy(Machine& machine, std::size_t bytes, const TimingOptions& options) {
+  constexpr std::size_t kBlock_bytes = std::size_t{64} << 20;  // repeated in all of the source
+  const std::size_t floats = std::min(kBlock_bytes, bytes) / sizeof(float) + 1;
+  reference::HostTensor block(DType::fp32, {static_cast<std::int64_t>(floats)});
+  reference::fill_normal(block.view(), 1);
+  const Memory from = machine.allocate(bytes);
+  const Memory to = machine.allocate(bytes);
+  for (std::size_t at = 0; at < bytes; at += kBlock_bytes) {
+    machine.upload(from.get() + at, block.data(), std::min(kBlock_bytes, bytes - at));
+  }
+  return measure(
+      machine, [&](Stream stream) { machine.copy(to.get(), from.get(), bytes, stream); }, options);
 }
 
 }  // namespace tilewright::cli

@@ -27,4 +27,8 @@ double quantile(const std::vector<double>& sorted, double q);
 // Waits, warms up, measures.
 Timing measure(Machine& machine, const Launch& launch, const TimingOptions& options);
 
+// Measures a copy of random numbers within the machine's memory, which reads and writes so many
+// bytes.
+Timing measure_copy(Machine& machine, std::size_t bytes, const TimingOptions& options);
+
 }  // namespace tilewright::cli

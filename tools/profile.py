@@ -24,7 +24,6 @@ import sys
 import time
 
 STALLED = "smsp__average_warps_issue_stalled"
-LADDER = "k1,k2,k3_1,k3_2,k3_3,k4_qk,k4,k5,k6_pingpong,k6_overlap,k6"
 RESULT_OF = {"bf16": "bf16", "fp16": "fp16", "nvfp4": "bf16"}  # activations -> result
 OUR_FUNCTIONS = "^(k[0-9]|scores|softmax|output|flash$|nvfp4$)"
 
@@ -111,6 +110,13 @@ def commit_of(cli: str) -> str:
     return match[1]
 
 
+def ladder_of(cli: str) -> list[str]:
+    """The rungs of attention's ladder, by the binary's own word."""
+    listed = subprocess.run([cli, "list", "--json"], capture_output=True, text=True, check=True)
+    kernels = json.loads(listed.stdout)
+    return [each["name"] for each in kernels if re.match(r"docs/worklog/k\d", each["doc"])]
+
+
 def command_of(cli: str, kernel: str, case: dict, metrics: dict[str, str]) -> list[str]:
     """Nsight Compute on the kernel's first call."""
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw",
@@ -181,7 +187,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cli", required=True, help="the tilewright binary")
     parser.add_argument("--json", required=True, type=pathlib.Path, help="the file to write")
-    parser.add_argument("--kernels", default=LADDER)
+    parser.add_argument("--kernels", type=lambda names: names.split(","), metavar="NAME,...",
+                        help="default: attention's ladder")  # fmt: skip
     parser.add_argument("--shapes", nargs="+", type=parse_shape, metavar="SHAPE",
                         default=[parse_shape("128,full,4096,4,16")],
                         help="head dim,full or causal,length,batch,heads")  # fmt: skip
@@ -191,11 +198,12 @@ def main() -> int:
 
     start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     run = f"{start} {commit_of(arguments.cli)}"
+    kernels = arguments.kernels or ladder_of(arguments.cli)
     metrics = dict(METRICS)
     missing = set(METRICS)
     with arguments.json.open("w") as out:
         for case in arguments.products or arguments.shapes:
-            for kernel in arguments.kernels.split(","):
+            for kernel in kernels:
                 for launch in profile(arguments.cli, kernel, case, metrics):
                     line = {"run": run, "operation": operation_of(case), "case": case,
                             "impl": f"tilewright/{kernel}", **launch}  # fmt: skip

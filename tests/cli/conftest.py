@@ -1,5 +1,6 @@
 """The command line as a fixture, GPUs hidden from it."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -27,6 +28,23 @@ def address_space_limit(binary):
     if b"__asan_init" in pathlib.Path(binary).read_bytes():
         pytest.skip("AddressSanitizer reserves more address space than a limit would leave")
     return "ulimit -v {kib}".format
+
+
+@pytest.fixture(scope="session")
+def kernels_of(binary):
+    """kernels_of(operation, ...): what `tilewright list --json` says of their kernels."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    listed = subprocess.run(
+        [binary, "list", "--json"], check=True, capture_output=True, text=True, env=environment
+    )
+    kernels = json.loads(listed.stdout)
+
+    def find(*operations):
+        found = [kernel for kernel in kernels if kernel["operation"] in operations]
+        assert found, f"there are no kernels of {operations}"
+        return found
+
+    return find
 
 
 @pytest.fixture

@@ -14,11 +14,14 @@ import pytest
 from results_file import read_lines
 
 PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
-LADDER = ["k1", "k2", "k3_1", "k3_2", "k3_3", "k4_qk", "k4", "k5"]
-LADDER += ["k6_pingpong", "k6_overlap", "k6"]
-ATTENTION = ["cpu", *LADDER, "flash"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
+# Of each command a small case, and the operations whose kernels it runs.
+COMMANDS = {
+    "attention": (SMALL, ["attention"]),
+    "gemm": (["--m", "5", "--n", "48", "--k", "128", "--gap", "0"], ["gemm_bf16", "gemm_nvfp4"]),
+    "quantize": (["--rows", "70", "--columns", "208", "--gap", "0"], ["quantize_nvfp4"]),
+}
 SMALL_SWEEP = ["sweep", "--seqlens", "16,32", "--headdims", "16,32", "--tokens", "32",
                "--hidden", "64", "--gap", "0"]  # fmt: skip
 
@@ -67,10 +70,11 @@ def test_list_says_once_why_no_gpu_kernel_runs(cli):
     assert len(reasons) == 1 and "cuda:0" in reasons[0]
 
 
-def test_list_as_json(cli):
-    kernels = json.loads(cli("list", "--json").stdout)
-    assert [k["name"] for k in kernels if k["operation"] == "attention"] == ATTENTION
-    cpu, k4 = kernels[0], kernels[ATTENTION.index("k4")]
+def test_list_as_json(kernels_of):
+    kernels = {kernel["name"]: kernel for kernel in kernels_of("attention")}
+    assert len(kernels) == len(kernels_of("attention")), "no name stands for two kernels"
+    assert next(iter(kernels)) == "cpu"
+    cpu, k4 = kernels["cpu"], kernels["k4"]
     assert cpu["can_run"] and cpu["reason"] is None
     assert cpu["limits"] == {"head_dim": "at most 16384"} and cpu["architectures"] == []
     assert not k4["can_run"] and "cuda:0" in k4["reason"]
@@ -143,12 +147,29 @@ def test_results_line(cli, tmp_path):
     assert line["run"].endswith(" " + line["impl_version"])
     assert line["samples"] == 9
     assert line["p10_us"] <= line["median_us"] <= line["p90_us"]
-    flops = 4 * 2 * 40 * 80 * 16 / 2
-    assert line["tflops"] == pytest.approx(flops / line["median_us"] * 1e-6, rel=1e-4)
     bytes_moved = 2 * 2 * 16 * 2 * (40 + 80)
     assert line["gbps"] == pytest.approx(bytes_moved / line["median_us"] * 1e-3, rel=1e-4)
     assert line["cold_l2"] is False and line["driver"] is None and line["power_w"] is None
     assert not {"scale", "window", "softcap", "sinks"} & line["case"].keys()
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "causal", "pairs"),
+    [
+        (40, 40, False, 40 * 40),
+        (40, 40, True, 40 * 40 / 2),  # nominally, as other libraries count them
+        (40, 80, False, 40 * 80),
+        (40, 80, True, sum(i + 41 for i in range(40))),
+        (1, 80, True, 80),
+        (80, 40, True, sum(max(i - 39, 0) for i in range(80))),  # the first rows see no key
+    ],
+)
+def test_flops_count_the_pairs_that_are_seen(cli, tmp_path, q_len, kv_len, causal, pairs):
+    lengths = ["--seqlen", q_len, "--kv-seqlen", kv_len, "--causal" if causal else "--no-causal"]
+    assert cli("attention", "--json", "out.jsonl", *SMALL[2:], *lengths).returncode == PASS
+    (line,) = read_lines(tmp_path / "out.jsonl")
+    flops = 2 * 2 * pairs * (16 + 16)
+    assert line["tflops"] == pytest.approx(flops / line["median_us"] * 1e-6, rel=1e-4)
 
 
 def test_results_line_of_a_case_with_features(cli, tmp_path):
@@ -180,11 +201,19 @@ def test_all_takes_what_can_run(cli):
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["cpu"]
 
 
-def test_unsupported_kernel_is_recorded_and_reproduced(cli, binary, tmp_path):
-    result = cli("attention", "--kernel", "cpu,k4", "--json", "out.jsonl", "--causal", *SMALL)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_unsupported_kernel_is_recorded_and_reproduced(cli, binary, tmp_path, kernels_of, command):
+    small, operations = COMMANDS[command]
+    kernel = next(k["name"] for k in kernels_of(*operations) if k["device"] == "cuda")
+    result = cli(command, "--kernel", f"cpu,{kernel}", "--json", "out.jsonl", *small)
     assert result.returncode == UNSUPPORTED
-    ran, refused = read_lines(tmp_path / "out.jsonl")
+    header, *rows = result.stdout.splitlines()
+    assert header.split()[:2] == ["kernel", "case"]
+    assert rows[0].split()[0] == "cpu" and rows[-2].split()[0] == kernel
+    assert "cannot run: device: " in rows[-2]
+    ran, *_, refused = read_lines(tmp_path / "out.jsonl")
     assert ran["supported"] and not refused["supported"]
+    assert ran["case"] == refused["case"]
     assert refused["reason"].startswith("device: ")
     (command,) = reproducing_commands(result.stdout)
     assert command[0] == binary
@@ -200,10 +229,24 @@ def test_reproducing_command_overrides_the_environment(cli):
     assert reproducing_commands(cli(*command[1:], **environment).stdout) == [command]
 
 
-def test_a_problem_that_fits_nowhere_names_the_bytes(cli):
-    result = cli("attention", "--kernel", "cpu", "--seqlen", "1000000000")
+@pytest.mark.parametrize(
+    ("case", "needed_bytes"),
+    [
+        (["attention", "--seqlen", "1000000000"], 10**9 * 65536),
+        (["quantize", "--rows", "1000000000", "--columns", "1000000000"], 4 * 10**18),
+        (
+            ["gemm", "--m", "1000000000", "--n", "16384", "--k", "16"],
+            10**9 * (3 * 16384 * 2 + 2 * 16 * 2),
+        ),
+        (["gemm", "--n", "1000000000", "--k", "16384"], 10**9 * 16384 * 4),
+        (["gemm", "--l", "1000000000", "--n", "1000000000"], 10**18 * 4096 * 4),
+    ],
+)
+def test_a_problem_that_fits_nowhere_names_the_bytes(cli, case, needed_bytes):
+    result = cli(*case, "--kernel", "cpu")
     assert result.returncode == UNSUPPORTED
-    assert "needs 65536000000000 bytes of host memory" in result.stdout
+    needed = f"needs {needed_bytes} bytes of host memory"
+    assert f"cannot run: memory: the case {needed}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -409,8 +452,12 @@ def test_bad_environment_names_the_option(cli, variable, value):
     assert f"--{variable.lower()}" in result.stderr
 
 
-def test_unknown_kernel_is_told_the_known_ones(cli):
-    assert ",".join(ATTENTION) in cli("attention", "--kernel", "k9").stderr
+@pytest.mark.parametrize("command", COMMANDS)
+def test_unknown_kernel_is_told_the_known_ones(cli, kernels_of, command):
+    names = ",".join(kernel["name"] for kernel in kernels_of(*COMMANDS[command][1]))
+    result = cli(command, "--kernel", "k9")
+    assert result.returncode == USAGE
+    assert f"error: --kernel: is 'k9', must be auto, all or some of {names}\n" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -421,7 +468,7 @@ def test_unknown_kernel_is_told_the_known_ones(cli):
         (["sweep", "--device", "cuda"], UNSUPPORTED),
         (["quantize", "--device", "cuda"], UNSUPPORTED),
         (["gemm", "--device", "cuda"], UNSUPPORTED),
-        (["gemm", "--n", "48", "--kernel", "gemm_naive"], USAGE),
+        (["gemm", "--kernel", "k4"], USAGE),
     ],
 )
 def test_a_refused_run_leaves_the_results_file_alone(cli, tmp_path, arguments, code):

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shlex
 import struct
 
 import pytest
@@ -53,7 +54,7 @@ def safetensors(tensors, **changes):
 @pytest.fixture
 def gemm(cli, tmp_path):
     def run(content, *arguments, tensor=LAYER):
-        path = tmp_path / "model.safetensors"
+        path = tmp_path / "a model.safetensors"
         path.write_bytes(content)
         case = ["--m", "7", "--gap", "0", "--samples", "5", "--weights", path]
         return cli("gemm", *case, "--tensor", tensor, *arguments)
@@ -125,7 +126,7 @@ def test_global_scales_that_are_not_positive_and_finite_are_refused(gemm, value)
 
 @pytest.mark.parametrize("a_dtype", ["bf16", "nvfp4"])
 @pytest.mark.parametrize("form", [[], ["--prepack"]])
-def test_a_result_without_finite_values_fails_the_check(gemm, tmp_path, a_dtype, form):
+def test_a_result_without_finite_values_fails_the_check(cli, gemm, tmp_path, a_dtype, form):
     _, scale, _ = tensors = modelopt()
     path = tmp_path / "gemm.jsonl"
     for rows, code in ((N, MISMATCH), (N - 1, PASS)):
@@ -135,9 +136,14 @@ def test_a_result_without_finite_values_fails_the_check(gemm, tmp_path, a_dtype,
         case = ["--a-dtype", a_dtype, "--check", "--json", path, *form]
         result = gemm(safetensors(tensors | spoiled), *case)
         assert result.returncode == code, result.stdout + result.stderr
-        assert ("FAILED: the right result has no finite value" in result.stdout) == (rows == N)
+        failed = "FAILED: wrong result: the right result has no finite value" in result.stdout
+        assert failed == (rows == N)
         assert ("ok: relative" in result.stdout) == (rows != N)
         assert json.loads(path.read_text())["supported"] == (rows != N)
+        if failed:
+            _, _, command = result.stdout.partition("  reproduce: ")
+            again = cli(*shlex.split(command.splitlines()[0])[1:])
+            assert again.stdout == result.stdout
 
 
 def test_a_file_cut_off_anywhere_is_refused(gemm):

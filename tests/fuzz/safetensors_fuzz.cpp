@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/checkpoint.hpp"
 #include "cli/commands.hpp"
+#include "cli/nvfp4_checkpoint.hpp"
 #include "cli/safetensors.hpp"
 #include "fuzz/check.hpp"
 #include "fuzz/json_mutator.hpp"
@@ -118,7 +118,7 @@ void read(const std::string& path, const Parts& parts) {
   const bool is_modelopt = !cli::SafetensorsFile(path).contains("l.weight_packed");
   ++opened;
   check_format(parts);
-  const cli::Nvfp4Operand weight = cli::read_weight(path, "l");
+  const cli::Nvfp4Operand weight = cli::read_nvfp4_weight(path, "l");
   ++weights;
   check_bytes(parts, is_modelopt ? "l.weight" : "l.weight_packed", weight.codes);
   check_bytes(parts, "l.weight_scale", weight.scales);

@@ -14,9 +14,18 @@ spec = importlib.util.spec_from_file_location("tools_profile", REPOSITORY / "too
 profile = importlib.util.module_from_spec(spec)  # not by name: the standard library has a profile
 spec.loader.exec_module(profile)
 
-CLI = """\
+KERNELS = [
+    {"name": "cpu", "doc": "docs/architecture.md"},
+    {"name": "k1", "doc": "docs/worklog/k1.md"},
+    {"name": "k4", "doc": "docs/worklog/k4.md"},
+    {"name": "flash", "doc": "docs/worklog/flash.md"},
+]
+CLI = f"""\
 #!/bin/sh
-echo "tilewright 0.1.0 (0123456789)"
+case $1 in
+  list) echo '{json.dumps(KERNELS)}' ;;
+  *) echo "tilewright 0.1.0 (0123456789)" ;;
+esac
 """
 
 # It knows no metric on gmma, has no value for L2's hits, and 1,500 for all others.
@@ -65,8 +74,9 @@ def run(tools, *arguments):
     return path.name, [json.loads(line) for line in path.read_text().splitlines()], result.stderr
 
 
-def test_the_ladder(tools):
-    name, lines, _ = run(tools, "profile", "--kernels", "k1,k4")
+@pytest.mark.parametrize("kernels", [[], ["--kernels", "k1,k4"]])
+def test_the_ladder(tools, kernels):
+    name, lines, _ = run(tools, "profile", *kernels)
     assert name == "attention-ladder.jsonl"
     assert [line["impl"] for line in lines] == ["tilewright/k1"] * 3 + ["tilewright/k4"]
     assert {line["case"]["q_len"] for line in lines} == {4096}

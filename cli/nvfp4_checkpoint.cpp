@@ -1,4 +1,4 @@
-#include "cli/checkpoint.hpp"
+#include "cli/nvfp4_checkpoint.hpp"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -74,7 +74,7 @@ HostTensor as_global_scale(const std::string& tensor, const HostTensor& value, s
 
 }  // namespace
 
-Nvfp4Operand read_weight(const std::string& path, const std::string& layer) {
+Nvfp4Operand read_nvfp4_weight(const std::string& path, const std::string& layer) {
   SafetensorsFile file(path);
   const bool is_modelopt = !file.contains(layer + ".weight_packed");
   const std::string codes = layer + (is_modelopt ? ".weight" : ".weight_packed");
