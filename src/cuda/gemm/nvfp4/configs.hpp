@@ -41,8 +41,8 @@ struct Nvfp4Config {
   constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // How long it takes to add up the parts of a tile under stream-K, in chunks, as measured. Fewer
-  // tokens take less time; and a chunk takes longer the more columns it has.
-  constexpr int sharing_chunks() const {
+  // tokens take less time, and a chunk takes longer the more columns it has.
+  constexpr int reduction_chunks() const {
     if (is_large()) {
       return 12;
     }
