@@ -125,7 +125,7 @@ class NVFP4Linear(torch.nn.Module):
         shape = (*x.shape[:-1], self.out_features)
         if x.numel() == 0:
             return x.new_empty(shape)
-        turn = self._reads.turn(self.packed)
+        launch = self._reads.next_launch(self.packed)
         out = gemm_nvfp4(
             x.reshape(-1, self.in_features).contiguous(),
             self.packed,
@@ -134,10 +134,10 @@ class NVFP4Linear(torch.nn.Module):
             n=self.out_features,
             dtype=x.dtype,
             global_scale_b_kind=self.global_scale_kind,
-            b_is_constant=turn.is_early,
+            b_is_constant=launch.is_early,
             batch_invariant=self.batch_invariant,
         )
-        self._reads.launched(turn)
+        self._reads.launched(launch)
         return out.view(shape)
 
     def _apply(self, *args, **options):

@@ -75,11 +75,11 @@ def test_the_default_sweep():
     sweep = list(cases(args, "cuda:0"))
     assert len(sweep) == 28
     assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
-    assert (args.samples, args.gap, args.timed) == (25, 0.02, "row")
+    assert (args.samples, args.gap, args.timed) == (25, 0.02, "series")
     assert bench.parse_arguments(["attention"]).samples == 20
 
 
-def test_batch_invariant_products_beside_others():
+def test_batch_invariant_gemms_beside_others():
     args = bench.parse_arguments(["gemm", "--m=1,2", "--shapes=64x32", "--batch-invariant=both"])
     found = [(case.m, case.batch_invariant) for case in cases(args, "cpu")]
     assert found == [(1, False), (2, False), (1, True), (2, True)]
@@ -92,7 +92,7 @@ def test_an_rmsnorm_gives_16_bits():
         list(cases(args, "cpu"))
 
 
-def test_an_rmsnorm_is_launched_before_each_product(monkeypatch):
+def test_an_rmsnorm_is_launched_before_each_gemm(monkeypatch):
     torch = pytest.importorskip("torch")
     inputs = dataclasses.replace(CASE, rmsnorm=True, between_bytes=3000).make_inputs(0)
     norm = inputs.unnormed_a.double()

@@ -163,7 +163,7 @@ def test_humming_search(humming, monkeypatch):
     assert search.configure(argparse.Namespace(humming_search=4))
     default.warm_up([CASE])
     search.warm_up([CASE])
-    monkeypatch.setattr(humming, "CudaRowTimer", Timer)
+    monkeypatch.setattr(humming, "CudaSeriesTimer", Timer)
     inputs = CASE.make_inputs(0)
     assert is_right(CASE, inputs, search.prepare(CASE, inputs)())
     third = {"num_stages": 5, "use_pdl": True}  # 12 tokens are nearest to 9, 8 and 17
@@ -182,7 +182,7 @@ def test_humming_search_leaves_out_what_is_refused_or_wrong(humming, monkeypatch
     assert len(candidates) == 3 * 2 + 2 * 5 * 2 * 2
     is_candidate = [config["num_stages"] not in (6, 8) for config in candidates]
     monkeypatch.setattr(Timer, "times", [1.0] * sum(is_candidate))
-    monkeypatch.setattr(humming, "CudaRowTimer", Timer)
+    monkeypatch.setattr(humming, "CudaSeriesTimer", Timer)
     search.choose(layers, CASE, inputs)
     assert search.setup(CASE)["configurations_timed"] == sum(is_candidate)
     eight_stages = {humming._kernel(layers[0], CASE, config | {"num_stages": 8})

@@ -22,7 +22,7 @@ def lines_of(times, **case):
     ]
 
 
-def test_the_table_of_choices(root):
+def test_the_table_of_configs(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [
         with_case(GEMM | {"impl": f"tilewright/nvfp4/{row}", "median_us": 10.0 + row}, m=m)
@@ -31,7 +31,7 @@ def test_the_table_of_choices(root):
     ]
     write(root, lines)
     page = root / "docs/worklog/page.md"
-    page.write_text("<!-- gemm-choices:gemm-race begin -->\n<!-- gemm-choices:gemm-race end -->\n")
+    page.write_text("<!-- gemm-configs:gemm-race begin -->\n<!-- gemm-configs:gemm-race end -->\n")
     text = rendered(root, page)
     weight = f"{lines[0]['case']['n']} × {lines[0]['case']['k']}"
     assert f"| {weight}, M | `nvfp4/0` | `nvfp4/1` | `nvfp4/2` |\n" in text

@@ -228,7 +228,7 @@ def test_the_quantiser_beside_a_copy(root):
     assert "TB/s, medians. NVIDIA H200" in text
 
 
-def test_the_table_of_choices(root):
+def test_the_table_of_configs(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [
         with_case(MEASURED | {"impl": f"tilewright/{row}", "tflops": 500.0 + i}, **case)
@@ -236,9 +236,9 @@ def test_the_table_of_choices(root):
         for i, row in enumerate(("flash/4", "flash/5", "flash/8"))
         if (row == "flash/4") == ("head_dim" in case)
     ]
-    write_lines(root / "results/choices.jsonl", lines)
+    write_lines(root / "results/configs.jsonl", lines)
     readme = root / "README.md"
-    readme.write_text(block("choices:choices"))
+    readme.write_text(block("configs:configs"))
     text = rendered(root, readme)
     header = "| head dim | mask | heads | batch | length |"
     assert f"{header} `flash/4` |\n| --- | --- | ---: | ---: | ---: | ---: |\n" in text

@@ -115,7 +115,7 @@ def gemm_table(path: pathlib.Path) -> str:
     return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
 
 
-def gemm_choices_table(path: pathlib.Path) -> str:
+def gemm_configs_table(path: pathlib.Path) -> str:
     """µs of nvfp4's variants, a table for each weight. The one that the plan takes is in
     bold."""
     from tilewright._kernels import nvfp4_variant_of  # the compiled plan

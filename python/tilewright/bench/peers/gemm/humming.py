@@ -24,7 +24,7 @@ from humming.tune import get_heuristics_config
 
 from tilewright.bench.peers import Peer
 from tilewright.bench.tensors import LIBRARY_DTYPES
-from tilewright.bench.timing import CudaRowTimer, Rotation, copies_to_rotate
+from tilewright.bench.timing import CudaSeriesTimer, Rotation, copies_to_rotate
 
 VARIANTS = {
     "use_pdl": (True, False),
@@ -97,14 +97,14 @@ class HummingSearch(Humming):
     def choose(self, layers: list[Any], case: Any, inputs: Any) -> dict[str, Any]:
         """The fastest of those that could be compiled and are right."""
         expected = _rotation(layers, case, inputs, _default(layers[0], case))().clone()
-        timer = CudaRowTimer(case.device, "rotation", SEARCH_LAUNCHES)
+        timer = CudaSeriesTimer(case.device, "rotation", SEARCH_LAUNCHES)
         times = []
         for config in self.candidates(layers[0], case):
             if _kernel(layers[0], case, config) in self.compiled:
                 call = _rotation(layers, case, inputs, config)
                 if _is_right(call, expected):
-                    row, launches = timer.prepare(call, SEARCH_LAUNCHES)
-                    (mean_us,), _ = timer.sample(row, lambda: None, launches)
+                    series, launches = timer.prepare(call, SEARCH_LAUNCHES)
+                    (mean_us,), _ = timer.sample(series, lambda: None, launches)
                     times.append((mean_us, config))
         _, best = min(times, key=lambda timed: timed[0])
         self.setups[case] = {"configurations_timed": len(times), "configuration": best}
