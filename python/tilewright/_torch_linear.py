@@ -50,7 +50,7 @@ class NVFP4Linear(torch.nn.Module):
     of the result does not depend on the other rows. Calls that would record gradients are refused:
     call it under torch.no_grad().
 
-    On a GPU a product may read the weight while what was queued before it is still at work. It does
+    On a GPU a GEMM may read the weight while what was queued before it is still at work. It does
     not in the first call on a stream after the weight was loaded, moved or written by PyTorch, nor
     where it was loaded under torch.inference_mode(), nor in a CUDA graph before there was a call
     outside: there should be one before a capture. Whoever writes `packed` by other means must wait

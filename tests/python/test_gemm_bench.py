@@ -106,14 +106,14 @@ def test_an_rmsnorm_is_launched_before_each_gemm(monkeypatch):
 
     monkeypatch.setattr(torch.nn.functional, "rms_norm", normalize)
 
-    def product(copy):
+    def gemm(copy):
         def multiply(a):
             assert torch.equal(a, inputs.a)
             log.append(copy)
 
         return multiply
 
-    call = inputs.rotation([product(copy) for copy in range(2)])
+    call = inputs.rotation([gemm(copy) for copy in range(2)])
     for _ in range(3):
         call()
     assert log == ["norm", 0, "norm", 1, "norm", 0]
@@ -156,8 +156,8 @@ def test_all_forms_of_the_inputs_hold_the_same_values():
     codes, scales = inputs.weight
     exact = dequantize(codes, scales, inputs.global_scale)
     assert (to_float64(wide) == to_float64(exact)).all()
-    product = to_float64(inputs.a) @ to_float64(wide).T
-    numpy.testing.assert_allclose(to_float64(inputs.expected), product, rtol=1e-12, atol=1e-9)
+    exact = to_float64(inputs.a) @ to_float64(wide).T
+    numpy.testing.assert_allclose(to_float64(inputs.expected), exact, rtol=1e-12, atol=1e-9)
     assert numpy.isnan(to_float64(inputs.new_output())).all()
     again = CASE.make_inputs(0)
     assert (to_float64(again.a) == to_float64(inputs.a)).all()
@@ -247,7 +247,7 @@ def test_the_steps_race_where_they_are_named():
         assert step.supports(dataclasses.replace(CASE, device="cuda:0")) or "a GPU is here"
 
 
-def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
+def test_configs_of_nvfp4_race_where_they_are_named(monkeypatch):
     named = bench.load_kernels("gemm", "nvfp4/*", "cuda:0")
     assert [row.name for row in named] == [f"tilewright/nvfp4/{i}" for i in range(12)]
     assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
@@ -255,9 +255,9 @@ def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
 
     def multiply(a, packed, *, kernel, b_is_constant, **options):
         kernels.append((kernel, b_is_constant))
-        return product(a, packed, **options)
+        return gemm(a, packed, **options)
 
-    product = tilewright.gemm_nvfp4
+    gemm = tilewright.gemm_nvfp4
     monkeypatch.setattr(tilewright, "gemm_nvfp4", multiply)
     inputs = CASE.make_inputs(0)
     for options, b_is_constant in (([], True), (["--no-constant-weights"], False)):

@@ -188,7 +188,7 @@ def test_counters_of_several_cases(root):
     ]
 
 
-def test_counters_of_products(root):
+def test_counters_of_gemms(root):
     readme = root / "README.md"
     readme.write_text(block("counters:gemm-nvfp4"))
     line = {"run": MEASURED["run"], "operation": "gemm_nvfp4", "fma_pct": 5.0,

@@ -112,11 +112,11 @@ def test_batch_invariance_is_asked_for(device, batch_invariant, monkeypatch):
     assert layer.batch_invariant is same.batch_invariant is batch_invariant
     asked = []
 
-    def product(*arrays, **options):
+    def gemm(*arrays, **options):
         asked.append(options["batch_invariant"])
         return tilewright.gemm_nvfp4(*arrays, **options)
 
-    monkeypatch.setattr(torch_linear, "gemm_nvfp4", product)
+    monkeypatch.setattr(torch_linear, "gemm_nvfp4", gemm)
     x = torch.randn(300, IN).to(device, torch.bfloat16)
     rows, row = layer(x), layer(x[7])
     assert asked == [batch_invariant] * 2

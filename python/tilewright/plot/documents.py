@@ -84,7 +84,7 @@ def table(root: pathlib.Path, name: str) -> str:
     peers:FILE[:FILE...]  how these stand to the best peer
     behind:FILE[:FILE...] their cases in which a peer is ahead
     configs:FILE          results/FILE.jsonl, of flash's variants
-    gemm:FILE             a race of matrix products
+    gemm:FILE             a race of GEMMs
     goals:FILE            what such a race was to show, and does
     gemm-configs:FILE     results/FILE.jsonl, of nvfp4's variants
     quantize:FILE         the quantiser beside a copy
