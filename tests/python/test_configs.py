@@ -37,7 +37,7 @@ GEMM = {
 
 
 def slower_configs(lines, variant_of=flash_variant_of, at_most=SLOWER_AT_MOST):
-    """The cases in which the config that is taken takes over `at_most` times the fastest one's time."""
+    """The cases in which the config that is taken needs over `at_most` times the fastest's time."""
     times = collections.defaultdict(dict)
     for line in lines:
         case = json.dumps(line["case"], sort_keys=True)

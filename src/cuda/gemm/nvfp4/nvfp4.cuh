@@ -62,7 +62,7 @@ __device__ int rank_in_worker() {
   return I::C.cluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
 }
 
-// The first row and token of this block's share of a tile.
+// The first row and token that this block computes of a tile.
 template <typename I>
 __device__ TileOrigin origin_of(const TileOrder& order, int tile) {
   constexpr Nvfp4Config C = I::C;
