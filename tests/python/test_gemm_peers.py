@@ -21,7 +21,11 @@ ROTATED = dataclasses.replace(CASE, between_bytes=20_000)
 W4A4 = dataclasses.replace(CASE, w4a4=True)
 
 # more tokens than, up to, configuration
-CHOICES = [[0, 8, {"num_stages": 3}], [8, 16, {"num_stages": 4}], [16, 1 << 30, {"num_stages": 5}]]
+HEURISTICS = [
+    [0, 8, {"num_stages": 3}],
+    [8, 16, {"num_stages": 4}],
+    [16, 1 << 30, {"num_stages": 5}],
+]
 
 
 def is_right(case, inputs, output):
@@ -90,7 +94,7 @@ def humming(monkeypatch):
         "humming.kernel": {},
         "humming.kernel.humming": {"HummingKernel": Kernel},
         "humming.layer": {"HummingLayer": Layer},
-        "humming.tune": {"get_heuristics_config": lambda config, **options: CHOICES},
+        "humming.tune": {"get_heuristics_config": lambda config, **options: HEURISTICS},
     }
     libraries = []
     for name, content in modules.items():
@@ -102,7 +106,7 @@ def humming(monkeypatch):
     yield from load(monkeypatch, "gemm.humming", *libraries)
 
 
-def test_humming_compiles_its_choices_before_the_race(humming):
+def test_humming_compiles_its_configurations_before_the_race(humming):
     assert humming.peers("cpu") == []
     peer = humming.peers("cuda:0")[0]
     cases = [dataclasses.replace(case, m=m) for m in (8, 9, 4096) for case in (CASE, CHAIN)]

@@ -25,9 +25,9 @@ def lines_of(times, **case):
 def test_the_table_of_configs(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [
-        with_case(GEMM | {"impl": f"tilewright/nvfp4/{row}", "median_us": 10.0 + row}, m=m)
+        with_case(GEMM | {"impl": f"tilewright/nvfp4/{config}", "median_us": 10.0 + config}, m=m)
         for m in (8, 16)
-        for row in range(3)
+        for config in range(3)
     ]
     write(root, lines)
     page = root / "docs/worklog/page.md"

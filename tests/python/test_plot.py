@@ -231,10 +231,10 @@ def test_the_quantiser_beside_a_copy(root):
 def test_the_table_of_configs(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [
-        with_case(MEASURED | {"impl": f"tilewright/{row}", "tflops": 500.0 + i}, **case)
+        with_case(MEASURED | {"impl": f"tilewright/{config}", "tflops": 500.0 + i}, **case)
         for case in ({"causal": True}, {"head_dim": 96, "v_dim": 96})
-        for i, row in enumerate(("flash/4", "flash/5", "flash/8"))
-        if (row == "flash/4") == ("head_dim" in case)
+        for i, config in enumerate(("flash/4", "flash/5", "flash/8"))
+        if (config == "flash/4") == ("head_dim" in case)
     ]
     write_lines(root / "results/configs.jsonl", lines)
     readme = root / "README.md"

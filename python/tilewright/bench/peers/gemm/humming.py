@@ -3,7 +3,7 @@
 "humming" runs the configuration that the library chooses for a case. "humming_search" runs the best
 of so many as --humming-search says: those that it would choose for any number of tokens, and
 variants of them. Only searched ones may start beside the launch before them ("use_pdl"): the
-library's own choices for Hopper do not.
+library's own for Hopper do not.
 """
 
 import argparse
@@ -136,20 +136,20 @@ def _compute_config(case: Any) -> dict[str, Any]:
     return {"use_batch_invariant": case.batch_invariant}
 
 
-def _choices(layer: Any, case: Any) -> list[Any]:
+def _heuristics(layer: Any, case: Any) -> list[Any]:
     """The library's own: [more tokens than, up to, configuration], in ascending order."""
     return get_heuristics_config(layer.humming_config, **_compute_config(case), device=case.device)
 
 
 def _default(layer: Any, case: Any) -> dict[str, Any]:
-    return next(config for more_than, up_to, config in _choices(layer, case)
+    return next(config for more_than, up_to, config in _heuristics(layer, case)
                 if more_than < case.m <= up_to)  # fmt: skip
 
 
 def _variants(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
-    """Its choices for the nearest numbers of tokens first. Some variants will be refused."""
-    choices = sorted(_choices(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
-    configs = [config for _, _, config in choices]
+    """Its own for the nearest numbers of tokens first. Some variants will be refused."""
+    nearest = sorted(_heuristics(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
+    configs = [config for _, _, config in nearest]
     for use_pdl in VARIANTS["use_pdl"]:
         yield from (config | {"use_pdl": use_pdl} for config in configs)
     for config in configs:
