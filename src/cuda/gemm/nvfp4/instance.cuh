@@ -6,6 +6,7 @@
 
 #include "cuda/common/tma.cuh"
 #include "cuda/common/wgmma.cuh"
+#include "cuda/gemm/nvfp4/column_sums.cuh"
 #include "cuda/gemm/nvfp4/configs.hpp"
 #include "cuda/gemm/nvfp4/epilogue.cuh"
 #include "cuda/gemm/nvfp4/partial_sums.cuh"
@@ -65,15 +66,6 @@ struct Instance {
   using Sums = SumSlots<kFinishers * 128, kOwnSums>;
   static constexpr int kCourierThreads = kFinishers * 128 + 32;  // the courier and those it serves
 };
-
-// Sums from the consumers of other columns. Each consumer that finishes the tile gets those of its
-// own tokens.
-template <typename I, int kOthers = I::C.column_consumers - 1>
-struct ColumnSums {
-  float4 at[I::C.row_consumers][I::kColumnFinishers][kOthers][I::kOwnSums / 4][128];
-};
-template <typename I>
-struct ColumnSums<I, 0> {};
 
 template <typename I, int kCount>
 struct StagedStorage {

@@ -78,8 +78,8 @@ __device__ int line_of(int chunk) {
   return chunk * (I::kColumnSteps * kTileLines);
 }
 
-// A worker's number: its index or, under stream-K, a ticket. One of its threads asks for it, once
-// the launch ahead has ended, which may still write to the tickets' memory.
+// A worker's number: its index or, under stream-K, a ticket. One of its threads draws the ticket
+// once the launch ahead has ended, as that may still write to the tickets' memory.
 template <typename I>
 __device__ int take_number(const KernelParams& p) {
   const TicketCounter tickets{.word = p.partial.ticket, .epoch = p.partial.epoch};
@@ -252,47 +252,6 @@ __device__ void carry_sums(SharedStorage<I>& shared, const KernelParams& p) {
   }
 }
 
-// Adds up the sums of the consumers of the same rows. Afterwards each of those that finish the tile
-// has the sums of its own tokens, in the first of its accumulators.
-template <typename I, typename Accumulator>
-__device__ void add_up_columns(SharedStorage<I>& shared, int row_consumer, int column_consumer,
-                               int thread, Accumulator& sums) {
-  constexpr int kThreads = I::C.column_consumers * 128;
-  const int barrier = kRowsBarrier + row_consumer;
-#pragma unroll
-  for (int finisher = 0; finisher < I::kColumnFinishers; ++finisher) {
-    if (finisher == column_consumer) {
-#pragma unroll
-      for (int i = 0; finisher > 0 && i < I::kOwnSums; ++i) {
-        sums(i) = sums(finisher * I::kOwnSums + i);
-      }
-    } else {
-      auto& to =
-          shared.sums.at[row_consumer][finisher][column_consumer - (column_consumer > finisher)];
-#pragma unroll
-      for (int i = 0; i < I::kOwnSums; i += 4) {
-        const int at = finisher * I::kOwnSums + i;
-        to[i / 4][thread] = make_float4(sums(at), sums(at + 1), sums(at + 2), sums(at + 3));
-      }
-    }
-  }
-  I::Barrier::sync(kThreads, barrier);
-  if (column_consumer < I::kColumnFinishers) {
-#pragma unroll
-    for (int other = 0; other < I::C.column_consumers - 1; ++other) {
-#pragma unroll
-      for (int i = 0; i < I::kOwnSums; i += 4) {
-        const float4 more = shared.sums.at[row_consumer][column_consumer][other][i / 4][thread];
-        sums(i) += more.x;
-        sums(i + 1) += more.y;
-        sums(i + 2) += more.z;
-        sums(i + 3) += more.w;
-      }
-    }
-  }
-  I::Barrier::sync(kThreads, barrier);  // all sums have been read
-}
-
 // Stores a tile's sums to C by TMA, if one factor can finish them. Returns whether it did.
 // `origin.row` is the warp's first row.
 template <typename I, typename Accumulator>
@@ -327,21 +286,79 @@ __device__ void add_to_totals(Sums& sums, Totals& totals) {
   }
 }
 
+// Where a consumer stands in its block, and a thread in its consumer.
+struct ConsumerPlace {
+  int row_consumer;
+  int column_consumer;
+  int thread;
+};
+
+// Finds out where in C the warp's rows and the consumer's tokens lie. If the consumer finishes
+// them, it also loads what their sums meet there.
+template <typename I>
+__device__ void prepare_end(const KernelParams& p, const ConsumerPlace& place, const TilePart& part,
+                            bool finishes, TileOrigin& origin,
+                            typename I::Epilogue::Inputs& inputs) {
+  origin = origin_of<I>(p.order, part.tile);
+  origin.row += place.row_consumer * WeightTile::kRows + warp_asked_anew() * I::Epilogue::kRows;
+  origin.end = min(p.gemm.m, origin.token + p.order.tokens);
+  origin.token += place.column_consumer * I::kOwnTokens;
+  if (finishes && place.column_consumer < I::kColumnFinishers) {
+    inputs = I::Epilogue::load(p.gemm, p.is_plain, origin);
+  }
+}
+
+// What a consumer does with the sums of a part. First, the consumers of the same rows add up
+// theirs. If the part lacks the tile's last chunks, the sums go to the tile's reducer. Otherwise
+// this worker finishes the tile: it adds the sums of the other parts, if there are any, and writes
+// C.
+template <typename I, typename Sums>
+__device__ void finish_part(SharedStorage<I>& shared, const KernelParams& p,
+                            const CUtensorMap& map_c, const ConsumerPlace& place,
+                            const TilePart& part, Sums& sums, const TileOrigin& origin,
+                            const typename I::Epilogue::Inputs& inputs) {
+  constexpr Nvfp4Config C = I::C;
+  if constexpr (C.column_consumers > 1) {
+    add_up_columns(shared.sums, place.row_consumer, place.column_consumer, place.thread,
+                   kRowsBarrier + place.row_consumer, sums);
+    if (place.column_consumer >= I::kColumnFinishers) {
+      return;
+    }
+  }
+  const int finisher = place.row_consumer * I::kColumnFinishers + place.column_consumer;
+  const typename I::Sums exchange(p.partial, finisher * 128 + place.thread);
+  if (part.end != p.schedule.chunks) {
+    exchange.store(slot_of<I>(worker_of(shared)), sums);
+    I::Barrier::arrive(I::kCourierThreads, kStoredBarrier);
+    return;
+  }
+  if (part.begin > 0) {
+    I::Barrier::sync(I::kCourierThreads, kArrivedBarrier);
+    exchange.add(slots_of<I>(p.schedule, part.tile, worker_of(shared)), sums);
+  }
+  if constexpr (C.stores_tiles()) {
+    if (p.is_plain && store_tile(shared, p, map_c, place.row_consumer, sums, origin, inputs)) {
+      return;
+    }
+  }
+  I::Epilogue::run(p.gemm, p.is_plain, shared.transpose[finisher].warps[warp_asked_anew()], sums,
+                   origin, inputs);
+}
+
 // A consumer: for each part, it computes the sums of its rows over its columns of all chunks.
 template <typename I>
 __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const CUtensorMap& map_c,
                         int consumer) {
   constexpr Nvfp4Config C = I::C;
-  const int thread = static_cast<int>(threadIdx.x % 128);
+  const ConsumerPlace place{consumer / C.column_consumers, consumer % C.column_consumers,
+                            static_cast<int>(threadIdx.x % 128)};
   typename I::TiledMma mma;
   const auto slice = mma.get_slice(0);  // a descriptor is the same for every thread
   const auto tA = slice.make_fragment_B(slice.partition_B(
       make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename SharedStorage<I>::LayoutA{})));
   auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{});
   auto sums = make_tensor(acc.data(), make_layout(size(acc)));
-  auto totals = make_fragment_like(sums);  // used if C is FP32
-  const int row_consumer = consumer / C.column_consumers;
-  const int column_consumer = consumer % C.column_consumers;
+  auto totals = make_fragment_like(sums);                         // used if C is FP32
   decltype(weight_fragment<typename I::Element>()) fragments[2];  // used alternately
 
   typename SharedStorage<I>::Position at;
@@ -350,18 +367,9 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
     TileOrigin origin{};
     const bool finishes = part.end == p.schedule.chunks;
     typename I::Epilogue::Inputs inputs{};
-    const auto prepare_end = [&] {
-      origin = origin_of<I>(p.order, part.tile);
-      origin.row += row_consumer * WeightTile::kRows + warp_asked_anew() * I::Epilogue::kRows;
-      origin.end = min(p.gemm.m, origin.token + p.order.tokens);
-      origin.token += column_consumer * I::kOwnTokens;
-      if (finishes && column_consumer < I::kColumnFinishers) {
-        inputs = I::Epilogue::load(p.gemm, p.is_plain, origin);
-      }
-    };
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
     if constexpr (C.steps > 1) {
-      prepare_end();
+      prepare_end<I>(p, place, part, finishes, origin, inputs);
       clear(acc);
     }
     if constexpr (I::kHasTotals) {
@@ -370,13 +378,14 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
     typename SharedStorage<I>::Position previous = at;
     const auto compute_chunk = [&](bool is_first, auto first_fragment, auto accumulates) {
       constexpr int kSteps = C.steps;
-      const int first_tile = column_consumer * kSteps;
+      const int first_tile = place.column_consumer * kSteps;
       shared.ring.wait(at);
       PackedTile packed[kSteps];  // loaded together, for one latency
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         packed[step] = PackedTile::load(
-            shared.sB[at.stage][row_consumer] + (first_tile + step) * WeightTile::k_bytes, thread);
+            shared.sB[at.stage][place.row_consumer] + (first_tile + step) * WeightTile::k_bytes,
+            place.thread);
       }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -404,8 +413,8 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
       }
     } else {
       compute_chunk(true, Int<0>{}, std::false_type{});
-      prepare_end();                                  // the tensor cores are at work
-      for (int chunk = 1; chunk < chunks; ++chunk) {  // fragments alternate
+      prepare_end<I>(p, place, part, finishes, origin, inputs);  // the tensor cores are at work
+      for (int chunk = 1; chunk < chunks; ++chunk) {             // fragments alternate
         compute_chunk(false, Int<1>{}, std::true_type{});
         if (++chunk == chunks) {
           break;
@@ -418,31 +427,7 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
     if constexpr (I::kHasTotals) {
       add_to_totals(totals, sums);
     }
-
-    if constexpr (C.column_consumers > 1) {
-      add_up_columns(shared, row_consumer, column_consumer, thread, sums);
-      if (column_consumer >= I::kColumnFinishers) {
-        continue;
-      }
-    }
-    const int finisher = row_consumer * I::kColumnFinishers + column_consumer;
-    const typename I::Sums exchange(p.partial, finisher * 128 + thread);
-    if (!finishes) {
-      exchange.store(slot_of<I>(worker_of(shared)), sums);
-      I::Barrier::arrive(I::kCourierThreads, kStoredBarrier);
-      continue;
-    }
-    if (part.begin > 0) {
-      I::Barrier::sync(I::kCourierThreads, kArrivedBarrier);
-      exchange.add(slots_of<I>(p.schedule, part.tile, worker_of(shared)), sums);
-    }
-    if constexpr (C.stores_tiles()) {
-      if (p.is_plain && store_tile(shared, p, map_c, row_consumer, sums, origin, inputs)) {
-        continue;
-      }
-    }
-    I::Epilogue::run(p.gemm, p.is_plain, shared.transpose[finisher].warps[warp_asked_anew()], sums,
-                     origin, inputs);
+    finish_part(shared, p, map_c, place, part, sums, origin, inputs);
   }
   if constexpr (C.stores_tiles()) {
     I::Store::finish();
