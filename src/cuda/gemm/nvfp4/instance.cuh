@@ -62,7 +62,7 @@ struct Instance {
       GMMA::rs_op_selector<Element, Element, float, cute::Shape<_64, Int<C.tokens>, _64>>()));
   using Epilogue = WarpEpilogue<kOwnTokens>;
   using Store = TileStore<C.tokens>;
-  static constexpr int kFinishers = C.row_consumers * kColumnFinishers;
+  static constexpr int kFinishers = C.row_consumers * kColumnFinishers;  // of a block
   using Sums = SumSlots<kFinishers * 128, kOwnSums>;
   static constexpr int kCourierThreads = kFinishers * 128 + 32;  // the courier and those it serves
 };

@@ -308,10 +308,9 @@ __device__ void prepare_end(const KernelParams& p, const ConsumerPlace& place, c
   }
 }
 
-// What a consumer does with the sums of a part. First, the consumers of the same rows add up
-// theirs. If the part lacks the tile's last chunks, the sums go to the tile's reducer. Otherwise
-// this worker finishes the tile: it adds the sums of the other parts, if there are any, and writes
-// C.
+// What a consumer does with the sums of a part. First, consumers of the same rows add up theirs. If
+// the part lacks the tile's last chunks, the sums go to the tile's reducer. Otherwise this worker
+// finishes the tile: it adds the sums of the other parts, if there are any, and writes C.
 template <typename I, typename Sums>
 __device__ void finish_part(SharedStorage<I>& shared, const KernelParams& p,
                             const CUtensorMap& map_c, const ConsumerPlace& place,
@@ -345,6 +344,91 @@ __device__ void finish_part(SharedStorage<I>& shared, const KernelParams& p,
                    origin, inputs);
 }
 
+// The tokens of all stages as WGMMA's B operand.
+template <typename I>
+__device__ auto token_operand(SharedStorage<I>& shared) {
+  const auto slice = typename I::TiledMma{}.get_slice(0);  // the same for every thread
+  return slice.make_fragment_B(slice.partition_B(
+      make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename SharedStorage<I>::LayoutA{})));
+}
+
+// A consumer's main loop: it computes the sums over a part's chunks, the first of which is at `at`
+// in the ring. It calls `prepare_end` before them; for large tiles after the first WGMMAs, so that
+// what that loads arrives while the tensor cores are at work.
+template <typename I, typename Accumulator, typename Totals, typename PrepareEnd>
+__device__ void compute_sums(SharedStorage<I>& shared, const ConsumerPlace& place,
+                             typename SharedStorage<I>::Position& at, int chunks,
+                             const PrepareEnd& prepare_end, Accumulator& acc, Totals& totals) {
+  constexpr Nvfp4Config C = I::C;
+  typename I::TiledMma mma;
+  const auto tA = token_operand(shared);
+  decltype(weight_fragment<typename I::Element>()) fragments[2];  // used alternately
+  auto sums = make_tensor(acc.data(), make_layout(size(acc)));
+
+  if constexpr (C.steps > 1) {
+    prepare_end();
+    clear(acc);
+  }
+  if constexpr (I::kHasTotals) {
+    clear(totals);
+  }
+  typename SharedStorage<I>::Position previous = at;
+
+  // While the tensor cores are at work on one fragment of the weight, the next is dequantised.
+  const auto compute_chunk = [&](bool is_first, auto first_fragment, auto accumulates) {
+    constexpr int kSteps = C.steps;
+    const int first_tile = place.column_consumer * kSteps;
+    shared.ring.wait(at);
+    PackedTile packed[kSteps];  // loaded together, for one latency
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      packed[step] = PackedTile::load(
+          shared.sB[at.stage][place.row_consumer] + (first_tile + step) * WeightTile::k_bytes,
+          place.thread);
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      auto& fragment = fragments[(first_fragment + step) % 2];
+      dequantize_tile<typename I::Element>(packed[step], fragment);
+      wgmma_issue<decltype(accumulates)::value>(mma, fragment,
+                                                tA(_, _, _, first_tile + step, at.stage), acc);
+      wgmma_wait<1>(acc);
+      if (step == 0 && !is_first) {
+        shared.ring.release(previous);
+      }
+    }
+    previous = at;
+    at.advance();
+  };
+
+  if constexpr (C.steps > 1) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      compute_chunk(chunk == 0, Int<0>{}, std::true_type{});
+      if constexpr (I::kHasTotals) {
+        if (chunk % I::kChunksOfSum == I::kChunksOfSum - 1) {
+          wgmma_wait<0>(acc);
+          add_to_totals(sums, totals);
+        }
+      }
+    }
+  } else {
+    compute_chunk(true, Int<0>{}, std::false_type{});
+    prepare_end();
+    for (int chunk = 1; chunk < chunks; ++chunk) {  // fragments alternate
+      compute_chunk(false, Int<1>{}, std::true_type{});
+      if (++chunk == chunks) {
+        break;
+      }
+      compute_chunk(false, Int<0>{}, std::true_type{});
+    }
+  }
+  wgmma_wait<0>(acc);
+  shared.ring.release(previous);
+  if constexpr (I::kHasTotals) {
+    add_to_totals(totals, sums);
+  }
+}
+
 // A consumer: for each part, it computes the sums of its rows over its columns of all chunks.
 template <typename I>
 __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const CUtensorMap& map_c,
@@ -352,14 +436,9 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
   constexpr Nvfp4Config C = I::C;
   const ConsumerPlace place{consumer / C.column_consumers, consumer % C.column_consumers,
                             static_cast<int>(threadIdx.x % 128)};
-  typename I::TiledMma mma;
-  const auto slice = mma.get_slice(0);  // a descriptor is the same for every thread
-  const auto tA = slice.make_fragment_B(slice.partition_B(
-      make_tensor(make_smem_ptr(&shared.sA[0][0][0]), typename SharedStorage<I>::LayoutA{})));
-  auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<C.tokens>>{});
+  auto acc = partition_fragment_C(typename I::TiledMma{}, cute::Shape<_64, Int<C.tokens>>{});
   auto sums = make_tensor(acc.data(), make_layout(size(acc)));
-  auto totals = make_fragment_like(sums);                         // used if C is FP32
-  decltype(weight_fragment<typename I::Element>()) fragments[2];  // used alternately
+  auto totals = make_fragment_like(sums);  // used if C is FP32
 
   typename SharedStorage<I>::Position at;
   PartWalk walk(p.schedule, __shfl_sync(0xffffffffu, worker_of(shared), 0));  // uniform
@@ -368,65 +447,8 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
     const bool finishes = part.end == p.schedule.chunks;
     typename I::Epilogue::Inputs inputs{};
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
-    if constexpr (C.steps > 1) {
-      prepare_end<I>(p, place, part, finishes, origin, inputs);
-      clear(acc);
-    }
-    if constexpr (I::kHasTotals) {
-      clear(totals);
-    }
-    typename SharedStorage<I>::Position previous = at;
-    const auto compute_chunk = [&](bool is_first, auto first_fragment, auto accumulates) {
-      constexpr int kSteps = C.steps;
-      const int first_tile = place.column_consumer * kSteps;
-      shared.ring.wait(at);
-      PackedTile packed[kSteps];  // loaded together, for one latency
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        packed[step] = PackedTile::load(
-            shared.sB[at.stage][place.row_consumer] + (first_tile + step) * WeightTile::k_bytes,
-            place.thread);
-      }
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        auto& fragment = fragments[(first_fragment + step) % 2];
-        dequantize_tile<typename I::Element>(packed[step], fragment);
-        wgmma_issue<decltype(accumulates)::value>(mma, fragment,
-                                                  tA(_, _, _, first_tile + step, at.stage), acc);
-        wgmma_wait<1>(acc);
-        if (step == 0 && !is_first) {
-          shared.ring.release(previous);
-        }
-      }
-      previous = at;
-      at.advance();
-    };
-    if constexpr (C.steps > 1) {
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        compute_chunk(chunk == 0, Int<0>{}, std::true_type{});
-        if constexpr (I::kHasTotals) {
-          if (chunk % I::kChunksOfSum == I::kChunksOfSum - 1) {
-            wgmma_wait<0>(acc);
-            add_to_totals(sums, totals);
-          }
-        }
-      }
-    } else {
-      compute_chunk(true, Int<0>{}, std::false_type{});
-      prepare_end<I>(p, place, part, finishes, origin, inputs);  // the tensor cores are at work
-      for (int chunk = 1; chunk < chunks; ++chunk) {             // fragments alternate
-        compute_chunk(false, Int<1>{}, std::true_type{});
-        if (++chunk == chunks) {
-          break;
-        }
-        compute_chunk(false, Int<0>{}, std::true_type{});
-      }
-    }
-    wgmma_wait<0>(acc);
-    shared.ring.release(previous);
-    if constexpr (I::kHasTotals) {
-      add_to_totals(totals, sums);
-    }
+    const auto prepare = [&] { prepare_end<I>(p, place, part, finishes, origin, inputs); };
+    compute_sums(shared, place, at, chunks, prepare, acc, totals);
     finish_part(shared, p, map_c, place, part, sums, origin, inputs);
   }
   if constexpr (C.stores_tiles()) {
