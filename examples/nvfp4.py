@@ -41,9 +41,9 @@ def main() -> None:
     exact = a.astype(np.float64) @ rounded.T.astype(np.float64)
     options = {"global_scale_b": g, "global_scale_b_kind": "encode", "dtype": "float32"}
     y = tilewright.gemm_nvfp4(a, codes, scales, **options)
-    check("product with codes and scales", relative_error(y, exact), 1e-6)
+    check("GEMM with codes and scales", relative_error(y, exact), 1e-6)
     y = tilewright.gemm_nvfp4(a, packed, n=ROWS, **options)
-    check("product with the packed weight", relative_error(y, exact), 1e-6)
+    check("GEMM with the packed weight", relative_error(y, exact), 1e-6)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 namespace tilewright::reference {
 namespace {
 
-constexpr std::int64_t kLarge = 1 << 22;  // products that are worth a thread's start
+constexpr std::int64_t kLarge = 1 << 22;  // multiplications that are worth a thread's start
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Sizes {
@@ -44,7 +44,7 @@ int scale_at(const ConstTensorView& scales, ScaleLayout layout, std::int64_t bat
   return static_cast<int>(load(scales, offset));
 }
 
-// One operand's rows of one product of the batch, dequantised but for the global scale.
+// One operand's rows of one GEMM of the batch, dequantised but for the global scale.
 std::vector<double> values_of(const ConstTensorView& x,
                               const std::optional<ConstTensorView>& scales, ScaleLayout layout,
                               std::int64_t batch, std::int64_t rows, std::int64_t columns) {

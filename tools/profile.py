@@ -4,9 +4,9 @@
     tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels flash \
         --shapes 64,causal,512,32,32 256,full,8192,2,8
     tools/profile.py --cli build/cuda/cli/tilewright --json FILE --kernels nvfp4 \
-        --products 16,7168,16384 16,7168,16384,fp16
+        --gemms 16,7168,16384 16,7168,16384,fp16
 
-A shape is head dim, mask, length, batch, heads; a product M, N, K, and what the activations are in
+A shape is head dim, mask, length, batch, heads; a GEMM M, N, K, and what the activations are in
 where that is not bf16. Each line holds the run, the case, the kernel's launch (one line per launch
 of a multi-launch kernel) and the counters named below, in the units of METRICS; null where this
 GPU, or this Nsight Compute, has no such counter. Clocks are left as they are.
@@ -83,7 +83,7 @@ def parse_shape(text: str) -> dict:
             "causal": causal}  # fmt: skip
 
 
-def parse_product(text: str) -> dict:
+def parse_gemm(text: str) -> dict:
     """The case of a results line, from "M,N,K" or "M,N,K,activations"."""
     try:
         m, n, k = (int(size) for size in text.split(",")[:3])
@@ -192,8 +192,8 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="+", type=parse_shape, metavar="SHAPE",
                         default=[parse_shape("128,full,4096,4,16")],
                         help="head dim,full or causal,length,batch,heads")  # fmt: skip
-    parser.add_argument("--products", nargs="+", type=parse_product, metavar="M,N,K[,TYPE]",
-                        help="of matrix products, in the place of shapes")  # fmt: skip
+    parser.add_argument("--gemms", nargs="+", type=parse_gemm, metavar="M,N,K[,TYPE]",
+                        help="of GEMMs, in the place of shapes")  # fmt: skip
     arguments = parser.parse_args()
 
     start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -202,7 +202,7 @@ def main() -> int:
     metrics = dict(METRICS)
     missing = set(METRICS)
     with arguments.json.open("w") as out:
-        for case in arguments.products or arguments.shapes:
+        for case in arguments.gemms or arguments.shapes:
             for kernel in kernels:
                 for launch in profile(arguments.cli, kernel, case, metrics):
                     line = {"run": run, "operation": operation_of(case), "case": case,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Turn(NamedTuple):
+class Launch(NamedTuple):
     """What is known of one GEMM before it is queued."""
 
     written: tuple[int, int] | None  # the weight's address and PyTorch's count of its writes
@@ -30,20 +30,20 @@ class EarlyReads:
         self._written: tuple[int, int] | None = None
         self._streams: set[int] = set()
 
-    def turn(self, weight: Tensor) -> Turn:
+    def next_launch(self, weight: Tensor) -> Launch:
         if not weight.is_cuda or weight.is_inference():  # whose writes go uncounted
-            return Turn(None, None, False)
+            return Launch(None, None, False)
         written = weight.data_ptr(), weight._version
         is_known = written == self._written
         if torch.cuda.is_current_stream_capturing():
-            return Turn(written, None, is_known)
+            return Launch(written, None, is_known)
         stream = torch.cuda.current_stream(weight.device).cuda_stream
-        return Turn(written, stream, is_known and stream in self._streams)
+        return Launch(written, stream, is_known and stream in self._streams)
 
-    def launched(self, turn: Turn) -> None:
-        """Notes that the GEMM of `turn` is queued."""
-        if turn.stream is None:
+    def launched(self, launch: Launch) -> None:
+        """Notes that the GEMM of `launch` is queued."""
+        if launch.stream is None:
             return
-        if turn.written != self._written:
-            self._written, self._streams = turn.written, set()
-        self._streams.add(turn.stream)
+        if launch.written != self._written:
+            self._written, self._streams = launch.written, set()
+        self._streams.add(launch.stream)

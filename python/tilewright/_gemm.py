@@ -61,7 +61,7 @@ def gemm_nvfp4(
              same tiles are not refused: what b has beyond n and k is left out, and is 0 where b
              has less
     b_is_constant
-             b, packed, has been written, and that was waited for: by the host, or by a product on
+             b, packed, has been written, and that was waited for: by the host, or by a GEMM on
              this stream that did not say so. It may be read while what was queued before this call
              is still at work
     batch_invariant

@@ -50,7 +50,7 @@ class NVFP4Linear(torch.nn.Module):
     of the result does not depend on the other rows. Calls that would record gradients are refused:
     call it under torch.no_grad().
 
-    On a GPU a product may read the weight while what was queued before it is still at work. It does
+    On a GPU a GEMM may read the weight while what was queued before it is still at work. It does
     not in the first call on a stream after the weight was loaded, moved or written by PyTorch, nor
     where it was loaded under torch.inference_mode(), nor in a CUDA graph before there was a call
     outside: there should be one before a capture. Whoever writes `packed` by other means must wait
@@ -125,7 +125,7 @@ class NVFP4Linear(torch.nn.Module):
         shape = (*x.shape[:-1], self.out_features)
         if x.numel() == 0:
             return x.new_empty(shape)
-        turn = self._reads.turn(self.packed)
+        launch = self._reads.next_launch(self.packed)
         out = gemm_nvfp4(
             x.reshape(-1, self.in_features).contiguous(),
             self.packed,
@@ -134,10 +134,10 @@ class NVFP4Linear(torch.nn.Module):
             n=self.out_features,
             dtype=x.dtype,
             global_scale_b_kind=self.global_scale_kind,
-            b_is_constant=turn.is_early,
+            b_is_constant=launch.is_early,
             batch_invariant=self.batch_invariant,
         )
-        self._reads.launched(turn)
+        self._reads.launched(launch)
         return out.view(shape)
 
     def _apply(self, *args, **options):

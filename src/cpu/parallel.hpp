@@ -58,9 +58,9 @@ void parallel_for(std::int64_t count, std::int64_t chunk, Prepare prepare, F f) 
 // The same for rows or tiles that take little time each and need no preparation.
 template <typename F>
 void parallel_for_rows(std::int64_t count, F f) {
-  constexpr std::int64_t kRowsOfATurn = 16;
+  constexpr std::int64_t kRowsAtATime = 16;
   parallel_for(
-      count, kRowsOfATurn, [] {}, f);
+      count, kRowsAtATime, [] {}, f);
 }
 
 }  // namespace tilewright::cpu

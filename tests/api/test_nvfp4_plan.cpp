@@ -74,13 +74,13 @@ void expect_each_chunk_once(const GemmSchedule& schedule) {
 
 // A tile's reducer has its last chunks, and the workers before it hand over one part each. The
 // reducer counts on that when it adds up their slots.
-void expect_owners_find_all_parts(const GemmSchedule& schedule) {
+void expect_reducers_find_all_parts(const GemmSchedule& schedule) {
   std::set<int> slots_in_use;
   for (const auto& [tile, all] : parts_by_tile(schedule)) {
-    const int owner = all.back().worker;
+    const int reducer = all.back().worker;
     if (all.size() > 1) {
-      ASSERT_EQ(cuda::first_worker(schedule, tile, owner), all.front().worker);
-      ASSERT_EQ(owner - all.front().worker, static_cast<int>(all.size()) - 1);
+      ASSERT_EQ(cuda::first_worker(schedule, tile, reducer), all.front().worker);
+      ASSERT_EQ(reducer - all.front().worker, static_cast<int>(all.size()) - 1);
     }
     for (std::size_t i = 0; i + 1 < all.size(); ++i) {
       ASSERT_EQ(all[i].worker, all.front().worker + static_cast<int>(i));
@@ -103,7 +103,7 @@ void expect_no_wait_before_handing_over(const GemmSchedule& schedule) {
 
 // No worker is much later than the others, and none hands over fewer chunks than kLeastPart.
 void expect_fair_parts(const GemmSchedule& schedule, int lag) {
-  const int chunks = schedule.shared_tiles * schedule.chunks;
+  const int chunks = schedule.stream_k_tiles * schedule.chunks;
   const int even = (chunks + schedule.workers - 1) / schedule.workers;
   const int delay = std::max(lag, GemmSchedule::kLeastLag) + GemmSchedule::kLeastPart;
   for (int worker = 0; worker < schedule.workers; ++worker) {
@@ -116,7 +116,7 @@ void expect_fair_parts(const GemmSchedule& schedule, int lag) {
   }
 }
 
-TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
+TEST(GemmSchedule, DealsChunksOutOnceAndInOrder) {
   std::mt19937 random(7);
   const auto between = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -126,27 +126,27 @@ TEST(GemmSchedule, SharesChunksOutOnceAndInOrder) {
     const int workers = between(1, kSms);
     const int chunks = between(1, 40);
     const int tiles = between(1, 300);
-    const bool can_share = tiles * chunks >= workers;
-    const int shared = !can_share || between(0, 3) == 0 ? 0
-                       : tiles < workers                ? tiles
-                                                        : tiles % workers + workers;
-    if (shared > tiles) {
+    const bool is_possible = tiles * chunks >= workers;
+    const int stream_k_tiles = !is_possible || between(0, 3) == 0 ? 0
+                               : tiles < workers                  ? tiles
+                                                                  : tiles % workers + workers;
+    if (stream_k_tiles > tiles) {
       continue;
     }
     ++ran;
     const int lag = between(0, 8);
-    const GemmSchedule schedule(tiles, shared, chunks, workers, lag);
-    SCOPED_TRACE(testing::Message() << tiles << " tiles, " << shared << " shared, " << chunks
-                                    << " chunks, " << workers << " workers, lag " << lag);
+    const GemmSchedule schedule(tiles, stream_k_tiles, chunks, workers, lag);
+    SCOPED_TRACE(testing::Message() << tiles << " tiles, " << stream_k_tiles << " under stream-K, "
+                                    << chunks << " chunks, " << workers << " workers, lag " << lag);
     expect_each_chunk_once(schedule);
-    expect_owners_find_all_parts(schedule);
+    expect_reducers_find_all_parts(schedule);
     expect_no_wait_before_handing_over(schedule);
     expect_fair_parts(schedule, lag);
   }
 }
 
 // A worker that only hands over has fewer chunks, by the time that its sums take to arrive.
-TEST(GemmSchedule, SumsArriveWhenTheOwnerIsDone) {
+TEST(GemmSchedule, SumsArriveWhenTheReducerIsDone) {
   const GemmSchedule two_parts(64, 64, 56, kSms, 4);
   EXPECT_EQ(two_parts.range_begin(1), 26);
   EXPECT_EQ(two_parts.range_begin(2), 56);
@@ -174,20 +174,20 @@ TEST(TileOrder, NumbersEveryTileOnce) {
   }
 }
 
-TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
+TEST(Nvfp4Plan, IsSoundForEveryProblemAndConfig) {
   test::Ran ran("schedules");
   for (const std::int64_t m : {1, 8, 9, 16, 33, 64, 65, 128, 129, 300, 1024, 16384}) {
     for (const auto& [n, k] : {std::pair{16, 16}, std::pair{336, 1040}, std::pair{4096, 7168},
                                std::pair{7168, 16384}, std::pair{57344, 8192}}) {
       for (const std::int64_t l : {1, 3}) {
-        for (int row = -1; row < kNvfp4ConfigCount; ++row) {
+        for (int index = -1; index < kNvfp4ConfigCount; ++index) {
           GemmNvfp4Problem p = problem(m, n, k);
           p.l = l;
           const Nvfp4Plan plan =
-              row < 0 ? cuda::plan_nvfp4(p, kSms) : cuda::plan_nvfp4(p, kSms, row);
+              index < 0 ? cuda::plan_nvfp4(p, kSms) : cuda::plan_nvfp4(p, kSms, index);
           const Nvfp4Config& config = kNvfp4Configs[plan.config];
-          SCOPED_TRACE(testing::Message()
-                       << l << " x " << m << " x " << n << " x " << k << ", row " << plan.config);
+          SCOPED_TRACE(testing::Message() << l << " x " << m << " x " << n << " x " << k
+                                          << ", config " << plan.config);
           EXPECT_GE(std::int64_t{plan.order.row_tiles} * config.rows() * config.cluster, n);
           EXPECT_GE(std::int64_t{plan.order.token_tiles} * plan.order.tokens, m);
           EXPECT_LE(plan.order.tokens, config.tokens);
@@ -197,7 +197,7 @@ TEST(Nvfp4Plan, IsSoundForEveryProblemAndRow) {
           if (plan.tiles * plan.chunks < 1 << 20) {
             ++ran;
             expect_each_chunk_once(plan.schedule());
-            expect_owners_find_all_parts(plan.schedule());
+            expect_reducers_find_all_parts(plan.schedule());
           }
         }
       }
@@ -211,34 +211,34 @@ TEST(Nvfp4Plan, TakesNoMoreWorkersThanAScheduleHasRoomFor) {
   expect_each_chunk_once(plan.schedule());
 }
 
-TEST(Nvfp4Plan, BatchInvariantCallsShareNoTile) {
+TEST(Nvfp4Plan, BatchInvariantCallsHaveNoStreamK) {
   for (const std::int64_t m : {1, 16, 17, 100, 5000}) {
     GemmNvfp4Problem p = problem(m, 7168, 2048);
     p.batch_invariant = true;
     const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
-    EXPECT_EQ(plan.shared_tiles, 0);
+    EXPECT_EQ(plan.stream_k_tiles, 0);
     EXPECT_EQ(kNvfp4Configs[plan.config].column_consumers, 1);
     EXPECT_EQ(cuda::nvfp4_workspace(p, plan).bytes, 0U);
   }
 }
 
-TEST(Nvfp4Plan, TilesAreSharedWhereThatSavesEnough) {
-  const auto shared_tiles = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return cuda::plan_nvfp4(problem(m, n, k), kSms).shared_tiles;
+TEST(Nvfp4Plan, TilesAreUnderStreamKWhereThatSavesEnough) {
+  const auto stream_k_tiles = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return cuda::plan_nvfp4(problem(m, n, k), kSms).stream_k_tiles;
   };
-  EXPECT_EQ(shared_tiles(16, 7168, 2048), 0) << "0.3 of 2 chunks";
-  EXPECT_GT(shared_tiles(16, 7168, 16384), 0) << "2.4 of 16 chunks";
-  EXPECT_GT(shared_tiles(32, 7168, 16384), 0);
-  EXPECT_GT(shared_tiles(16, 4096, 7168), 0) << "3.6 of 7 chunks";
-  EXPECT_EQ(shared_tiles(4096, 7168, 16384), 0) << "54 of 1792 chunks, but the rounds are full";
-  EXPECT_GT(shared_tiles(3328, 7168, 16384), 0) << "124 of 1536 chunks";
+  EXPECT_EQ(stream_k_tiles(16, 7168, 2048), 0) << "0.3 of 2 chunks";
+  EXPECT_GT(stream_k_tiles(16, 7168, 16384), 0) << "2.4 of 16 chunks";
+  EXPECT_GT(stream_k_tiles(32, 7168, 16384), 0);
+  EXPECT_GT(stream_k_tiles(16, 4096, 7168), 0) << "3.6 of 7 chunks";
+  EXPECT_EQ(stream_k_tiles(4096, 7168, 16384), 0) << "54 of 1792 chunks, but the rounds are full";
+  EXPECT_GT(stream_k_tiles(3328, 7168, 16384), 0) << "124 of 1536 chunks";
 }
 
-TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
+TEST(Nvfp4Plan, WorkspaceHoldsEveryPart) {
   const GemmNvfp4Problem p = problem(128, 7168, 16384);
   const Nvfp4Plan plan = cuda::plan_nvfp4(p, kSms);
   const Nvfp4Config& config = kNvfp4Configs[plan.config];
-  ASSERT_GT(plan.shared_tiles, 0);
+  ASSERT_GT(plan.stream_k_tiles, 0);
   const cuda::Nvfp4Workspace at = cuda::nvfp4_workspace(p, plan);
   const std::size_t slots = static_cast<std::size_t>(plan.workers * config.cluster);
   EXPECT_GE(at.flags - at.sums, slots * config.rows() * config.tokens * sizeof(float));
@@ -254,7 +254,7 @@ TEST(Nvfp4Plan, WorkspaceHoldsEveryPartOfSharedTiles) {
   EXPECT_EQ(cuda::nvfp4_workspace(codes, plan).bytes, at.bytes + 7168 * 16384 * 9 / 16);
 }
 
-TEST(Nvfp4Plan, TakesTheTablesRows) {
+TEST(Nvfp4Plan, TakesTheTablesConfigs) {
   const auto tokens = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     return kNvfp4Configs[cuda::plan_nvfp4(problem(m, n, k), kSms).config].tokens;
   };
@@ -270,12 +270,12 @@ TEST(Nvfp4Plan, TakesTheTablesRows) {
   EXPECT_EQ(tokens(256, 7168, 16384), 128);  // few tiles
   EXPECT_EQ(tokens(512, 7168, 16384), 256);
   EXPECT_EQ(tokens(640, 7168, 16384), 128);  // more would be padded
-  const auto row = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto config = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     return variant_of(*find_kernel<GemmNvfp4>("nvfp4"), problem(m, n, k), h200())->info.name;
   };
-  EXPECT_EQ(row(4096, 7168, 16384), "nvfp4/8");  // 896 of 924 tiles
-  EXPECT_EQ(row(3328, 7168, 16384), "nvfp4/9");  // 728 of 792
-  EXPECT_EQ(row(1024, 7168, 2048), "nvfp4/8");   // 224 of 264, few columns
+  EXPECT_EQ(config(4096, 7168, 16384), "nvfp4/8");  // 896 of 924 tiles
+  EXPECT_EQ(config(3328, 7168, 16384), "nvfp4/9");  // 728 of 792
+  EXPECT_EQ(config(1024, 7168, 2048), "nvfp4/8");   // 224 of 264, few columns
 }
 
 }  // namespace

@@ -77,12 +77,12 @@ class GemmNvfp4Test : public GemmTest {
   }
 
   // How many tiles are under stream-K, which only nvfp4 and its variants have.
-  int shared_tiles(const GemmCase& c) const {
+  int stream_k_tiles(const GemmCase& c) const {
     if (kernel().plan == nullptr) {
       return 0;
     }
     const Plan plan = kernel().plan(constraints_of(c), device_info(kDevice));
-    return plan.details<cuda::Nvfp4Details>().plan.shared_tiles;
+    return plan.details<cuda::Nvfp4Details>().plan.stream_k_tiles;
   }
 };
 

@@ -91,8 +91,8 @@ class GemmNvfp4Gpu : public GemmNvfp4Test {
   }
 
   // The first GEMM of a batch of L, alone.
-  HostTensor run_first_product(const GemmCase& c, const GemmHostSet& host,
-                               GemmSet<DeviceTensor>& device) const {
+  HostTensor run_first_gemm(const GemmCase& c, const GemmHostSet& host,
+                            GemmSet<DeviceTensor>& device) const {
     GemmNvfp4Tensors tensors = device.views(c);
     tensors.a.shape[0] = tensors.b.shape[0] = tensors.c.shape[0] = 1;
     if (tensors.sfb) {
@@ -132,7 +132,7 @@ TEST_P(GemmNvfp4Gpu, SmallProblems) {
   Ran ran;
   const std::vector<std::string> kernels = nvfp4_kernels();
   std::vector<GemmCase> cases{{.m = 3, .n = 80, .k = 16384, .b_is_packed = takes_packed_weights()}};
-  EXPECT_TRUE(!takes_packed_weights() || shared_tiles(cases[0]) > 0);
+  EXPECT_TRUE(!takes_packed_weights() || stream_k_tiles(cases[0]) > 0);
   const std::vector<GemmCase> all = gemm_cases();
   const auto first = std::ranges::find(kernels, GetParam()) - kernels.begin();
   for (auto i = static_cast<std::size_t>(first); i < all.size(); i += kernels.size()) {
@@ -197,7 +197,7 @@ TEST_P(GemmNvfp4Gpu, AddsUpPartsOfTiles) {
       if (takes(c)) {
         ++ran;
         expect_right(c);
-        EXPECT_TRUE(!takes_packed_weights() || k == 4096 || shared_tiles(c) > 0);
+        EXPECT_TRUE(!takes_packed_weights() || k == 4096 || stream_k_tiles(c) > 0);
       }
     }
   }
@@ -352,7 +352,7 @@ TEST_P(GemmNvfp4Gpu, BatchInvariantRowsAreTheSameWhateverMIs) {
   }
 }
 
-TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
+TEST_P(GemmNvfp4Gpu, ABatchInvariantGemmIsTheSameWhateverLIs) {
   Ran ran;
   for (const std::int64_t m : {1, 20, 150}) {
     const GemmCase c{.m = m,
@@ -368,7 +368,7 @@ TEST_P(GemmNvfp4Gpu, ABatchInvariantProductIsTheSameWhateverLIs) {
     const GemmHostSet host = make_tensors(c);
     GemmSet<DeviceTensor> device = to_device(host);
     const HostTensor all = run(c, host, device, c.m);
-    const HostTensor first = run_first_product(c, host, device);
+    const HostTensor first = run_first_gemm(c, host, device);
     EXPECT_TRUE(std::equal(all.data(), all.data() + all.bytes() / 3, first.data())) << c;
   }
 }

@@ -20,19 +20,19 @@ using namespace std::chrono_literals;
 class GemmContentionGpu : public HopperTest {};
 
 // Nearly all tiles are under stream-K, some in many parts.
-constexpr std::array kSharedTiles = {
+constexpr std::array kStreamKCases = {
     GemmCase{.m = 64, .n = 1024, .k = 16384, .b_is_packed = true},
     GemmCase{.m = 1, .n = 1024, .k = 16384, .b_is_packed = true},
     GemmCase{.m = 300, .n = 2048, .k = 8192, .b_is_packed = true}};  // in clusters
 
-int shared_tiles(const GemmCase& c) {
-  return cuda::plan_nvfp4(constraints_of(c), device_info(kDevice).multiprocessors).shared_tiles;
+int stream_k_tiles(const GemmCase& c) {
+  return cuda::plan_nvfp4(constraints_of(c), device_info(kDevice).multiprocessors).stream_k_tiles;
 }
 
 // A GEMM with tensors, a stream and a workspace of its own.
-class OwnProduct {
+class OwnGemm {
  public:
-  explicit OwnProduct(const GemmCase& c)
+  explicit OwnGemm(const GemmCase& c)
       : host_(make_tensors(c)),
         device_(to_device(host_)),
         call_(device_.views(c), options_of(c, "nvfp4")) {}
@@ -68,29 +68,29 @@ void wait_or_exit(const auto& is_done) {
 TEST_F(GemmContentionGpu, ThreeStreamsContend) {
   constexpr int kRounds = 2000;
   constexpr int kQueuedRounds = 100;  // a full queue would block the host, which watches the time
-  for (const GemmCase& c : kSharedTiles) {
+  for (const GemmCase& c : kStreamKCases) {
     SCOPED_TRACE(testing::Message() << c);
-    ASSERT_GT(shared_tiles(c), 0);
-    std::deque<OwnProduct> products;
+    ASSERT_GT(stream_k_tiles(c), 0);
+    std::deque<OwnGemm> gemms;
     for (int i = 0; i < 3; ++i) {
-      products.emplace_back(c);
+      gemms.emplace_back(c);
     }
     const auto wait = [&] {
-      wait_or_exit([&] { return std::ranges::all_of(products, &OwnProduct::is_done); });
+      wait_or_exit([&] { return std::ranges::all_of(gemms, &OwnGemm::is_done); });
     };
-    products.front().launch();
+    gemms.front().launch();
     wait();
-    const reference::HostTensor alone = products.front().result();
+    const reference::HostTensor alone = gemms.front().result();
     for (int round = 0; round < kRounds; ++round) {
-      for (const OwnProduct& product : products) {
-        product.launch();
+      for (const OwnGemm& gemm : gemms) {
+        gemm.launch();
       }
       if (round % kQueuedRounds == kQueuedRounds - 1) {
         wait();
       }
     }
-    for (const OwnProduct& product : products) {
-      EXPECT_TRUE(same_bytes(product.result(), alone));
+    for (const OwnGemm& gemm : gemms) {
+      EXPECT_TRUE(same_bytes(gemm.result(), alone));
     }
   }
 }
@@ -108,23 +108,23 @@ TEST_F(GemmContentionGpu, AFewSmsAreEnough) {
     view->stride[1] = 0;
   }
   const DeviceCall long_call(tensors, options_of(one_key, "flash"));
-  for (const GemmCase& c : kSharedTiles) {
+  for (const GemmCase& c : kStreamKCases) {
     SCOPED_TRACE(testing::Message() << c);
-    const OwnProduct product(c);
-    product.launch();
-    wait_or_exit([&] { return product.is_done(); });
-    const reference::HostTensor alone = product.result();
+    const OwnGemm gemm(c);
+    gemm.launch();
+    wait_or_exit([&] { return gemm.is_done(); });
+    const reference::HostTensor alone = gemm.result();
 
     const DeviceStream loaded;
     long_call.launch(loaded.get());
     std::this_thread::sleep_for(20ms);  // it has started
     for (int launch = 0; launch < kLaunches; ++launch) {
-      product.launch();
+      gemm.launch();
     }
-    wait_or_exit([&] { return product.is_done(); });
-    EXPECT_FALSE(loaded.is_idle()) << "the products had all SMs in the end";
+    wait_or_exit([&] { return gemm.is_done(); });
+    EXPECT_FALSE(loaded.is_idle()) << "the GEMMs had all SMs in the end";
     loaded.wait();
-    EXPECT_TRUE(same_bytes(product.result(), alone));
+    EXPECT_TRUE(same_bytes(gemm.result(), alone));
   }
 }
 

@@ -15,9 +15,9 @@ namespace {
 using reference::HostTensor;
 
 // A case with its tensors on the device, and a call on them.
-class DeviceProduct {
+class DeviceGemm {
  public:
-  DeviceProduct(const GemmCase& c, std::string kernel)
+  DeviceGemm(const GemmCase& c, std::string kernel)
       : case_(c),
         kernel_(std::move(kernel)),
         host_(make_tensors(c)),
@@ -65,10 +65,10 @@ class GemmDeterminismGpu : public GemmNvfp4Test {
 TEST_P(GemmDeterminismGpu, RepeatsAreEqualBesideABusyStream) {
   constexpr int kRepeats = 300;
   constexpr int kLaunchesOfLoad = 4;
-  const DeviceProduct busy({.m = 1024, .n = 1024, .k = 1024, .b_is_packed = true}, "nvfp4");
+  const DeviceGemm busy({.m = 1024, .n = 1024, .k = 1024, .b_is_packed = true}, "nvfp4");
   const DeviceStream busy_stream;
   const DeviceStream stream;
-  bool shares = false;
+  bool has_stream_k = false;
   Ran ran;
   for (const GemmCase& c : cases()) {
     if (!takes(c)) {
@@ -76,24 +76,24 @@ TEST_P(GemmDeterminismGpu, RepeatsAreEqualBesideABusyStream) {
     }
     ++ran;
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << c);
-    shares |= shared_tiles(c) > 0;
-    DeviceProduct product(c, GetParam());
-    product.launch(stream.get());
+    has_stream_k |= stream_k_tiles(c) > 0;
+    DeviceGemm gemm(c, GetParam());
+    gemm.launch(stream.get());
     stream.wait();
-    product.expect_right();
-    const HostTensor first = product.result();
+    gemm.expect_right();
+    const HostTensor first = gemm.result();
     for (int i = 0; i < kRepeats && !HasFailure(); ++i) {
-      product.reset_output();
+      gemm.reset_output();
       for (int launch = 0; launch < kLaunchesOfLoad && busy_stream.is_idle(); ++launch) {
         busy.launch(busy_stream.get());
       }
-      product.launch(stream.get());
+      gemm.launch(stream.get());
       stream.wait();
-      const HostTensor repeated = product.result();
+      const HostTensor repeated = gemm.result();
       EXPECT_TRUE(std::equal(first.data(), first.data() + first.bytes(), repeated.data())) << i;
     }
   }
-  EXPECT_TRUE(shares || !takes_packed_weights());
+  EXPECT_TRUE(has_stream_k || !takes_packed_weights());
 }
 
 TEST_P(GemmDeterminismGpu, ConcurrentCallsWithTheirOwnWorkspacesDoNotDisturbEachOther) {
@@ -105,18 +105,18 @@ TEST_P(GemmDeterminismGpu, ConcurrentCallsWithTheirOwnWorkspacesDoNotDisturbEach
       continue;
     }
     ++ran;
-    DeviceProduct product_a(one, GetParam());
-    DeviceProduct product_b(other, GetParam());
+    DeviceGemm gemm_a(one, GetParam());
+    DeviceGemm gemm_b(other, GetParam());
     const DeviceStream stream_a;
     const DeviceStream stream_b;
     for (int round = 0; round < kRounds; ++round) {
-      product_a.launch(stream_a.get());
-      product_b.launch(stream_b.get());
+      gemm_a.launch(stream_a.get());
+      gemm_b.launch(stream_b.get());
     }
     stream_a.wait();
     stream_b.wait();
-    product_a.expect_right();
-    product_b.expect_right();
+    gemm_a.expect_right();
+    gemm_b.expect_right();
   }
 }
 

@@ -42,9 +42,9 @@ class Gpu:
             _version=self.version,
             device="cuda:0",
         )
-        turn = self.reads.turn(weight)
-        self.reads.launched(turn)
-        return turn.is_early
+        launch = self.reads.next_launch(weight)
+        self.reads.launched(launch)
+        return launch.is_early
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def gpu(monkeypatch):
     return Gpu(monkeypatch)
 
 
-def test_the_first_product_on_each_stream_waits(gpu):
+def test_the_first_gemm_on_each_stream_waits(gpu):
     assert [gpu.call(), gpu.call(), gpu.call()] == [False, True, True]
     gpu.stream = 8
     assert [gpu.call(), gpu.call()] == [False, True]
@@ -67,7 +67,7 @@ def test_a_weight_that_was_written_is_waited_for_again(gpu, change):
     assert [gpu.call(), gpu.call()] == [False, True]
 
 
-def test_a_graph_reads_early_where_a_product_has_waited_outside(gpu):
+def test_a_graph_reads_early_where_a_gemm_has_waited_outside(gpu):
     gpu.is_capturing = True
     assert [gpu.call(), gpu.call()] == [False, False]
     gpu.is_capturing = False
@@ -86,13 +86,13 @@ def test_writes_that_are_not_counted_are_always_waited_for(gpu):
     assert [gpu.call(), gpu.call()] == [False, False]
 
 
-def test_what_has_raised_was_no_product(gpu):
-    gpu.reads.turn(types.SimpleNamespace(is_cuda=False))
+def test_what_has_raised_was_no_gemm(gpu):
+    gpu.reads.next_launch(types.SimpleNamespace(is_cuda=False))
     weight = types.SimpleNamespace(
         is_cuda=True, is_inference=lambda: False, data_ptr=lambda: 1, _version=0, device="cuda:0"
     )
-    gpu.reads.turn(weight)
-    assert not gpu.reads.turn(weight).is_early
+    gpu.reads.next_launch(weight)
+    assert not gpu.reads.next_launch(weight).is_early
 
 
 def make_layer(n=512, k=512):
@@ -140,7 +140,7 @@ def test_a_layers_first_call_beside_a_capture_in_another_thread():
 
 
 @needs_cuda
-def test_a_product_sees_what_pytorch_wrote_just_before():
+def test_a_gemm_sees_what_pytorch_wrote_just_before():
     layer = make_layer(4096, 4096)
     x = torch.randn(1, 4096, device="cuda").bfloat16()
     other = make_layer(4096, 4096)

@@ -75,11 +75,11 @@ def test_the_default_sweep():
     sweep = list(cases(args, "cuda:0"))
     assert len(sweep) == 28
     assert (sweep[0].n, sweep[0].k, sweep[0].m) == (7168, 16384, 1)
-    assert (args.samples, args.gap, args.timed) == (25, 0.02, "row")
+    assert (args.samples, args.gap, args.timed) == (25, 0.02, "series")
     assert bench.parse_arguments(["attention"]).samples == 20
 
 
-def test_batch_invariant_products_beside_others():
+def test_batch_invariant_gemms_beside_others():
     args = bench.parse_arguments(["gemm", "--m=1,2", "--shapes=64x32", "--batch-invariant=both"])
     found = [(case.m, case.batch_invariant) for case in cases(args, "cpu")]
     assert found == [(1, False), (2, False), (1, True), (2, True)]
@@ -92,7 +92,7 @@ def test_an_rmsnorm_gives_16_bits():
         list(cases(args, "cpu"))
 
 
-def test_an_rmsnorm_is_launched_before_each_product(monkeypatch):
+def test_an_rmsnorm_is_launched_before_each_gemm(monkeypatch):
     torch = pytest.importorskip("torch")
     inputs = dataclasses.replace(CASE, rmsnorm=True, between_bytes=3000).make_inputs(0)
     norm = inputs.unnormed_a.double()
@@ -106,14 +106,14 @@ def test_an_rmsnorm_is_launched_before_each_product(monkeypatch):
 
     monkeypatch.setattr(torch.nn.functional, "rms_norm", normalize)
 
-    def product(copy):
+    def gemm(copy):
         def multiply(a):
             assert torch.equal(a, inputs.a)
             log.append(copy)
 
         return multiply
 
-    call = inputs.rotation([product(copy) for copy in range(2)])
+    call = inputs.rotation([gemm(copy) for copy in range(2)])
     for _ in range(3):
         call()
     assert log == ["norm", 0, "norm", 1, "norm", 0]
@@ -156,8 +156,8 @@ def test_all_forms_of_the_inputs_hold_the_same_values():
     codes, scales = inputs.weight
     exact = dequantize(codes, scales, inputs.global_scale)
     assert (to_float64(wide) == to_float64(exact)).all()
-    product = to_float64(inputs.a) @ to_float64(wide).T
-    numpy.testing.assert_allclose(to_float64(inputs.expected), product, rtol=1e-12, atol=1e-9)
+    exact = to_float64(inputs.a) @ to_float64(wide).T
+    numpy.testing.assert_allclose(to_float64(inputs.expected), exact, rtol=1e-12, atol=1e-9)
     assert numpy.isnan(to_float64(inputs.new_output())).all()
     again = CASE.make_inputs(0)
     assert (to_float64(again.a) == to_float64(inputs.a)).all()
@@ -247,7 +247,7 @@ def test_the_steps_race_where_they_are_named():
         assert step.supports(dataclasses.replace(CASE, device="cuda:0")) or "a GPU is here"
 
 
-def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
+def test_configs_of_nvfp4_race_where_they_are_named(monkeypatch):
     named = bench.load_kernels("gemm", "nvfp4/*", "cuda:0")
     assert [row.name for row in named] == [f"tilewright/nvfp4/{i}" for i in range(12)]
     assert not any("/nvfp4/" in row.name for row in bench.load_kernels("gemm", "all", "cuda:0"))
@@ -255,9 +255,9 @@ def test_rows_of_nvfp4_race_where_they_are_named(monkeypatch):
 
     def multiply(a, packed, *, kernel, b_is_constant, **options):
         kernels.append((kernel, b_is_constant))
-        return product(a, packed, **options)
+        return gemm(a, packed, **options)
 
-    product = tilewright.gemm_nvfp4
+    gemm = tilewright.gemm_nvfp4
     monkeypatch.setattr(tilewright, "gemm_nvfp4", multiply)
     inputs = CASE.make_inputs(0)
     for options, b_is_constant in (([], True), (["--no-constant-weights"], False)):

@@ -21,7 +21,11 @@ ROTATED = dataclasses.replace(CASE, between_bytes=20_000)
 W4A4 = dataclasses.replace(CASE, w4a4=True)
 
 # more tokens than, up to, configuration
-CHOICES = [[0, 8, {"num_stages": 3}], [8, 16, {"num_stages": 4}], [16, 1 << 30, {"num_stages": 5}]]
+HEURISTICS = [
+    [0, 8, {"num_stages": 3}],
+    [8, 16, {"num_stages": 4}],
+    [16, 1 << 30, {"num_stages": 5}],
+]
 
 
 def is_right(case, inputs, output):
@@ -90,7 +94,7 @@ def humming(monkeypatch):
         "humming.kernel": {},
         "humming.kernel.humming": {"HummingKernel": Kernel},
         "humming.layer": {"HummingLayer": Layer},
-        "humming.tune": {"get_heuristics_config": lambda config, **options: CHOICES},
+        "humming.tune": {"get_heuristics_config": lambda config, **options: HEURISTICS},
     }
     libraries = []
     for name, content in modules.items():
@@ -102,7 +106,7 @@ def humming(monkeypatch):
     yield from load(monkeypatch, "gemm.humming", *libraries)
 
 
-def test_humming_compiles_its_choices_before_the_race(humming):
+def test_humming_compiles_its_configurations_before_the_race(humming):
     assert humming.peers("cpu") == []
     peer = humming.peers("cuda:0")[0]
     cases = [dataclasses.replace(case, m=m) for m in (8, 9, 4096) for case in (CASE, CHAIN)]
@@ -163,7 +167,7 @@ def test_humming_search(humming, monkeypatch):
     assert search.configure(argparse.Namespace(humming_search=4))
     default.warm_up([CASE])
     search.warm_up([CASE])
-    monkeypatch.setattr(humming, "CudaRowTimer", Timer)
+    monkeypatch.setattr(humming, "CudaSeriesTimer", Timer)
     inputs = CASE.make_inputs(0)
     assert is_right(CASE, inputs, search.prepare(CASE, inputs)())
     third = {"num_stages": 5, "use_pdl": True}  # 12 tokens are nearest to 9, 8 and 17
@@ -182,7 +186,7 @@ def test_humming_search_leaves_out_what_is_refused_or_wrong(humming, monkeypatch
     assert len(candidates) == 3 * 2 + 2 * 5 * 2 * 2
     is_candidate = [config["num_stages"] not in (6, 8) for config in candidates]
     monkeypatch.setattr(Timer, "times", [1.0] * sum(is_candidate))
-    monkeypatch.setattr(humming, "CudaRowTimer", Timer)
+    monkeypatch.setattr(humming, "CudaSeriesTimer", Timer)
     search.choose(layers, CASE, inputs)
     assert search.setup(CASE)["configurations_timed"] == sum(is_candidate)
     eight_stages = {humming._kernel(layers[0], CASE, config | {"num_stages": 8})

@@ -22,16 +22,16 @@ def lines_of(times, **case):
     ]
 
 
-def test_the_table_of_choices(root):
+def test_the_table_of_configs(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [
-        with_case(GEMM | {"impl": f"tilewright/nvfp4/{row}", "median_us": 10.0 + row}, m=m)
+        with_case(GEMM | {"impl": f"tilewright/nvfp4/{config}", "median_us": 10.0 + config}, m=m)
         for m in (8, 16)
-        for row in range(3)
+        for config in range(3)
     ]
     write(root, lines)
     page = root / "docs/worklog/page.md"
-    page.write_text("<!-- gemm-choices:gemm-race begin -->\n<!-- gemm-choices:gemm-race end -->\n")
+    page.write_text("<!-- gemm-configs:gemm-race begin -->\n<!-- gemm-configs:gemm-race end -->\n")
     text = rendered(root, page)
     weight = f"{lines[0]['case']['n']} × {lines[0]['case']['k']}"
     assert f"| {weight}, M | `nvfp4/0` | `nvfp4/1` | `nvfp4/2` |\n" in text
@@ -114,7 +114,7 @@ def test_kinds_of_activations_have_their_own_tables(root):
     assert text.count("Geometric mean") == 2
 
 
-def test_products_with_features_have_their_own_tables(root):
+def test_gemms_with_features_have_their_own_tables(root):
     chain = lines_of({"tilewright/nvfp4": 12.0, "cublas": 24.0}, rmsnorm=True)
     write(root, lines_of(TIMES) + lines_of(TIMES, batch_invariant=True) + chain)
     text, table = table_of(root)
@@ -157,12 +157,12 @@ def test_the_plot(root):
 def test_the_ratio_takes_the_fastest_of_each_side():
     times = {"tilewright/nvfp4": 10.0, "tilewright/nvfp4_simple": 8.0, "a": 16.0, "b": 24.0}
     results = GemmResults(lines_of(times))
-    ((product,),) = results.kinds.values()
-    assert results.speedup(product) == 2
-    assert GemmResults(lines_of({"tilewright/nvfp4": 10.0})).speedup(product) is None
+    ((gemm,),) = results.kinds.values()
+    assert results.speedup(gemm) == 2
+    assert GemmResults(lines_of({"tilewright/nvfp4": 10.0})).speedup(gemm) is None
 
 
-def test_kinds_and_weights_keep_their_order_and_a_weights_products_stand_by_m(root):
+def test_kinds_and_weights_keep_their_order_and_a_weights_gemms_stand_by_m(root):
     first, second = ({"n": 64, "k": 256}, {"n": 64, "k": 128})
     lines = [
         line
@@ -176,7 +176,7 @@ def test_kinds_and_weights_keep_their_order_and_a_weights_products_stand_by_m(ro
         for line in lines_of(TIMES, **case)
     ]
     kinds = GemmResults.read(write(root, lines)).kinds
-    assert [[(p.k, p.m) for p in products] for products in kinds.values()] == [
+    assert [[(p.k, p.m) for p in gemms] for gemms in kinds.values()] == [
         [(256, 1), (256, 16), (128, 16)],
         [(256, 16)],
         [(256, 1)],
@@ -230,14 +230,14 @@ def headline_races(root):
         for impl, speed in (("tilewright/flash", ours), ("cudnn", 100.0), ("fa3", 80.0))
     ]
     half = {"tilewright/nvfp4": 10.0, "cublas": 5.0, "humming": 20.0}
-    products = [
+    gemms = [
         *lines_of(TIMES),
         *lines_of({"tilewright/nvfp4": 10.0, "cublas": 40.0}, m=32),
         *lines_of(half, m=1024),
         *lines_of(half, a_dtype="nvfp4"),
         *lines_of(half, rmsnorm=True),
     ]
-    return [write(root, attention, "attention-race"), write(root, products)]
+    return [write(root, attention, "attention-race"), write(root, gemms)]
 
 
 MARKER = "headline:attention-race,gemm-race"
@@ -259,9 +259,9 @@ def test_the_headlines_caption(root, headline_races):
 
 
 def test_a_headline_whose_gemms_have_no_peers_has_a_dash(root, headline_races):
-    attention, products = headline_races
+    attention, gemms = headline_races
     write(root, lines_of({"tilewright/nvfp4": 10.0}))
-    caption = headline.headline_caption([attention, products])
+    caption = headline.headline_caption([attention, gemms])
     assert "BF16 activations — × the best of" in caption
     assert "without M" not in caption
 

@@ -28,10 +28,10 @@ if failing and any(failing in argument for argument in sys.argv):
 RACES = {
     "race": {"attention-ladder": 36},
     "production": {"attention-flash": 36, "small-flash": 8, "odd-flash": 12},
-    "choices": {
-        "choices-flash": 72 + 24,
-        "choices-flash-fp16": 18,
-        "choices-flash-packed": 12,
+    "configs": {
+        "configs-flash": 72 + 24,
+        "configs-flash-fp16": 18,
+        "configs-flash-packed": 12,
     },
     "features": {"varlen-flash": 12, "fp16-flash": 18, "gqa-flash": 12, "dims-flash": 18},
     "serving": {
@@ -45,7 +45,7 @@ RACES = {
     "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-host": 8, "gemm-graph": 28},
     "gemm-serving": {"chain-nvfp4": 16, "invariant-nvfp4": 24},
     "gemm-steps": {"gemm-steps": 3},
-    "gemm-choices": {"choices-nvfp4": 76},
+    "gemm-configs": {"configs-nvfp4": 76},
 }
 
 
@@ -80,8 +80,8 @@ def races_of(calls):
     """The arguments of each race, all of which are in one call."""
     ((module, name, *arguments),) = calls
     assert (module, name) == ("-m", "tilewright.bench")
-    parts = itertools.groupby(arguments, key=lambda word: word == "--then")
-    return [bench.parse_arguments(list(part)) for is_between, part in parts if not is_between]
+    groups = itertools.groupby(arguments, key=lambda word: word == "--then")
+    return [bench.parse_arguments(list(group)) for is_between, group in groups if not is_between]
 
 
 @pytest.mark.parametrize("what", RACES)

@@ -89,7 +89,7 @@ def packed_weight(n=256, k=512):
 
 
 @pytest.mark.parametrize("m", [1, 40, 300])
-def test_products_of_expanded_tensors(m):
+def test_gemms_of_expanded_tensors(m):
     weight, scaled = packed_weight()
     a = torch.randn(m, 512, device="cuda").bfloat16()
     expected = tilewright.gemm_nvfp4(a, weight, **scaled)
@@ -103,7 +103,7 @@ def test_products_of_expanded_tensors(m):
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(4, 256, 512), (300, 256, 512), (40, 336, 4096), (128, 336, 4096)]
 )
-def test_a_graph_of_products_with_nvfp4_activations(m, n, k):
+def test_a_graph_of_gemms_with_nvfp4_activations(m, n, k):
     weight, scaled = packed_weight(n, k)
     activations = torch.randn(m, k, device="cuda")
     codes, sfa, global_scale_a = tilewright.quantize_nvfp4(activations, **ENCODE)

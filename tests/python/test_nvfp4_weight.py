@@ -79,7 +79,7 @@ def test_there_and_back(layout, batch):
 
 
 @pytest.mark.parametrize("a_dtype", ["float16", "bfloat16"])
-def test_a_product_is_that_of_the_codes(weight, a_dtype):
+def test_a_gemm_is_that_of_the_codes(weight, a_dtype):
     a = make(M, K, seed=2).astype(a_dtype)
     b, sfb, global_scale = weight
     packed = tilewright.prepack_nvfp4_weight(b, sfb)
@@ -197,7 +197,7 @@ def test_wrong_arguments_of_unpacking(nothing_is_written, refused, wrong, argume
         ({"sfb": numpy.zeros((N, K // 16), "uint8")}, "n", "must be None where b is codes"),
     ],
 )
-def test_wrong_arguments_of_a_product(nothing_is_written, refused, wrong, argument, message):
+def test_wrong_arguments_of_a_gemm(nothing_is_written, refused, wrong, argument, message):
     right = {"a": make(M, K, dtype="float16"), "b": numpy.zeros((2, 9216), "uint8"), "n": N}
     with nothing_is_written(), refused(InvalidArgumentError, argument, message):
         tilewright.gemm_nvfp4(**(right | wrong))

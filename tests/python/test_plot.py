@@ -188,7 +188,7 @@ def test_counters_of_several_cases(root):
     ]
 
 
-def test_counters_of_products(root):
+def test_counters_of_gemms(root):
     readme = root / "README.md"
     readme.write_text(block("counters:gemm-nvfp4"))
     line = {"run": MEASURED["run"], "operation": "gemm_nvfp4", "fma_pct": 5.0,
@@ -228,17 +228,17 @@ def test_the_quantiser_beside_a_copy(root):
     assert "TB/s, medians. NVIDIA H200" in text
 
 
-def test_the_table_of_choices(root):
+def test_the_table_of_configs(root):
     kernels = pytest.importorskip("tilewright._kernels")
     lines = [
-        with_case(MEASURED | {"impl": f"tilewright/{row}", "tflops": 500.0 + i}, **case)
+        with_case(MEASURED | {"impl": f"tilewright/{config}", "tflops": 500.0 + i}, **case)
         for case in ({"causal": True}, {"head_dim": 96, "v_dim": 96})
-        for i, row in enumerate(("flash/4", "flash/5", "flash/8"))
-        if (row == "flash/4") == ("head_dim" in case)
+        for i, config in enumerate(("flash/4", "flash/5", "flash/8"))
+        if (config == "flash/4") == ("head_dim" in case)
     ]
-    write_lines(root / "results/choices.jsonl", lines)
+    write_lines(root / "results/configs.jsonl", lines)
     readme = root / "README.md"
-    readme.write_text(block("choices:choices"))
+    readme.write_text(block("configs:configs"))
     text = rendered(root, readme)
     header = "| head dim | mask | heads | batch | length |"
     assert f"{header} `flash/4` |\n| --- | --- | ---: | ---: | ---: | ---: |\n" in text

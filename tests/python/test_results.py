@@ -165,7 +165,7 @@ def test_every_results_file(ran):
 
 
 @pytest.mark.parametrize("pattern", ["gemm-*.jsonl", "*-nvfp4.jsonl"])
-def test_products_were_measured_with_weights_from_memory(ran, pattern):
+def test_gemms_were_measured_with_weights_from_memory(ran, pattern):
     for path in ran(RESULTS.glob(pattern), "files"):
         lines = map(json.loads, path.read_text().splitlines())
         for line in ran((line for line in lines if line["supported"]), path.name):

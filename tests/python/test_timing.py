@@ -15,7 +15,7 @@ from tilewright.bench.race import Rules, race, to_line
 from tilewright.bench.timing import (
     CudaGraphTimer,
     CudaHostTimer,
-    CudaRowTimer,
+    CudaSeriesTimer,
     CudaTimer,
     Rotation,
 )
@@ -94,16 +94,16 @@ def test_launches_behind_one_head_start(device):
     assert second == 2 * first
 
 
-def test_launches_in_a_row_share_their_time(device):
-    timer = CudaRowTimer("cuda:0", "rotation", launches=3)
+def test_back_to_back_launches_share_their_time(device):
+    timer = CudaSeriesTimer("cuda:0", "rotation", launches=3)
     durations = itertools.count(1.0)
 
     def call():
         device.us += next(durations)
 
-    row, launches = timer.prepare(call, 3)
+    series, launches = timer.prepare(call, 3)
     assert (launches, device.us) == (3, 0)
-    assert timer.sample(row, lambda: "read", launches) == (pytest.approx([5]), "read")
+    assert timer.sample(series, lambda: "read", launches) == (pytest.approx([5]), "read")
 
 
 def test_launches_of_a_graph_share_their_time(device):
@@ -153,10 +153,10 @@ def test_the_host_s_clock_runs_until_the_device_is_done(device, monkeypatch):
 
     device.synchronize = synchronize
     monkeypatch.setattr(time, "perf_counter", lambda: clock.us * 1e-6)
-    row, launches = timer.prepare(call, 4)
+    series, launches = timer.prepare(call, 4)
     queued.append(1000)  # work from before is not timed
-    assert timer.sample(row, lambda: "read", launches) == (pytest.approx([8]), "read")
-    assert timer.has_host and timer.has_rows
+    assert timer.sample(series, lambda: "read", launches) == (pytest.approx([8]), "read")
+    assert timer.has_host and timer.has_series
 
 
 def test_a_capture_ends_where_a_call_raises_an_error(device):
@@ -188,15 +188,15 @@ class QueueTimer:
 
     cold_by, launches = "rotation", 20
 
-    def __init__(self, has_rows=False):
-        self.asked, self.has_rows, self.is_graph, self.has_host = [], has_rows, False, False
+    def __init__(self, has_series=False):
+        self.asked, self.has_series, self.is_graph, self.has_host = [], has_series, False, False
 
     def prepare(self, call, launches):
         return call, launches
 
     def sample(self, call, read, launches):
         self.asked.append(launches)
-        return [1.0] * (1 if self.has_rows else launches), read()
+        return [1.0] * (1 if self.has_series else launches), read()
 
     def synchronize(self):
         pass
@@ -213,7 +213,7 @@ def test_slow_launches_are_queued_singly(seconds, asked):
 
 
 def test_a_row_is_a_sample():
-    timer, rules = QueueTimer(has_rows=True), Rules(4, 0, 5, False, 0)
+    timer, rules = QueueTimer(has_series=True), Rules(4, 0, 5, False, 0)
     (entrant,) = race([Scripted(call=lambda inputs: None)], CASE, timer, CpuMachine(), rules)
     assert timer.asked == [20] * 4
     assert entrant.timing.samples_us == [1.0] * 4

@@ -11,7 +11,7 @@ import tilewright
 torch = pytest.importorskip("torch")
 
 import tilewright._torch_linear as torch_linear
-from tilewright._early_reads import Turn
+from tilewright._early_reads import Launch
 from tilewright.torch import NVFP4Linear
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -112,11 +112,11 @@ def test_batch_invariance_is_asked_for(device, batch_invariant, monkeypatch):
     assert layer.batch_invariant is same.batch_invariant is batch_invariant
     asked = []
 
-    def product(*arrays, **options):
+    def gemm(*arrays, **options):
         asked.append(options["batch_invariant"])
         return tilewright.gemm_nvfp4(*arrays, **options)
 
-    monkeypatch.setattr(torch_linear, "gemm_nvfp4", product)
+    monkeypatch.setattr(torch_linear, "gemm_nvfp4", gemm)
     x = torch.randn(300, IN).to(device, torch.bfloat16)
     rows, row = layer(x), layer(x[7])
     assert asked == [batch_invariant] * 2
@@ -370,7 +370,7 @@ def test_whether_it_reads_early_is_forgotten_where_the_weight_is_another(device)
         lambda: layer.to(device),
     )
     for change in changes:
-        layer._reads.launched(Turn((4096, 0), stream=0, is_early=False))
+        layer._reads.launched(Launch((4096, 0), stream=0, is_early=False))
         assert copy.deepcopy(layer)._reads._written is None
         change()
         assert layer._reads._written is None

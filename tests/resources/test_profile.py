@@ -105,10 +105,10 @@ def test_flash_on_several_shapes(tools):
         assert line["launch"] == "void flash<0>"
 
 
-def test_products(tools, tmp_path):
+def test_gemms(tools, tmp_path):
     log = tmp_path / "log"
     (tmp_path / "ncu").write_text(NCU.replace("print(", f"open({str(log)!r}, 'a').write(", 1))
-    name, lines, _ = run(tools, "profile-gemm", "--products", "16,7168,2048", "1,64,128,fp16")
+    name, lines, _ = run(tools, "profile-gemm", "--gemms", "16,7168,2048", "1,64,128,fp16")
     assert name == "gemm-nvfp4.jsonl"
     assert [line["operation"] for line in lines] == ["gemm_nvfp4"] * 2
     assert [(line["case"]["m"], line["case"]["n"], line["case"]["k"]) for line in lines] == [
@@ -120,7 +120,7 @@ def test_products(tools, tmp_path):
     assert f"{command} --samples 1" in log.read_text()
 
 
-def test_products_by_default(tools):
+def test_gemms_by_default(tools):
     _, lines, _ = run(tools, "profile-gemm")
     cases = [line["case"] for line in lines]
     assert len({json.dumps(case) for case in cases}) == len(cases) == 13
@@ -128,7 +128,7 @@ def test_products_by_default(tools):
 
 
 def test_activations_in_nvfp4_have_results_in_bf16():
-    case = profile.parse_product("1,64,128,nvfp4")
+    case = profile.parse_gemm("1,64,128,nvfp4")
     assert (case["a_dtype"], case["out_dtype"]) == ("nvfp4", "bf16")
 
 
@@ -169,9 +169,9 @@ def test_a_shape_that_is_none(text):
 
 
 @pytest.mark.parametrize("text", ["64,64", "64,64,x", "1,2,3,4", "1,2,3,fp16,", ""])
-def test_a_product_that_is_none(text):
+def test_a_gemm_that_is_none(text):
     with pytest.raises(profile.argparse.ArgumentTypeError, match="must be M,N,K"):
-        profile.parse_product(text)
+        profile.parse_gemm(text)
 
 
 def test_the_function_names_are_ours():

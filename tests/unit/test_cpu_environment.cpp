@@ -98,18 +98,18 @@ TEST(CpuEnvironment, PackingDoesNotDependOnTheFloatingPointEnvironment) {
   }
 }
 
-TEST(CpuEnvironment, ProductsAndAttentionDoNotDependOnTheFloatingPointEnvironment) {
-  const GemmCase product{.m = 100, .n = 70, .k = 528, .c_dtype = DType::fp32};
-  GemmHostSet matrices = make_tensors(product);
-  gemm_nvfp4(matrices.views(product), options_of(product));
+TEST(CpuEnvironment, GemmsAndAttentionDoNotDependOnTheFloatingPointEnvironment) {
+  const GemmCase gemm{.m = 100, .n = 70, .k = 528, .c_dtype = DType::fp32};
+  GemmHostSet matrices = make_tensors(gemm);
+  gemm_nvfp4(matrices.views(gemm), options_of(gemm));
   const Problem problem{.q_len = 100, .kv_len = 150, .heads = 4, .dtype = DType::fp32};
   HostTensors tensors = make_tensors(problem);
   attention(tensors.views(), options_of(problem, "cpu"));
 
-  GemmHostSet other_matrices = make_tensors(product);
+  GemmHostSet other_matrices = make_tensors(gemm);
   HostTensors other_tensors = make_tensors(problem);
   in_unusual_floating_point([&] {
-    gemm_nvfp4(other_matrices.views(product), options_of(product));
+    gemm_nvfp4(other_matrices.views(gemm), options_of(gemm));
     attention(other_tensors.views(), options_of(problem, "cpu"));
     EXPECT_EQ(std::fegetround(), FE_UPWARD) << "the caller's environment has changed";
   });
@@ -177,9 +177,9 @@ TEST(CpuEnvironmentDeathTest, ASmallStackIsEnough) {
 #endif
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run_all = [](void*) -> void* {
-    const GemmCase product{.m = 100, .n = 70, .k = 528, .b_is_packed = true};
-    GemmHostSet matrices = make_tensors(product);
-    gemm_nvfp4(matrices.views(product), options_of(product));
+    const GemmCase gemm{.m = 100, .n = 70, .k = 528, .b_is_packed = true};
+    GemmHostSet matrices = make_tensors(gemm);
+    gemm_nvfp4(matrices.views(gemm), options_of(gemm));
     HostTensors tensors = make_tensors(kAttention);
     attention(tensors.views(), options_of(kAttention, "cpu"));
     return nullptr;

@@ -14,7 +14,7 @@ from tilewright.bench.options import numbers
 from tilewright.bench.timing import (
     CudaGraphTimer,
     CudaHostTimer,
-    CudaRowTimer,
+    CudaSeriesTimer,
     CudaTimer,
     l2_cache_bytes,
 )
@@ -34,7 +34,7 @@ DEFAULTS = {
 RULES = {"samples": 25, "gap": 0.02}
 BATCH_INVARIANT = {"off": (False,), "on": (True,), "both": (False, True)}
 TIMERS = {
-    "row": CudaRowTimer,
+    "series": CudaSeriesTimer,
     "graph": CudaGraphTimer,
     "alone": CudaTimer,
     "host": CudaHostTimer,
@@ -140,7 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bits of a row do not depend on the others",
     )
     parser.add_argument(
-        "--rmsnorm", action="store_true", help="before each product, and timed with it; in PyTorch"
+        "--rmsnorm", action="store_true", help="before each GEMM, and timed with it; in PyTorch"
     )
     parser.add_argument(
         "--constant-weights",
@@ -157,9 +157,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timed",
         choices=TIMERS,
-        default="row",
-        help=f"{LAUNCHES} launches in a row together; the same in a CUDA graph; each by itself; "
-        f"{HOST_LAUNCHES} in a row by the host's clock, without a head start",
+        default="series",
+        help=f"{LAUNCHES} back-to-back launches together; the same in a CUDA graph; each by "
+        f"itself; {HOST_LAUNCHES} back to back by the host's clock, without a head start",
     )
     parser.add_argument(
         "--humming-search",

@@ -53,15 +53,15 @@ class GemmInputs:
     def gamma(self) -> Any:
         return filled((self.case.k,), 1.0, self.case.dtype, self.case.device)
 
-    def rotation(self, products: list[Callable[[Any], Any]], a: Any = None) -> Rotation:
+    def rotation(self, gemms: list[Callable[[Any], Any]], a: Any = None) -> Rotation:
         """Calls of these with `a`, or with the activations in 16 bits, which an RMSNorm may give
         that is launched before each."""
         given = self.a if a is None else a
 
-        def call(product: Callable[[Any], Any]) -> Any:
-            return product(self._rms_norm() if self.case.rmsnorm else given)
+        def call(gemm: Callable[[Any], Any]) -> Any:
+            return gemm(self._rms_norm() if self.case.rmsnorm else given)
 
-        return Rotation([partial(call, product) for product in products])
+        return Rotation([partial(call, gemm) for gemm in gemms])
 
     def copies(self, *tensors: Any) -> list[tuple[Any, ...]]:
         size_bytes = sum(int(tensor.nbytes) for tensor in tensors)

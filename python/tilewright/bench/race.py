@@ -78,7 +78,7 @@ def _prepare(peer: Peer, case: Case, inputs: Any, timer: Any, check: bool) -> En
         entrant.reason = f"{type(error).__name__}: {error}"
         entrant.failed = peer.is_ours
         return entrant
-    entrant.timing = Timing(entrant.launches if timer.has_rows else 1)
+    entrant.timing = Timing(entrant.launches if timer.has_series else 1)
     return entrant
 
 
@@ -97,7 +97,7 @@ def race(peers: list[Peer], case: Case, timer: Any, machine: Any, rules: Rules) 
     inputs = case.make_inputs(rules.seed)
     entrants = [_prepare(peer, case, inputs, timer, rules.check) for peer in peers]
     running = [entrant for entrant in entrants if entrant.call]
-    samples_a_round = 1 if timer.has_rows else timer.launches
+    samples_a_round = 1 if timer.has_series else timer.launches
     for round_index in range(math.ceil(rules.samples / samples_a_round)):
         if round_index >= MIN_SAMPLES:
             running = [e for e in running if e.timing.total_s <= rules.max_seconds]

@@ -1,4 +1,4 @@
-"""Times launches one by one or in rows, by CUDA events or by the host's clock."""
+"""Times launches one by one or back to back, by CUDA events or by the host's clock."""
 
 import itertools
 import math
@@ -65,7 +65,7 @@ class Timer:
 
     cold_by: str | None = None
     launches = 1
-    has_rows = False  # back-to-back launches, whose mean is a sample
+    has_series = False  # back-to-back launches, whose mean is a sample
     is_graph = False
     has_host = False  # the host's time counts, too
 
@@ -143,69 +143,70 @@ class CudaTimer(Timer):
         self.cuda.synchronize()
 
 
-class CudaRowTimer(CudaTimer):
-    """CUDA events before and after a row of calls, which share the time alike.
+class CudaSeriesTimer(CudaTimer):
+    """CUDA events before and after a series of back-to-back launches. A sample is their mean time.
 
-    The calls follow each other, as the layers of a model do. An event between two launches takes
-    time by itself, and keeps the second from being set up while the first is at work. Another row
-    goes before the first event, so that the timed one starts as it goes on.
+    The launches follow each other, as the layers of a model do. An event between two launches takes
+    time by itself, and keeps the second from being set up while the first is at work. Another
+    series goes before the first event, so that the timed one begins with the device at work.
     """
 
-    has_rows = True
+    has_series = True
 
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
-        """(what queues a row, its number of launches)."""
+        """(what queues a series, its number of launches)."""
 
-        def row() -> None:
+        def series() -> None:
             for _ in range(launches):
                 call()
 
-        return row, launches
+        return series, launches
 
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
     ) -> tuple[list[float], Any]:
-        """(the mean µs of a row's launches, what `read` returned while they ran)."""
+        """(the mean µs of a series' launches, what `read` returned while they ran)."""
         (_, total_us), reading = super().sample(call, read, 2)
         return [total_us / launches], reading
 
 
 @dataclass
-class CapturedRow:
-    """A row of calls in a CUDA graph, which holds the addresses of their tensors, but not the
-    tensors: `row` does."""
+class CapturedSeries:
+    """A series of calls in a CUDA graph, which holds the addresses of their tensors, but not the
+    tensors: `series` does."""
 
     graph: Any
-    row: Callable[[], Any]
+    series: Callable[[], Any]
 
     def __call__(self) -> None:
         self.graph.replay()
 
 
-class CudaGraphTimer(CudaRowTimer):
-    """The same of rows that are CUDA graphs."""
+class CudaGraphTimer(CudaSeriesTimer):
+    """The same of series that are CUDA graphs."""
 
     is_graph = True
 
     def prepare(self, call: Callable[[], Any], launches: int) -> tuple[Callable[[], Any], int]:
         """(what replays a graph, its number of launches: so many, or a few more)."""
         period = call.period if isinstance(call, Rotation) else 1
-        row, launches = super().prepare(call, math.ceil(launches / period) * period)
+        series, launches = super().prepare(call, math.ceil(launches / period) * period)
         graph, side = self.cuda.CUDAGraph(), self.cuda.Stream()
         # The capture ends, and the stream is left, even if a call raises an error.
         capture = self.cuda.graph(graph, stream=side, capture_error_mode="thread_local")
         with self.cuda.stream(side), capture:
-            row()
-        replay = CapturedRow(graph, row)
+            series()
+        replay = CapturedSeries(graph, series)
         replay()
         self.synchronize()
         return replay, launches
 
 
-class CudaHostTimer(CudaRowTimer):
-    """The host's clock around a row of calls and the device's work on them, without a head start.
+class CudaHostTimer(CudaSeriesTimer):
+    """The host's clock around a series of calls and the device's work on them.
 
-    So a call takes what the host or the device takes for it, whichever is longer.
+    There is no head start, so a call takes what the host or the device takes for it, whichever is
+    longer.
     """
 
     has_host = True
@@ -213,7 +214,7 @@ class CudaHostTimer(CudaRowTimer):
     def sample(
         self, call: Callable[[], Any], read: Callable[[], Any], launches: int
     ) -> tuple[list[float], Any]:
-        """(the mean µs of a row's launches, what `read` returned after them)."""
+        """(the mean µs of a series' launches, what `read` returned after them)."""
         self.synchronize()
         start = time.perf_counter()
         call()

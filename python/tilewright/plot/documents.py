@@ -8,14 +8,14 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from tilewright.plot.gemm import gemm_choices_table, gemm_table
+from tilewright.plot.gemm import gemm_configs_table, gemm_table
 from tilewright.plot.goals import goals_table
 from tilewright.plot.headline import headline_caption, plot_headline
 from tilewright.plot.ladder import ladder_table
 from tilewright.plot.quantize import quantize_table
 from tilewright.plot.tables import (
     behind_table,
-    choices_table,
+    configs_table,
     counters_table,
     library_table,
     peers_table,
@@ -27,7 +27,7 @@ from tilewright.plot.tables import (
 
 PLOTS = "docs/plots"
 NAME = (
-    r"(?:results|ratio|peers|behind|choices|gemm-choices|gemm|goals|quantize|plot|profile"
+    r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|quantize|plot|profile"
     r"|counters|resources|library|headline|ladder):[\w:.,-]+"
 )
 BLOCK = re.compile(
@@ -83,10 +83,10 @@ def table(root: pathlib.Path, name: str) -> str:
     ladder:FILE           the ladder's kernels on one case, each beside the one before
     peers:FILE[:FILE...]  how these stand to the best peer
     behind:FILE[:FILE...] their cases in which a peer is ahead
-    choices:FILE          results/FILE.jsonl, of flash's variants
-    gemm:FILE             a race of matrix products
+    configs:FILE          results/FILE.jsonl, of flash's variants
+    gemm:FILE             a race of GEMMs
     goals:FILE            what such a race was to show, and does
-    gemm-choices:FILE     results/FILE.jsonl, of nvfp4's variants
+    gemm-configs:FILE     results/FILE.jsonl, of nvfp4's variants
     quantize:FILE         the quantiser beside a copy
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
@@ -105,10 +105,10 @@ def table(root: pathlib.Path, name: str) -> str:
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
         "ladder": (results, ladder_table),
-        "choices": (results, choices_table),
+        "configs": (results, configs_table),
         "gemm": (results, gemm_table),
         "goals": (results, goals_table),
-        "gemm-choices": (results, gemm_choices_table),
+        "gemm-configs": (results, gemm_configs_table),
         "quantize": (results, quantize_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),

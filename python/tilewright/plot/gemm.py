@@ -16,7 +16,7 @@ ACTIVATIONS = {"bf16": "BF16", "fp16": "FP16", "nvfp4": "NVFP4"}
 
 
 @dataclass(frozen=True, order=True)
-class Product:
+class Gemm:
     """One case."""
 
     activations: str
@@ -28,10 +28,10 @@ class Product:
     rmsnorm: bool = False
 
     @staticmethod
-    def of(case: dict[str, Any]) -> "Product":
+    def of(case: dict[str, Any]) -> "Gemm":
         features = (case.get(name, False) for name in ("batch_invariant", "rmsnorm"))
         sizes = (case["n"], case["k"], case["m"])
-        return Product(case["a_dtype"], case["out_dtype"], *sizes, *features)
+        return Gemm(case["a_dtype"], case["out_dtype"], *sizes, *features)
 
     @property
     def kind(self) -> str:
@@ -60,43 +60,43 @@ class GemmResults(LinesOfRace):
     """The lines of one GEMM results file, in its order; of two of the same the last counts."""
 
     @cached_property
-    def times_us(self) -> dict[tuple[Product, str], float]:
+    def times_us(self) -> dict[tuple[Gemm, str], float]:
         """(GEMM, short name) -> median, for all that could run."""
         return {
-            (Product.of(line["case"]), short_name(line["impl"])): line["median_us"]
+            (Gemm.of(line["case"]), short_name(line["impl"])): line["median_us"]
             for line in self.lines
             if line["supported"]
         }
 
     @cached_property
-    def kinds(self) -> dict[str, list[Product]]:
+    def kinds(self) -> dict[str, list[Gemm]]:
         """GEMMs of each kind: kinds and weights in the file's order, a weight's by M."""
-        products = dict.fromkeys(Product.of(line["case"]) for line in self.lines)
-        weights = list(dict.fromkeys(product.weight for product in products))
-        kinds: dict[str, list[Product]] = {product.kind: [] for product in products}
-        for product in sorted(products, key=lambda p: (weights.index(p.weight), p.m)):
-            kinds[product.kind].append(product)
+        gemms = dict.fromkeys(Gemm.of(line["case"]) for line in self.lines)
+        weights = list(dict.fromkeys(gemm.weight for gemm in gemms))
+        kinds: dict[str, list[Gemm]] = {gemm.kind: [] for gemm in gemms}
+        for gemm in sorted(gemms, key=lambda p: (weights.index(p.weight), p.m)):
+            kinds[gemm.kind].append(gemm)
         return kinds
 
-    def best_us(self, product: Product, impls: list[str]) -> float | None:
-        measured = [self.times_us.get((product, impl)) for impl in impls]
+    def best_us(self, gemm: Gemm, impls: list[str]) -> float | None:
+        measured = [self.times_us.get((gemm, impl)) for impl in impls]
         return min((time for time in measured if time), default=None)
 
     @property
     def ours(self) -> list[str]:
         return [impl for impl in self.impls if impl not in self.peers]
 
-    def speedup(self, product: Product) -> float | None:
+    def speedup(self, gemm: Gemm) -> float | None:
         """The fastest peer's time over that of the fastest of ours, where both ran."""
-        ours, peers = self.best_us(product, self.ours), self.best_us(product, self.peers)
+        ours, peers = self.best_us(gemm, self.ours), self.best_us(gemm, self.peers)
         return peers / ours if ours and peers else None
 
-    def speed(self, product: Product, impl: str, baseline: str | None) -> float | None:
+    def speed(self, gemm: Gemm, impl: str, baseline: str | None) -> float | None:
         """The baseline's time over that of `impl`, where both ran; without a baseline TFLOP/s."""
-        time = self.times_us.get((product, impl))
+        time = self.times_us.get((gemm, impl))
         if baseline is None:
-            return product.flops / time * 1e-6 if time else None
-        baseline_us = self.times_us.get((product, baseline))
+            return gemm.flops / time * 1e-6 if time else None
+        baseline_us = self.times_us.get((gemm, baseline))
         return baseline_us / time if time and baseline_us else None
 
 
@@ -105,9 +105,9 @@ def gemm_table(path: pathlib.Path) -> str:
     peers, the ratio to the best of them and how fast ours reads the weight."""
     results = GemmResults.read(path)
     tables = []
-    for kind, products in results.kinds.items():
-        tables += [f"{kind}:", _table_of(results, products)]
-        speedups = [s for s in map(results.speedup, products) if s]
+    for kind, gemms in results.kinds.items():
+        tables += [f"{kind}:", _table_of(results, gemms)]
+        speedups = [s for s in map(results.speedup, gemms) if s]
         if speedups:
             mean = ratio(geometric_mean(speedups))
             of_all = f"Geometric mean of the ratios to the best peer, {len(speedups)} points"
@@ -115,38 +115,38 @@ def gemm_table(path: pathlib.Path) -> str:
     return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
 
 
-def gemm_choices_table(path: pathlib.Path) -> str:
+def gemm_configs_table(path: pathlib.Path) -> str:
     """µs of nvfp4's variants, a table for each weight. The one that the plan takes is in
     bold."""
     from tilewright._kernels import nvfp4_variant_of  # the compiled plan
 
     results = GemmResults.read(path)
-    chosen = {Product.of(line["case"]): nvfp4_variant_of(line["case"]) for line in results.lines}
+    chosen = {Gemm.of(line["case"]): nvfp4_variant_of(line["case"]) for line in results.lines}
     tables = []
-    for weight in dict.fromkeys(product.weight for product in chosen):
+    for weight in dict.fromkeys(gemm.weight for gemm in chosen):
         body = []
-        for product in (product for product in chosen if product.weight == weight):
-            times = {impl: number(results.times_us.get((product, impl))) for impl in results.impls}
-            times[chosen[product]] = f"**{times[chosen[product]]}**"
-            body.append([str(product.m), *times.values()])
+        for gemm in (gemm for gemm in chosen if gemm.weight == weight):
+            times = {impl: number(results.times_us.get((gemm, impl))) for impl in results.impls}
+            times[chosen[gemm]] = f"**{times[chosen[gemm]]}**"
+            body.append([str(gemm.m), *times.values()])
         header = [f"{weight}, M", *(f"`{impl}`" for impl in results.impls)]
         tables.append(markdown(header, body, 0))
     return "\n\n".join([*tables, f"µs, medians. {results.provenance}."])
 
 
-def _table_of(results: GemmResults, products: list[Product]) -> str:
-    impls = [i for i in results.impls if any((p, i) in results.times_us for p in products)]
+def _table_of(results: GemmResults, gemms: list[Gemm]) -> str:
+    impls = [i for i in results.impls if any((p, i) in results.times_us for p in gemms)]
     has_peers = any(impl in results.peers for impl in impls)
     header = ["N × K", "M", *(f"`{impl}`" for impl in impls)]
     header += ["to best peer", "weight, GB/s"] * has_peers
     body = []
-    for product in products:
-        cells = [number(results.times_us.get((product, impl))) for impl in impls]
+    for gemm in gemms:
+        cells = [number(results.times_us.get((gemm, impl))) for impl in impls]
         if has_peers:
-            ours_us = results.best_us(product, results.ours)
-            speed = product.weight_bytes / ours_us * 1e-3 if ours_us else None
-            cells += [ratio(results.speedup(product)), number(speed)]
-        body.append([product.weight, str(product.m), *cells])
+            ours_us = results.best_us(gemm, results.ours)
+            speed = gemm.weight_bytes / ours_us * 1e-3 if ours_us else None
+            cells += [ratio(results.speedup(gemm)), number(speed)]
+        body.append([gemm.weight, str(gemm.m), *cells])
     return markdown(header, body)
 
 
@@ -155,28 +155,24 @@ def plot_gemm(results: GemmResults, stem: pathlib.Path) -> list[pathlib.Path]:
     range is small enough for a linear axis; without, TFLOP/s."""
     baseline = results.peers[0] if results.peers else None
     kinds = list(results.kinds.values())
-    weights = list(dict.fromkeys(p.weight for products in kinds for p in products))
-    panels = [
-        [p for p in products if p.weight == weight] for weight in weights for products in kinds
-    ]
+    weights = list(dict.fromkeys(p.weight for gemms in kinds for p in gemms))
+    panels = [[p for p in gemms if p.weight == weight] for weight in weights for gemms in kinds]
     columns = len(kinds) if len(kinds) > 1 else min(len(weights), 2)
     figure, axes = new_figure(math.ceil(len(panels) / columns), columns)
-    for panel, products in itertools.zip_longest(axes.flat, panels):
-        if products:
-            panel.set_title(f"{products[0].weight}\n{products[0].kind}", fontsize="medium")
-            _draw_panel(panel, results, products, baseline)
+    for panel, gemms in itertools.zip_longest(axes.flat, panels):
+        if gemms:
+            panel.set_title(f"{gemms[0].weight}\n{gemms[0].kind}", fontsize="medium")
+            _draw_panel(panel, results, gemms, baseline)
         else:
             panel.set_visible(False)
     speed = f"speed, {baseline} = 1" if baseline else "TFLOP/s"
     return finish(figure, axes, ("tokens (M)", speed), results, stem)
 
 
-def _draw_panel(
-    panel: Any, results: GemmResults, products: list[Product], baseline: str | None
-) -> None:
+def _draw_panel(panel: Any, results: GemmResults, gemms: list[Gemm], baseline: str | None) -> None:
     colors = colors_of(results)
     for impl in results.impls:
-        speeds = [(p.m, results.speed(p, impl, baseline)) for p in products]
+        speeds = [(p.m, results.speed(p, impl, baseline)) for p in gemms]
         points = [(m, speed) for m, speed in speeds if speed]
         if points:
             panel.plot(*zip(*points, strict=True), color=colors[impl], markersize=4.5,

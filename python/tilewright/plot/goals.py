@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from statistics import geometric_mean
 
-from tilewright.plot.gemm import GemmResults, Product
+from tilewright.plot.gemm import Gemm, GemmResults
 from tilewright.plot.text import markdown
 
 WEIGHTS = ((7168, 16384), (4096, 7168), (7168, 2048), (8192, 8192))  # N, K
@@ -19,10 +19,10 @@ class Goal:
     """A bound on one number, which is made of a value of each of several points."""
 
     name: str
-    points: list[Product]
+    points: list[Gemm]
     word: str
     bound: float
-    value: Callable[[GemmResults, Product], float | None]
+    value: Callable[[GemmResults, Gemm], float | None]
     number: Callable[[list[float]], float]
     format: str = ".3f"
 
@@ -45,16 +45,16 @@ def goals_table(path: pathlib.Path) -> str:
     return markdown(header, [goal.cells(results) for goal in GOALS])
 
 
-def ours_us(results: GemmResults, point: Product) -> float | None:
+def ours_us(results: GemmResults, point: Gemm) -> float | None:
     return results.best_us(point, results.ours)
 
 
-def to_cublas(results: GemmResults, point: Product) -> float | None:
+def to_cublas(results: GemmResults, point: Gemm) -> float | None:
     ours, cublas = ours_us(results, point), results.best_us(point, ["cublas"])
     return cublas / ours if ours and cublas else None
 
 
-def above_bf16_us(results: GemmResults, point: Product) -> float | None:
+def above_bf16_us(results: GemmResults, point: Gemm) -> float | None:
     """How much longer it takes than with activations in BF16."""
     ours = ours_us(results, point)
     bf16 = ours_us(results, dataclasses.replace(point, activations="bf16"))
@@ -69,12 +69,12 @@ def points(
     activations: str,
     tokens: Sequence[int] = TOKENS,
     weights: Sequence[tuple[int, int]] = WEIGHTS,
-) -> list[Product]:
+) -> list[Gemm]:
     result = "fp16" if activations == "fp16" else "bf16"
-    return [Product(activations, result, n, k, m) for n, k in weights for m in tokens]
+    return [Gemm(activations, result, n, k, m) for n, k in weights for m in tokens]
 
 
-def one_point(m: int, weight: tuple[int, int], what: str) -> tuple[str, list[Product]]:
+def one_point(m: int, weight: tuple[int, int], what: str) -> tuple[str, list[Gemm]]:
     """A point and the name of a goal of it alone."""
     (point,) = points("bf16", [m], [weight])
     return f"BF16, {point.weight}, M {m}: {what}", [point]

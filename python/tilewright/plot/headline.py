@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from tilewright.plot.figures import plain_length, pyplot, save, set_lengths, set_speeds
-from tilewright.plot.gemm import GemmResults, Product
+from tilewright.plot.gemm import Gemm, GemmResults
 from tilewright.plot.results import LinesOfRace, Results, Row
 from tilewright.plot.text import ratio
 
@@ -37,22 +37,22 @@ class Headline:
         """Each shape's speed relative to the best peer."""
         return _known((row, self.attention.to_best_peer(row)) for row in self.attention.rows)
 
-    def products(self) -> dict[Product, float]:
+    def gemms(self) -> dict[Gemm, float]:
         """The same of each GEMM whose best peer is known."""
         gaps = self.gaps()
-        timed = [product for product in self.gemm.kinds.get(KIND, []) if product not in gaps]
-        return _known((product, self.gemm.speedup(product)) for product in timed)
+        timed = [gemm for gemm in self.gemm.kinds.get(KIND, []) if gemm not in gaps]
+        return _known((gemm, self.gemm.speedup(gemm)) for gemm in timed)
 
-    def gaps(self) -> list[Product]:
+    def gaps(self) -> list[Gemm]:
         """GEMMs on which a peer was not timed, although it was with fewer and with more tokens. The
         best peer may be faster than the best of those that were."""
-        products = self.gemm.kinds.get(KIND, [])
-        return [p for p in products if any(self._skipped(p, peer) for peer in self.gemm.peers)]
+        gemms = self.gemm.kinds.get(KIND, [])
+        return [p for p in gemms if any(self._skipped(p, peer) for peer in self.gemm.peers)]
 
-    def _skipped(self, product: Product, peer: str) -> bool:
-        own = [p for p in self.gemm.kinds[KIND] if p.weight == product.weight]
+    def _skipped(self, gemm: Gemm, peer: str) -> bool:
+        own = [p for p in self.gemm.kinds[KIND] if p.weight == gemm.weight]
         timed = [p.m for p in own if (p, peer) in self.gemm.times_us]
-        return product.m not in timed and bool(timed) and min(timed) < product.m < max(timed)
+        return gemm.m not in timed and bool(timed) and min(timed) < gemm.m < max(timed)
 
 
 def _known(speeds: Iterable[tuple[Any, float | None]]) -> dict[Any, float]:
@@ -62,15 +62,15 @@ def _known(speeds: Iterable[tuple[Any, float | None]]) -> dict[Any, float]:
 def headline_caption(races: list[pathlib.Path]) -> str:
     """Both geometric means, against whom and where, in a line."""
     headline = Headline.read(races)
-    shapes, products = headline.shapes(), headline.products()
-    tokens = sorted({product.m for product in headline.gaps()})
+    shapes, gemms = headline.shapes(), headline.gemms()
+    tokens = sorted({gemm.m for gemm in headline.gaps()})
     gaps = f" (without M {', '.join(map(str, tokens))}, where not every peer was timed)"
     attention = f"{_mean(shapes)} × the best of {_peers(headline.attention)}"
-    gemm = f"{_mean(products)} × the best of {_peers(headline.gemm)}"
+    gemm = f"{_mean(gemms)} × the best of {_peers(headline.gemm)}"
     both = LinesOfRace(headline.attention.lines + headline.gemm.lines)
     return (
         f"Geometric means: attention {attention} on {len(shapes)} shapes; GEMMs with NVFP4 weights "
-        f"and BF16 activations {gemm} on {len(products)} shapes{gaps if tokens else ''}. Peers: "
+        f"and BF16 activations {gemm} on {len(gemms)} shapes{gaps if tokens else ''}. Peers: "
         f"{_versions(both)}. {both.provenance}."
     )
 
@@ -95,18 +95,18 @@ def _versions(race: LinesOfRace) -> str:
 def plot_headline(races: list[pathlib.Path], stem: pathlib.Path) -> list[pathlib.Path]:
     """Writes STEM.png and STEM.svg: attention and GEMMs on the same linear axis."""
     headline = Headline.read(races)
-    shapes, products = headline.shapes(), headline.products()
+    shapes, gemms = headline.shapes(), headline.gemms()
     figure, panels = pyplot().subplots(1, 2, figsize=(9.6, 4.4), sharey=True, layout="constrained")
     _draw_shapes(panels[0], shapes)
-    _draw_products(panels[1], products)
+    _draw_gemms(panels[1], gemms)
     dtypes = " and ".join(sorted({row.dtype.upper() for row in shapes}))
     _set_title(panels[0], f"Attention, forward: {_mean(shapes)} ×",
                f"{len(shapes)} shapes, {dtypes}; peers: {_peers(headline.attention)}")  # fmt: skip
-    _set_title(panels[1], f"GEMM, NVFP4 weights: {_mean(products)} ×",
-               f"{len(products)} shapes, BF16 activations; "
+    _set_title(panels[1], f"GEMM, NVFP4 weights: {_mean(gemms)} ×",
+               f"{len(gemms)} shapes, BF16 activations; "
                f"peers: {_peers(headline.gemm)}")  # fmt: skip
     for panel in panels:
-        _set_axes(panel, max([1, *shapes.values(), *products.values()]))
+        _set_axes(panel, max([1, *shapes.values(), *gemms.values()]))
     panels[0].set_ylabel("speed, best peer = 1")
     gpu = headline.attention.lines[0]["gpu"]
     figure.suptitle(f"{gpu}: speed relative to the best peer, geometric mean and each shape")
@@ -145,10 +145,10 @@ def _draw_shapes(panel: Any, shapes: dict[Row, float]) -> None:
     panel.set_xlabel(f"head dim and mask; bars are lengths, {first_and_last}")
 
 
-def _draw_products(panel: Any, products: dict[Product, float]) -> None:
+def _draw_gemms(panel: Any, gemms: dict[Gemm, float]) -> None:
     """A line a weight, over the number of tokens."""
-    for i, weight in enumerate(dict.fromkeys(product.weight for product in products)):
-        points = [(p.m, speed) for p, speed in products.items() if p.weight == weight]
+    for i, weight in enumerate(dict.fromkeys(gemm.weight for gemm in gemms)):
+        points = [(p.m, speed) for p, speed in gemms.items() if p.weight == weight]
         panel.plot(*zip(*points, strict=True), color=LINE_COLORS[i % len(LINE_COLORS)],
                    marker=MARKERS[i % len(MARKERS)], markersize=5, label=weight)  # fmt: skip
     set_lengths(panel)

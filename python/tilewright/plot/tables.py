@@ -114,7 +114,7 @@ def behind_table(paths: list[pathlib.Path]) -> str:
     return f"{table}\n\nTFLOP/s, medians. {Results(lines).provenance}."
 
 
-def choices_table(path: pathlib.Path) -> str:
+def configs_table(path: pathlib.Path) -> str:
     """TFLOP/s of flash's variants, in the file's order, a table for each head dim. The one
     that the plan takes is in bold."""
     from tilewright._kernels import flash_variant_of  # the compiled plan

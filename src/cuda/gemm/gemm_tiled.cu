@@ -29,7 +29,7 @@ constexpr int kTile = 64;  // Br and Bc
 constexpr int kBk = 32;
 constexpr int kSide = 16;  // threads along rows, and along columns
 constexpr int kThreads = kSide * kSide;
-constexpr int kPart = kTile / kSide;
+constexpr int kThreadTile = kTile / kSide;  // rows, and columns, of C that a thread computes
 
 struct SharedStorage {
   alignas(16) bf16 sA[kTile][kBk];
@@ -56,34 +56,35 @@ __global__ void __launch_bounds__(kThreads)
   const int row = threadIdx.x / kSide;
   const int column = threadIdx.x % kSide;
 
-  float rC[kPart][kPart] = {};
+  float rC[kThreadTile][kThreadTile] = {};
   for (int k0 = 0; k0 < p.k; k0 += kBk) {
     load_tile(shared.sA, p.a, p.a_stride, row0, p.m, k0);
     load_tile(shared.sB, p.b, p.b_stride, column0, p.n, k0);
     __syncthreads();
 #pragma unroll 8
     for (int k = 0; k < kBk; ++k) {
-      float rA[kPart];
-      float rB[kPart];
+      float rA[kThreadTile];
+      float rB[kThreadTile];
 #pragma unroll
-      for (int i = 0; i < kPart; ++i) {
+      for (int i = 0; i < kThreadTile; ++i) {
         rA[i] = __bfloat162float(shared.sA[row + kSide * i][k]);
         rB[i] = __bfloat162float(shared.sB[column + kSide * i][k]);
       }
 #pragma unroll
-      for (int i = 0; i < kPart * kPart; ++i) {
-        rC[i / kPart][i % kPart] += rA[i / kPart] * rB[i % kPart];
+      for (int i = 0; i < kThreadTile * kThreadTile; ++i) {
+        rC[i / kThreadTile][i % kThreadTile] += rA[i / kThreadTile] * rB[i % kThreadTile];
       }
     }
     __syncthreads();  // no warp reads the tiles any more
   }
 
 #pragma unroll
-  for (int i = 0; i < kPart * kPart; ++i) {
-    const int m = row0 + row + kSide * (i / kPart);
-    const int n = column0 + column + kSide * (i % kPart);
+  for (int i = 0; i < kThreadTile * kThreadTile; ++i) {
+    const int m = row0 + row + kSide * (i / kThreadTile);
+    const int n = column0 + column + kSide * (i % kThreadTile);
     if (m < p.m && n < p.n) {
-      static_cast<bf16*>(p.c)[m * p.c_stride + n] = __float2bfloat16(rC[i / kPart][i % kPart]);
+      static_cast<bf16*>(p.c)[m * p.c_stride + n] =
+          __float2bfloat16(rC[i / kThreadTile][i % kThreadTile]);
     }
   }
 }

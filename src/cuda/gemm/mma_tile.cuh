@@ -9,17 +9,17 @@ namespace tilewright::cuda {
 
 inline constexpr int kMmaTile = 64;      // Br, Bc and Bk
 inline constexpr int kMmaThreads = 128;  // four warps, 2 x 2, of 32 x 32 of C each
-inline constexpr int kChunk = 8;         // BF16 values in 16 bytes: the unit of loads and swizzle
-inline constexpr int kRowChunks = kMmaTile / kChunk;
+inline constexpr int kVector = 8;        // BF16 values in 16 bytes: the unit of loads and swizzle
+inline constexpr int kRowVectors = kMmaTile / kVector;
 
-// A tile has 64 rows of 64 BF16 values; a row's 128 bytes span all 32 banks. Chunk j of row i lies
-// at j ^ (i % 8), so that chunk j of eight rows, which one step of ldmatrix reads, lies in eight
+// A tile has 64 rows of 64 BF16 values; a row's 128 bytes span all 32 banks. Vector j of row i lies
+// at j ^ (i % 8), so that vector j of eight rows, which one step of ldmatrix reads, lies in eight
 // different groups of four banks.
 struct alignas(128) SwizzledTile {
-  uint4 chunks[kMmaTile * kRowChunks];
+  uint4 vectors[kMmaTile * kRowVectors];
 
-  __device__ uint4& at(int row, int chunk) {
-    return chunks[row * kRowChunks + (chunk ^ row % kRowChunks)];
+  __device__ uint4& at(int row, int vector) {
+    return vectors[row * kRowVectors + (vector ^ row % kRowVectors)];
   }
 };
 
@@ -28,12 +28,12 @@ struct alignas(128) SwizzledTile {
 __device__ __forceinline__ void load_tile(SwizzledTile& tile, const void* matrix,
                                           std::int64_t stride, int row0, int row_end, int k0) {
 #pragma unroll
-  for (int i = threadIdx.x; i < kMmaTile * kRowChunks; i += kMmaThreads) {
-    const int row = i / kRowChunks;
-    const int chunk = i % kRowChunks;
+  for (int i = threadIdx.x; i < kMmaTile * kRowVectors; i += kMmaThreads) {
+    const int row = i / kRowVectors;
+    const int vector = i % kRowVectors;
     const auto* const source =
-        static_cast<const std::uint16_t*>(matrix) + (row0 + row) * stride + k0 + chunk * kChunk;
-    tile.at(row, chunk) =
+        static_cast<const std::uint16_t*>(matrix) + (row0 + row) * stride + k0 + vector * kVector;
+    tile.at(row, vector) =
         row0 + row < row_end ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
   }
 }
@@ -77,7 +77,7 @@ class WarpTile {
   // roundings.
   __device__ void add_to_total() {
 #pragma unroll
-    for (int i = 0; i < kProducts * kSums; ++i) {
+    for (int i = 0; i < kMmas * kSums; ++i) {
       total_[i] += rC_[i];
       rC_[i] = 0.0f;
     }
@@ -102,19 +102,19 @@ class WarpTile {
 
  private:
   static constexpr int kSide = 32;
-  static constexpr int kProducts = 2 * 4;
+  static constexpr int kMmas = 2 * 4;
   static constexpr int kSums = 4;  // of one mma, in a thread
 
-  static __device__ void load_fragment(const uint4& chunk, std::uint32_t (&fragment)[4]) {
-    cute::SM75_U32x4_LDSM_N::copy(reinterpret_cast<const cute::uint128_t&>(chunk), fragment[0],
+  static __device__ void load_fragment(const uint4& vector, std::uint32_t (&fragment)[4]) {
+    cute::SM75_U32x4_LDSM_N::copy(reinterpret_cast<const cute::uint128_t&>(vector), fragment[0],
                                   fragment[1], fragment[2], fragment[3]);
   }
 
   int lane_;
   int row0_;
   int column0_;
-  float rC_[kProducts * kSums] = {};
-  float total_[kProducts * kSums] = {};
+  float rC_[kMmas * kSums] = {};
+  float total_[kMmas * kSums] = {};
 };
 
 }  // namespace tilewright::cuda

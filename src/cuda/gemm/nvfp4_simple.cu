@@ -48,7 +48,7 @@ __device__ __forceinline__ std::uint32_t dequantize_pair(std::uint32_t byte, __n
   return reinterpret_cast<const std::uint32_t&>(product);
 }
 
-__device__ __forceinline__ uint4 dequantize_chunk(std::uint32_t codes, __nv_bfloat162 scale) {
+__device__ __forceinline__ uint4 dequantize_vector(std::uint32_t codes, __nv_bfloat162 scale) {
   return make_uint4(dequantize_pair(codes, scale), dequantize_pair(codes >> 8, scale),
                     dequantize_pair(codes >> 16, scale), dequantize_pair(codes >> 24, scale));
 }
@@ -72,8 +72,8 @@ __device__ __forceinline__ void dequantize_tile(SwizzledTile& tile, const GemmNv
       scale = e4m3_to_float(scales.at(column0 + row, k0 / nvfp4::kBlock + block));
     }
     const __nv_bfloat162 factor = __float2bfloat162_rn(scale * kScaleFactor);  // exact
-    tile.at(row, 2 * block) = dequantize_chunk(codes.x, factor);
-    tile.at(row, 2 * block + 1) = dequantize_chunk(codes.y, factor);
+    tile.at(row, 2 * block) = dequantize_vector(codes.x, factor);
+    tile.at(row, 2 * block + 1) = dequantize_vector(codes.y, factor);
   }
 }
 

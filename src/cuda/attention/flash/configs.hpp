@@ -10,7 +10,7 @@
 namespace tilewright::cuda {
 
 // What a config is for. A problem runs in the last config of the table that fits it. results/ has
-// the time that each config takes for a problem (tools/gpu choices).
+// the time that each config takes for a problem (tools/gpu configs).
 enum class FlashUse : std::uint8_t {
   any,
   few_tiles,  // tiles of 128 rows are no more than half the SMs or, if masked, the SMs

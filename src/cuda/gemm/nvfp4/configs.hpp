@@ -12,7 +12,7 @@ enum class Nvfp4Use : std::uint8_t {
   any,
   one_round,    // there are at most as many tiles as workers
   many_tiles,   // the tiles occupy three quarters of the GPU at least, and padding is small
-  full_rounds,  // likewise; and few workers idle in the last round, or each has few columns
+  full_rounds,  // as many_tiles; and few workers idle in the last round, or each has few columns
 };
 
 struct Nvfp4Config {
@@ -33,16 +33,16 @@ struct Nvfp4Config {
   constexpr bool is_large() const { return tokens == 256; }
   // FP32 output takes totals beside the sums, for which other configs have no registers.
   constexpr bool takes_fp32() const { return !is_large() && steps < 4; }
-  // Whether tiles shrink to the same number of tokens each, so that none lies beyond M: it takes
-  // longer to load tokens from there than others. But each step of 64 columns then takes a TMA load
-  // of its own, and smaller tiles have too many steps for that.
+  // Whether tiles are cut to equally many tokens each, so that none lies beyond M. Loading tokens
+  // from beyond M takes longer than loading others. But if tiles are cut, each step of 64 columns
+  // takes a TMA load of its own, and smaller tiles have too many steps for that.
   constexpr bool cuts_tokens() const { return tokens >= 64 && !is_large(); }
   // Whether TMA stores C: each of a tile's consumers must have all sums of its rows.
   constexpr bool stores_tiles() const { return column_consumers == 1; }
   constexpr int columns() const { return 64 * steps * column_consumers; }  // of a chunk
   // How long it takes to add up the parts of a tile under stream-K, in chunks, as measured. Fewer
-  // tokens take less time; and a chunk takes longer the more columns it has.
-  constexpr int sharing_chunks() const {
+  // tokens take less time, and a chunk takes longer the more columns it has.
+  constexpr int reduction_chunks() const {
     if (is_large()) {
       return 12;
     }

@@ -69,12 +69,12 @@ template <int kTokens>
 class WarpEpilogue {
  public:
   static constexpr int kRows = 16;
-  // Tokens at a time: few for large tiles, which have no registers to spare and rarely come here.
-  static constexpr int kChunk = kTokens > 128 ? 8 : std::min(kTokens, 32);
+  // Tokens of a pass: few for large tiles, which have no registers to spare and rarely come here.
+  static constexpr int kPassTokens = kTokens > 128 ? 8 : std::min(kTokens, 32);
   static constexpr int kPitch = kRows + 4;  // no two lanes write to one bank
   static constexpr int kGroup = 8;          // tokens of a matrix of stmatrix
   static constexpr int kLine = kRows / 2;   // words of a token
-  using Stage = float[kChunk * kPitch];
+  using Buffer = float[kPassTokens * kPitch];
 
   // What the sums of a lane's rows g and g + 8 meet in a plain GEMM. It comes from global memory,
   // so that load() is called long before run().
@@ -127,7 +127,7 @@ class WarpEpilogue {
 
   // All lanes of a warp call it together. It overwrites `acc`.
   template <typename Accumulator>
-  __device__ static void run(const GemmNvfp4Params& p, bool is_plain, Stage& stage,
+  __device__ static void run(const GemmNvfp4Params& p, bool is_plain, Buffer& buffer,
                              Accumulator&& acc, const TileOrigin& origin, const Inputs& inputs) {
     if (origin.row >= p.n) {
       return;
@@ -137,25 +137,25 @@ class WarpEpilogue {
         const Factors factors(p, origin.batch, inputs);
         if (__all_sync(0xffffffffu, factors.are_normal())) {
           if (p.c_dtype == DType::bf16) {
-            write_lines<__nv_bfloat16>(p, stage, acc, origin, inputs, factors);
+            write_lines<__nv_bfloat16>(p, buffer, acc, origin, inputs, factors);
           } else {
-            write_lines<__half>(p, stage, acc, origin, inputs, factors);
+            write_lines<__half>(p, buffer, acc, origin, inputs, factors);
           }
           return;
         }
       }
     }
     if (p.c_dtype == DType::fp32) {
-      write_quads<float>(p, stage, acc, origin);
+      write_quads<float>(p, buffer, acc, origin);
     } else if (p.c_dtype == DType::bf16) {
-      write_quads<__nv_bfloat16>(p, stage, acc, origin);
+      write_quads<__nv_bfloat16>(p, buffer, acc, origin);
     } else {
-      write_quads<__half>(p, stage, acc, origin);
+      write_quads<__half>(p, buffer, acc, origin);
     }
   }
 
  private:
-  static constexpr int kHeld = kChunk / 2;  // of a chunk's sums, by a thread
+  static constexpr int kPassSums = kPassTokens / 2;  // of a thread, in a pass
 
   template <typename T>
   __device__ static float bias_of(const GemmNvfp4Params& p, int row) {
@@ -165,14 +165,14 @@ class WarpEpilogue {
   // Sums are finished in their registers, transposed by stmatrix on their way to SMEM, eight tokens
   // at a time, and written with eight bytes a lane.
   template <typename T, typename Accumulator>
-  __device__ static void write_lines(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
+  __device__ static void write_lines(const GemmNvfp4Params& p, Buffer& buffer, Accumulator& acc,
                                      const TileOrigin& origin, const Inputs& inputs,
                                      const Factors& factors) {
     const int lane = lane_asked_anew();
     // From the fourth line of a group on, a line's halves change places. Then no two rows of a
     // matrix, and no two lines, meet in a bank.
     const auto place = [&](int token, int half) {
-      return &stage[token * kLine + (half ^ token / 4) * kLine / 2];
+      return &buffer[token * kLine + (half ^ token / 4) * kLine / 2];
     };
     float* const written = place(lane % 8, lane / 8 % 2);
     const float* const read = place(lane / 4, lane % 4 / 2) + lane % 2 * 2;
@@ -204,19 +204,19 @@ class WarpEpilogue {
     }
   }
 
-  // Moves the next chunk's sums to the front, so that the loop over chunks need not be unrolled.
+  // Moves the next pass's sums to the front, so that the loop over passes need not be unrolled.
   // Unrolled, it would be pages of code that hardly ever run and are fetched from far away.
   template <typename Accumulator>
-  __device__ static void next_chunk(Accumulator& acc) {
+  __device__ static void next_pass(Accumulator& acc) {
 #pragma unroll
-    for (int i = 0; i < kTokens / 2 - kHeld; ++i) {
-      acc(i) = acc(i + kHeld);
+    for (int i = 0; i < kTokens / 2 - kPassSums; ++i) {
+      acc(i) = acc(i + kPassSums);
     }
   }
 
   // For any C: the sums are written to SMEM, and read back four neighbours at a time.
   template <typename T, typename Accumulator>
-  __device__ static void write_quads(const GemmNvfp4Params& p, Stage& stage, Accumulator& acc,
+  __device__ static void write_quads(const GemmNvfp4Params& p, Buffer& buffer, Accumulator& acc,
                                      const TileOrigin& origin) {
     const int lane = lane_asked_anew();
     const int row = origin.row + lane % 4 * 4;
@@ -241,20 +241,20 @@ class WarpEpilogue {
     const int tokens = min(kTokens, origin.end - origin.token);
 
 #pragma unroll 1
-    for (int first = 0; first < tokens; first += kChunk) {
-      __syncwarp();  // all lanes have read the chunk before
+    for (int first = 0; first < tokens; first += kPassTokens) {
+      __syncwarp();  // all lanes have read what the pass before wrote
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) {  // tokens c and c + 1 of row g, then of row g + 8
+      for (int i = 0; i < kPassSums; ++i) {  // tokens c and c + 1 of row g, then of row g + 8
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        stage[token * kPitch + lane / 4 + i / 2 % 2 * 8] = acc(i);
+        buffer[token * kPitch + lane / 4 + i / 2 % 2 * 8] = acc(i);
       }
-      next_chunk(acc);
+      next_pass(acc);
       __syncwarp();
 #pragma unroll 1
-      for (int in_chunk = lane / 4; in_chunk < min(kChunk, tokens - first); in_chunk += 8) {
-        const int token = first + in_chunk;
+      for (int in_pass = lane / 4; in_pass < min(kPassTokens, tokens - first); in_pass += 8) {
+        const int token = first + in_pass;
         const float4 sums =
-            reinterpret_cast<const float4*>(stage)[in_chunk * kPitch / 4 + lane % 4];
+            reinterpret_cast<const float4*>(buffer)[in_pass * kPitch / 4 + lane % 4];
         float value[4] = {sums.x, sums.y, sums.z, sums.w};
         const float scale_a = scales_a.load(origin.token + token);
         const float multiplier_a = scales_a.multiplier(scale_a);

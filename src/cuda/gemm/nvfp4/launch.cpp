@@ -25,7 +25,7 @@ constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kNvfp4Conf
 
 // Queues the dequantising of NVFP4 activations, which is exact in BF16. Returns `p` with these.
 GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, Stream stream) {
-  const std::int64_t product = std::int64_t{p.m} * p.k;
+  const std::int64_t elements = std::int64_t{p.m} * p.k;  // of one GEMM of the batch
   auto* const out = static_cast<std::uint16_t*>(activations);
   for (int batch = 0; batch < p.l; ++batch) {
     DequantizeNvfp4Params a{};
@@ -35,7 +35,7 @@ GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, 
     a.scales.data += batch * p.sfa_batch_stride;
     a.rows = p.m;
     a.blocks = p.k / nvfp4::kBlock;
-    a.out = out + batch * product;
+    a.out = out + batch * elements;
     a.dtype = DType::bf16;
     a.out_stride = p.k;
     launch_dequantize_nvfp4(a, stream);
@@ -43,21 +43,21 @@ GemmNvfp4Params with_dequantized_a(const GemmNvfp4Params& p, void* activations, 
   GemmNvfp4Params dequantized = p;
   dequantized.a = out;
   dequantized.a_dtype = DType::bf16;
-  dequantized.a_stride = {.batch = product, .row = p.k};
+  dequantized.a_stride = {.batch = elements, .row = p.k};
   return dequantized;
 }
 
 // Queues the packing of a weight that is given as codes. Returns `p` with the packed weight.
 GemmNvfp4Params with_packed_b(const GemmNvfp4Params& p, void* weight, Stream stream) {
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(p.n, p.k);
-  const bool is_shared = p.b_stride.batch == 0 && p.sfb_batch_stride == 0;  // by all GEMMs
+  const bool is_one_weight = p.b_stride.batch == 0 && p.sfb_batch_stride == 0;  // for all GEMMs
   PrepackWeightParams pack{};
   pack.weight = {.codes = p.b,
                  .codes_stride = p.b_stride.row,
                  .codes_batch_stride = p.b_stride.batch,
                  .scales = p.sfb,
                  .scales_batch_stride = p.sfb_batch_stride,
-                 .batch = is_shared ? 1 : p.l,
+                 .batch = is_one_weight ? 1 : p.l,
                  .rows = p.n,
                  .blocks = p.k / nvfp4::kBlock};
   pack.packed = static_cast<std::uint8_t*>(weight);
@@ -66,7 +66,7 @@ GemmNvfp4Params with_packed_b(const GemmNvfp4Params& p, void* weight, Stream str
   GemmNvfp4Params packed = p;
   packed.b = pack.packed;
   packed.b_is_packed = true;
-  packed.b_stride = {.batch = is_shared ? 0 : pack.packed_batch_stride, .row = row_bytes};
+  packed.b_stride = {.batch = is_one_weight ? 0 : pack.packed_batch_stride, .row = row_bytes};
   packed.sfb = {};
   packed.sfb_batch_stride = 0;
   return packed;
@@ -79,7 +79,7 @@ void launch_nvfp4(const GemmNvfp4Params& params, const Plan& planned, Stream str
   const auto [plan, at] = planned.details<Nvfp4Details>();
   auto* const workspace = static_cast<char*>(p.workspace);
   PartialSums partial{};
-  if (plan.shared_tiles > 0) {
+  if (plan.stream_k_tiles > 0) {
     partial = {.sums = reinterpret_cast<float*>(workspace + at.sums),
                .flags = reinterpret_cast<std::uint64_t*>(workspace + at.flags),
                .epoch = next_epoch(),

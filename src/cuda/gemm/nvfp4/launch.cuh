@@ -46,16 +46,16 @@ inline TensorMapSpec weight_map_spec(const GemmNvfp4Params& gemm, const Nvfp4Con
       .swizzle = TmaSwizzle::none};
 }
 
-template <typename S>
-void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
-                  bool b_is_ready, Stream stream) {
-  constexpr Nvfp4Config C = S::C;
-  const int tokens = S::kSharesSteps ? plan.order.tokens : S::kShareTokens;  // of a TMA load
+template <typename I>
+void launch_instance(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const PartialSums& partial,
+                     bool b_is_ready, Stream stream) {
+  constexpr Nvfp4Config C = I::C;
+  const int tokens = I::kDividesSteps ? plan.order.tokens : I::kShareTokens;  // of a TMA load
   // With fewer tokens than SMEM has room for, later steps would land in wrong places.
   const bool copies_steps_together =
-      gemm.k % WeightTile::kColumns == 0 && tokens == S::kShareTokens;
+      gemm.k % WeightTile::kColumns == 0 && tokens == I::kShareTokens;
   const CUtensorMap map_a = encode_tensor_map(
-      gemm.a, token_map_spec(gemm, tokens, copies_steps_together ? S::kShareSteps : 0));
+      gemm.a, token_map_spec(gemm, tokens, copies_steps_together ? I::kShareSteps : 0));
   const CUtensorMap map_b = encode_tensor_map(gemm.b, weight_map_spec(gemm, C));
   const bool plain = is_plain(gemm);
   const CUtensorMap map_c =
@@ -69,8 +69,8 @@ void launch_shape(const GemmNvfp4Params& gemm, const Nvfp4Plan& plan, const Part
                        .b_is_ready = b_is_ready,
                        .is_plain = plain,
                        .copies_steps_together = copies_steps_together};
-  launch_with<nvfp4<S>>({.cluster = C.cluster, .may_start_early = true}, plan.workers * C.cluster,
-                        S::kThreads, sizeof(SharedStorage<S>), stream, p, map_a, map_b, map_c);
+  launch_with<nvfp4<I>>({.cluster = C.cluster, .may_start_early = true}, plan.workers * C.cluster,
+                        I::kThreads, sizeof(SharedStorage<I>), stream, p, map_a, map_b, map_c);
 }
 
 template <int kIndex, typename Element>
@@ -78,10 +78,10 @@ void launch_element(const GemmNvfp4Params& p, const Nvfp4Plan& plan, const Parti
                     bool b_is_ready, Stream stream) {
   if constexpr (kNvfp4Configs[kIndex].takes_fp32()) {
     if (p.c_dtype == DType::fp32) {
-      return launch_shape<Shape<kIndex, Element, true>>(p, plan, partial, b_is_ready, stream);
+      return launch_instance<Instance<kIndex, Element, true>>(p, plan, partial, b_is_ready, stream);
     }
   }
-  launch_shape<Shape<kIndex, Element, false>>(p, plan, partial, b_is_ready, stream);
+  launch_instance<Instance<kIndex, Element, false>>(p, plan, partial, b_is_ready, stream);
 }
 
 }  // namespace nvfp4_gemm

@@ -11,11 +11,10 @@ namespace tilewright::cuda {
 
 // The sums of a tile's parts on their way to its reducer: partial_sums.cuh.
 struct PartialSums {
-  float* sums = nullptr;           // [blocks][threads * accumulators of a thread]
-  std::uint64_t* flags = nullptr;  // [blocks]
-  std::uint64_t epoch = 0;         // a flag of this value says that the sums are there; not 0
-  std::uint64_t* ticket =
-      nullptr;  // counts workers as they start; null where no tile is cut into parts
+  float* sums = nullptr;            // [blocks][threads * accumulators of a thread]
+  std::uint64_t* flags = nullptr;   // [blocks]
+  std::uint64_t epoch = 0;          // a flag of this value says that the sums are there; not 0
+  std::uint64_t* ticket = nullptr;  // counts workers as they start; null without stream-K
 };
 
 // Queues the kernel as planned. Before it come the packing of a weight that is given as codes, and

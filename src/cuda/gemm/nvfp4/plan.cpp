@@ -75,13 +75,14 @@ int best_config(const GemmNvfp4Problem& p, int sms) {
 }
 
 // The number of tiles under stream-K. It is 0 where adding up parts costs more than a last round
-// with idle workers; and where tiles are large and the last round is nearly full: as measured,
-// stream-K takes longer then, against the count of chunks. Otherwise a multiple of the workers is
-// left to be computed whole, so that each worker has about one stream-K tile or more.
-int shared_tiles(const Nvfp4Config& config, int tiles, int chunks, int workers) {
+// with idle workers. It is also 0 where tiles are large and the last round is nearly full: as
+// measured, stream-K takes longer then, although it has fewer chunks one after the other. Otherwise
+// a multiple of the workers is left to be computed whole, so that each worker has about one
+// stream-K tile or more.
+int stream_k_tiles_of(const Nvfp4Config& config, int tiles, int chunks, int workers) {
   const int rounds = ceil_div(tiles, workers);
   const int idle = rounds * workers - tiles;
-  if (std::int64_t{idle} * chunks <= std::int64_t{config.sharing_chunks()} * workers ||
+  if (std::int64_t{idle} * chunks <= std::int64_t{config.reduction_chunks()} * workers ||
       (config.is_large() && are_full(tiles, workers))) {
     return 0;
   }
@@ -97,17 +98,18 @@ Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> want
   const int tiles = tiles_of(p, order);
   const int chunks = chunks_of(p, config);
   const int most_workers = workers_of(config, sms);
-  const int sharing =  // the number of workers under stream-K
+  const int stream_k_workers =
       std::max<int>(std::min(tiles, most_workers),
                     static_cast<int>(std::min<std::int64_t>(
                         most_workers, std::int64_t{tiles} * chunks / GemmSchedule::kLeastPart)));
-  const int shared = p.batch_invariant ? 0 : shared_tiles(config, tiles, chunks, sharing);
+  const int stream_k_tiles =
+      p.batch_invariant ? 0 : stream_k_tiles_of(config, tiles, chunks, stream_k_workers);
   return {.config = index,
           .order = order,
           .tiles = tiles,
-          .shared_tiles = shared,
+          .stream_k_tiles = stream_k_tiles,
           .chunks = chunks,
-          .workers = shared > 0 ? sharing : std::min(tiles, most_workers)};
+          .workers = stream_k_tiles > 0 ? stream_k_workers : std::min(tiles, most_workers)};
 }
 
 Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& p, const Nvfp4Plan& plan) {
@@ -120,7 +122,7 @@ Nvfp4Workspace nvfp4_workspace(const GemmNvfp4Problem& p, const Nvfp4Plan& plan)
     return at;
   };
   const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
-  const std::size_t slots = plan.shared_tiles > 0 ? size(plan.workers) * size(config.cluster) : 0;
+  const std::size_t slots = plan.stream_k_tiles > 0 ? size(plan.workers) * size(config.cluster) : 0;
   workspace.sums = place(slots * size(config.rows()) * size(config.tokens) * sizeof(float));
   workspace.flags = place(slots * sizeof(std::uint64_t));
   workspace.ticket = place(slots > 0 ? sizeof(std::uint64_t) : 0);

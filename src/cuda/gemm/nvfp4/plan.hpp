@@ -1,4 +1,4 @@
-// How the kernel nvfp4 runs a problem: decided on the host, from shapes alone.
+// How the kernel nvfp4 runs a problem: decided on the host, from the problem alone.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ struct Nvfp4Plan {
   int config;  // of kNvfp4Configs
   TileOrder order;
   int tiles;
-  int shared_tiles;
-  int chunks;  // of a tile
+  int stream_k_tiles;  // of all tiles
+  int chunks;          // of a tile
   int workers;
 
   // Who computes what. It takes longer than the rest of the plan, and only a launch needs it.
   GemmSchedule schedule() const {
-    return {tiles, shared_tiles, chunks, workers, kNvfp4Configs[config].lag()};
+    return {tiles, stream_k_tiles, chunks, workers, kNvfp4Configs[config].lag()};
   }
 };
 
@@ -28,7 +28,7 @@ struct Nvfp4Plan {
 Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& problem, int sms,
                      std::optional<int> config = std::nullopt);
 
-// Where the workspace's parts lie, in bytes from its start.
+// What lies where in the workspace, in bytes from its start.
 struct Nvfp4Workspace {
   std::size_t sums;         // of parts of tiles, FP32
   std::size_t flags;        // 8 bytes a block

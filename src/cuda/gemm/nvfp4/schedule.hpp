@@ -1,6 +1,6 @@
 // Who computes what of a GEMM whose output is cut into tiles and whose K into chunks.
 //
-// Workers (blocks, or clusters of blocks) first compute the stream-K tiles, `shared_tiles`. The
+// Workers (blocks, or clusters of blocks) first compute the stream-K tiles, `stream_k_tiles`. The
 // chunks of these, one tile after the other, are dealt out evenly, so that all workers are done at
 // about the same time; a worker's range may begin and end inside a tile. If there are more tiles,
 // they are a multiple of the workers, who then compute them whole.
@@ -29,15 +29,15 @@ class GemmSchedule {
   static constexpr int kLeastLag = 2;
 
   int tiles;
-  int shared_tiles;  // under stream-K: the first ones. They have at least a chunk a worker
-  Divisor chunks;    // of a tile
+  int stream_k_tiles;  // the first of all tiles. They have at least a chunk a worker
+  Divisor chunks;      // of a tile
   int workers;
 
   // Sums reach another worker after the time of `lag` chunks. The ranges allow for that, unless it
   // would cut tiles into more parts than kLeastLag does; then they allow for kLeastLag alone.
   constexpr GemmSchedule(int all_tiles, int first_tiles, int tile_chunks, int all_workers, int lag)
-      : tiles(all_tiles), shared_tiles(first_tiles), chunks(tile_chunks), workers(all_workers) {
-    if (shared_tiles == 0) {
+      : tiles(all_tiles), stream_k_tiles(first_tiles), chunks(tile_chunks), workers(all_workers) {
+    if (stream_k_tiles == 0) {
       return;  // no worker has a range
     }
     const int least_parts = deal_out(kLeastLag);
@@ -52,7 +52,7 @@ class GemmSchedule {
  private:
   // Deals the chunks out for the shortest time. Returns the number of parts.
   constexpr int deal_out(int lag) {
-    int most = (shared_tiles * chunks + workers - 1) / workers;
+    int most = (stream_k_tiles * chunks + workers - 1) / workers;
     while (!deal_out(most, lag)) {
       ++most;
     }
@@ -68,7 +68,7 @@ class GemmSchedule {
   // Gives each worker at most `most` chunks and, of those for another reducer, which it computes
   // first, only as many as it can hand over in time. Returns whether that is all of them.
   constexpr bool deal_out(int most, int lag) {
-    const int all = shared_tiles * chunks;
+    const int all = stream_k_tiles * chunks;
     const int in_time = most > lag ? most - lag : 0;
     int at = 0;
     for (int worker = 0; worker < workers; ++worker) {
@@ -94,11 +94,11 @@ class GemmSchedule {
 struct TileOrder {
   int row_tiles;
   int token_tiles;
-  Divisor group;          // row tiles of a group
-  int tokens;             // of a token tile
-  Divisor last_group;     // row tiles of the last group
-  Divisor group_tiles;    // all tiles of a group
-  Divisor product_tiles;  // all tiles of a GEMM
+  Divisor group;        // row tiles of a group
+  int tokens;           // of a token tile
+  Divisor last_group;   // row tiles of the last group
+  Divisor group_tiles;  // all tiles of a group
+  Divisor gemm_tiles;   // all tiles of a GEMM
 
   constexpr TileOrder(int all_row_tiles, int all_token_tiles, int rows_of_group, int tile_tokens)
       : row_tiles(all_row_tiles),
@@ -107,7 +107,7 @@ struct TileOrder {
         tokens(tile_tokens),
         last_group((all_row_tiles - 1) % rows_of_group + 1),
         group_tiles(rows_of_group * all_token_tiles),
-        product_tiles(all_row_tiles * all_token_tiles) {}
+        gemm_tiles(all_row_tiles * all_token_tiles) {}
 
   struct Position {
     int row_tile;
@@ -116,8 +116,8 @@ struct TileOrder {
   };
 
   TILEWRIGHT_HOST_DEVICE constexpr Position at(int tile) const {
-    const int batch = tile / product_tiles;
-    tile -= batch * product_tiles;
+    const int batch = tile / gemm_tiles;
+    tile -= batch * gemm_tiles;
     const int first = tile / group_tiles * group;
     tile -= first * token_tiles;
     const Divisor& height = row_tiles - first < group ? last_group : group;
@@ -145,7 +145,7 @@ class PartWalk {
       return true;
     }
     end_ = 0;
-    part = {schedule.shared_tiles + worker_, 0, schedule.chunks};
+    part = {schedule.stream_k_tiles + worker_, 0, schedule.chunks};
     worker_ += schedule.workers;
     return part.tile < schedule.tiles;
   }
@@ -155,11 +155,11 @@ class PartWalk {
   int end_;     // of what is left of the range; 0: the range is done
 };
 
-// The first of the workers that compute the other parts of a tile. Its last part is worker
-// `owner`'s, the reducer's, and begins inside the tile.
+// The first of the workers that compute the other parts of a tile. The last part is that of worker
+// `reducer`, and begins inside the tile.
 TILEWRIGHT_HOST_DEVICE constexpr int first_worker(const GemmSchedule& schedule, int tile,
-                                                  int owner) {
-  int first = owner - 1;
+                                                  int reducer) {
+  int first = reducer - 1;
   while (schedule.range_begin(first) > tile * schedule.chunks) {
     --first;
   }

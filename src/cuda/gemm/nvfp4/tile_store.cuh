@@ -17,7 +17,7 @@ template <int kTokens>
 struct TileStore {
   static constexpr int kRows = 64;  // a line: 128 bytes of C
 
-  struct Stage {
+  struct Buffer {
     alignas(1024) std::uint16_t lines[kTokens][kRows];
   };
 
@@ -43,7 +43,7 @@ struct TileStore {
 
   // `value(i)` is accumulator i, finished. The map's boxes have 64 rows and a tile's tokens.
   template <typename T, typename Value>
-  __device__ static void run(const CUtensorMap& map_c, Stage& stage, int barrier,
+  __device__ static void run(const CUtensorMap& map_c, Buffer& buffer, int barrier,
                              const TileOrigin& origin, const Value& value) {
     static_assert(kTokens % 16 == 0);
     const int lane = lane_asked_anew();
@@ -63,12 +63,12 @@ struct TileStore {
       }
       cute::SM90_U16x8_STSM_T::copy(
           pairs[0], pairs[1], pairs[2], pairs[3],
-          reinterpret_cast<cute::uint128_t&>(stage.lines[first + token][place * 8]));
+          reinterpret_cast<cute::uint128_t&>(buffer.lines[first + token][place * 8]));
     }
     cutlass::arch::fence_view_async_shared();
     cutlass::arch::NamedBarrier::sync(128, barrier);
     if (is_storing_thread()) {
-      cute::SM90_TMA_STORE_4D::copy(&map_c, &stage, origin.row, origin.token, 0, origin.batch);
+      cute::SM90_TMA_STORE_4D::copy(&map_c, &buffer, origin.row, origin.token, 0, origin.batch);
       cute::tma_store_arrive();
     }
   }

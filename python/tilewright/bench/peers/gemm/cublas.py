@@ -18,10 +18,10 @@ class Cublas(Peer):
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         out = inputs.new_output()
 
-        def product(weight: Any) -> Callable[[Any], Any]:
+        def gemm(weight: Any) -> Callable[[Any], Any]:
             return lambda a: torch.mm(a, weight, out=out)
 
-        return inputs.rotation([product(weight.T) for (weight,) in inputs.wide_weights])
+        return inputs.rotation([gemm(weight.T) for (weight,) in inputs.wide_weights])
 
 
 def peers(device: str) -> list[Peer]:

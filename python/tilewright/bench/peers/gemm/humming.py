@@ -3,7 +3,7 @@
 "humming" runs the configuration that the library chooses for a case. "humming_search" runs the best
 of so many as --humming-search says: those that it would choose for any number of tokens, and
 variants of them. Only searched ones may start beside the launch before them ("use_pdl"): the
-library's own choices for Hopper do not.
+library's own for Hopper do not.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from humming.tune import get_heuristics_config
 
 from tilewright.bench.peers import Peer
 from tilewright.bench.tensors import LIBRARY_DTYPES
-from tilewright.bench.timing import CudaRowTimer, Rotation, copies_to_rotate
+from tilewright.bench.timing import CudaSeriesTimer, Rotation, copies_to_rotate
 
 VARIANTS = {
     "use_pdl": (True, False),
@@ -97,14 +97,14 @@ class HummingSearch(Humming):
     def choose(self, layers: list[Any], case: Any, inputs: Any) -> dict[str, Any]:
         """The fastest of those that could be compiled and are right."""
         expected = _rotation(layers, case, inputs, _default(layers[0], case))().clone()
-        timer = CudaRowTimer(case.device, "rotation", SEARCH_LAUNCHES)
+        timer = CudaSeriesTimer(case.device, "rotation", SEARCH_LAUNCHES)
         times = []
         for config in self.candidates(layers[0], case):
             if _kernel(layers[0], case, config) in self.compiled:
                 call = _rotation(layers, case, inputs, config)
                 if _is_right(call, expected):
-                    row, launches = timer.prepare(call, SEARCH_LAUNCHES)
-                    (mean_us,), _ = timer.sample(row, lambda: None, launches)
+                    series, launches = timer.prepare(call, SEARCH_LAUNCHES)
+                    (mean_us,), _ = timer.sample(series, lambda: None, launches)
                     times.append((mean_us, config))
         _, best = min(times, key=lambda timed: timed[0])
         self.setups[case] = {"configurations_timed": len(times), "configuration": best}
@@ -136,20 +136,20 @@ def _compute_config(case: Any) -> dict[str, Any]:
     return {"use_batch_invariant": case.batch_invariant}
 
 
-def _choices(layer: Any, case: Any) -> list[Any]:
+def _heuristics(layer: Any, case: Any) -> list[Any]:
     """The library's own: [more tokens than, up to, configuration], in ascending order."""
     return get_heuristics_config(layer.humming_config, **_compute_config(case), device=case.device)
 
 
 def _default(layer: Any, case: Any) -> dict[str, Any]:
-    return next(config for more_than, up_to, config in _choices(layer, case)
+    return next(config for more_than, up_to, config in _heuristics(layer, case)
                 if more_than < case.m <= up_to)  # fmt: skip
 
 
 def _variants(layer: Any, case: Any) -> Iterator[dict[str, Any]]:
-    """Its choices for the nearest numbers of tokens first. Some variants will be refused."""
-    choices = sorted(_choices(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
-    configs = [config for _, _, config in choices]
+    """Its own for the nearest numbers of tokens first. Some variants will be refused."""
+    nearest = sorted(_heuristics(layer, case), key=lambda c: max(c[0] - case.m, case.m - c[1]))
+    configs = [config for _, _, config in nearest]
     for use_pdl in VARIANTS["use_pdl"]:
         yield from (config | {"use_pdl": use_pdl} for config in configs)
     for config in configs:

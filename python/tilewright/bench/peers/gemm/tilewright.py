@@ -43,7 +43,7 @@ class TilewrightGemm(Peer):
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         options = {"out": inputs.new_output(), "kernel": self.kernel.name}
         if self.kernel.operation == "gemm_bf16":
-            return inputs.rotation(_products(tilewright.gemm_bf16, inputs.wide_weights, options))
+            return inputs.rotation(_gemms(tilewright.gemm_bf16, inputs.wide_weights, options))
         weights = inputs.packed_weights if self.takes_packed else inputs.coded_weights
         options |= {"global_scale_b": inputs.global_scale, "global_scale_b_kind": KIND}
         options |= {"b_is_constant": self.b_is_constant, "batch_invariant": case.batch_invariant}
@@ -51,10 +51,10 @@ class TilewrightGemm(Peer):
         if case.w4a4:
             options |= {"sfa": scales}
             options |= {"global_scale_a": inputs.global_scale, "global_scale_a_kind": KIND}
-        return inputs.rotation(_products(tilewright.gemm_nvfp4, weights, options), codes)
+        return inputs.rotation(_gemms(tilewright.gemm_nvfp4, weights, options), codes)
 
 
-def _products(
+def _gemms(
     multiply: Callable[..., Any], weights: list[tuple[Any, ...]], options: dict[str, Any]
 ) -> list[Callable[[Any], Any]]:
     """One for each copy of the weight, of the activations that they are given."""
@@ -65,10 +65,10 @@ def peers(device: str) -> list[Peer]:
     kind = device.partition(":")[0]
     kernels = [row for row in tilewright.kernels() if row.device == kind]
     steps = [TilewrightGemm(row, False) for row in kernels if row.operation == "gemm_bf16"]
-    products = [TilewrightGemm(row) for row in kernels if row.operation == "gemm_nvfp4"]
+    gemms = [TilewrightGemm(row) for row in kernels if row.operation == "gemm_nvfp4"]
     variants = [variant for row in kernels for variant in row.variants]
     return (
         steps
-        + products
+        + gemms
         + [TilewrightGemm(row, False) for row in variants if row.operation == "gemm_nvfp4"]
     )

@@ -26,7 +26,7 @@
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
-#include "cuda/nvfp4/block_tiles.cuh"
+#include "cuda/conversions/block_tiles.cuh"
 #include "ops/quantize_nvfp4/kernels.hpp"
 
 namespace tilewright::cuda {

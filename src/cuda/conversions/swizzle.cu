@@ -5,7 +5,7 @@
 // SMEM      none.
 // Registers as many as the compiler takes; nothing depends on their number.
 #include "cuda/common/launch.cuh"
-#include "cuda/nvfp4/block_tiles.cuh"
+#include "cuda/conversions/block_tiles.cuh"
 #include "ops/convert_scales/kernels.hpp"
 
 namespace tilewright::cuda {

@@ -14,13 +14,13 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/common/numeric.cuh"
-#include "cuda/nvfp4/block_tiles.cuh"
+#include "cuda/conversions/block_tiles.cuh"
 #include "ops/dequantize_nvfp4/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace dequantize_nvfp4 {
 
-constexpr int kValues = 8;  // of a thread, in one of its steps
+constexpr int kValues = 8;  // of a group, which a thread takes in one step
 // Blocks of 128 threads with 32 registers each fit beside a block of `nvfp4` for few tokens (640
 // threads with 96 each), so that they are there when the launch ahead ends.
 constexpr int kThreads = 128;
@@ -57,19 +57,19 @@ __device__ void store_eight(std::uint32_t codes, float scale, Decode&& decode, T
 template <typename T, bool kIsMxfp4>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 65536 / (32 * kThreads) : 1)
     dequantize(const __grid_constant__ DequantizeNvfp4Params p, int log2_lanes) {
-  constexpr int kParts = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
+  constexpr int kGroups = (kIsMxfp4 ? nvfp4::kMxBlock : nvfp4::kBlock) / kValues;  // of a block
   let_next_launch_start();  // the next launch waits for this one's end by itself
   wait_for_launch_before();
   const float global_scale = p.global_scale != nullptr ? *p.global_scale : 1.0f;
 
   const BlockPosition first(log2_lanes, kThreads);
-  for (int part = first.column; part < p.blocks * kParts; part += first.column_step) {
+  for (int group = first.column; group < p.blocks * kGroups; group += first.column_step) {
     for (int row = first.row; row < p.rows; row += first.row_step) {
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(
-          p.codes + row * p.codes_stride + std::int64_t{part} * (kValues / 2));
+          p.codes + row * p.codes_stride + std::int64_t{group} * (kValues / 2));
       const float scale =
-          nvfp4::decode_scale(p.scales.at(row, part / kParts), kIsMxfp4, global_scale);
-      T* const out = static_cast<T*>(p.out) + row * p.out_stride + std::int64_t{part} * kValues;
+          nvfp4::decode_scale(p.scales.at(row, group / kGroups), kIsMxfp4, global_scale);
+      T* const out = static_cast<T*>(p.out) + row * p.out_stride + std::int64_t{group} * kValues;
       if (p.global_scale == nullptr) {
         store_eight(
             codes, scale, [&](std::uint32_t code) { return e2m1_to_float(code) * scale; }, out);

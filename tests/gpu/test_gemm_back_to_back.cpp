@@ -22,7 +22,7 @@ bool is_equal(const HostTensor& x, const HostTensor& y) {
   return std::equal(x.data(), x.data() + x.bytes(), y.data(), y.data() + y.bytes());
 }
 
-class GemmInARowGpu : public GemmNvfp4Test {
+class GemmBackToBackGpu : public GemmNvfp4Test {
  protected:
   GemmCase case_of(std::int64_t m, std::int64_t n, std::int64_t k,
                    DType a_dtype = DType::bf16) const {
@@ -76,7 +76,7 @@ class Rounds {
     }
   }
 
-  void expect_equal_in_a_row() {
+  void expect_equal_back_to_back() {
     ASSERT_FALSE(is_equal(expected_[0], expected_[1]));
     reset();
     cuda_ok(cudaMemsetAsync(head_start_.data(), 0, kHeadStart_bytes, stream_.get()));
@@ -136,8 +136,7 @@ class Rounds {
   std::vector<HostTensor> expected_;
 };
 
-// Rounds of two GEMMs with one workspace. `link` gives the second what the first
-// wrote.
+// Rounds of two GEMMs with one workspace. `link` gives the second what the first wrote.
 void expect_chain(
     const GemmCase& first, const GemmNvfp4Options& first_options, const GemmCase& second,
     const GemmNvfp4Options& second_options,
@@ -162,12 +161,12 @@ void expect_chain(
     use.c = out;
     gemm_nvfp4(use, second_options, workspace.view(), stream);
   });
-  rounds.expect_equal_in_a_row();
+  rounds.expect_equal_back_to_back();
   rounds.expect_equal_in_a_graph();
 }
 
-TEST_P(GemmInARowGpu, AProductReadsWhatTheOneBeforeWrote) {
-  bool shares = false;
+TEST_P(GemmBackToBackGpu, AGemmReadsWhatTheOneBeforeWrote) {
+  bool has_stream_k = false;
   Ran ran;
   for (const auto& [m, k] : sizes()) {
     ++ran;
@@ -175,20 +174,20 @@ TEST_P(GemmInARowGpu, AProductReadsWhatTheOneBeforeWrote) {
     GemmCase second = case_of(m, kRows, k);
     second.bias = true;
     SCOPED_TRACE(testing::Message() << GetParam() << ": " << second);
-    shares |= shared_tiles(second) > 0;
+    has_stream_k |= stream_k_tiles(second) > 0;
     expect_chain(first, options(first, true), second, options(second, true),
                  [](const DeviceTensor& between, GemmNvfp4Tensors& use) {
                    use.a = between.view();
                    use.bias = bytes_as(between, DType::bf16, std::array{kRows});
                  });
   }
-  EXPECT_TRUE(shares || !takes_packed_weights());
+  EXPECT_TRUE(has_stream_k || !takes_packed_weights());
 }
 
 // For kernels that take NVFP4 activations.
-class ActivationsInARowGpu : public GemmInARowGpu {};
+class ActivationsBackToBackGpu : public GemmBackToBackGpu {};
 
-TEST_P(ActivationsInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {
+TEST_P(ActivationsBackToBackGpu, CodesThatWereJustWrittenAreWaitedFor) {
   Ran ran;
   for (const auto& [m, k] : sizes()) {
     const GemmCase first = case_of(m, k / 4, 256);  // as many bytes
@@ -204,7 +203,7 @@ TEST_P(ActivationsInARowGpu, CodesThatWereJustWrittenAreWaitedFor) {
   }
 }
 
-TEST_P(GemmInARowGpu, AWeightThatWasJustWrittenIsWaitedFor) {
+TEST_P(GemmBackToBackGpu, AWeightThatWasJustWrittenIsWaitedFor) {
   constexpr std::int64_t kColumns = 512;
   Ran ran;
   for (const auto& [m, k] : sizes()) {
@@ -223,7 +222,7 @@ TEST_P(GemmInARowGpu, AWeightThatWasJustWrittenIsWaitedFor) {
   }
 }
 
-TEST_P(ActivationsInARowGpu, ThatWereDequantizedAreNotOverwrittenBeforeTheirEnd) {
+TEST_P(ActivationsBackToBackGpu, ThatWereDequantizedAreNotOverwrittenBeforeTheirEnd) {
   Ran ran;
   for (const auto& [m, k] : sizes()) {
     const GemmCase c = case_of(m, kRows, k, DType::e2m1x2);
@@ -239,17 +238,17 @@ TEST_P(ActivationsInARowGpu, ThatWereDequantizedAreNotOverwrittenBeforeTheirEnd)
     const std::size_t bytes = gemm_nvfp4_workspace_bytes(sets[0].views(c), options(c, true));
     const DeviceWorkspace workspace(bytes);
     Rounds rounds(host.c, [&](int which, const TensorView& out, Stream stream) {
-      GemmNvfp4Tensors product = sets[which].views(c);
-      product.c = out;
-      gemm_nvfp4(product, options(c, true), workspace.view(), stream);
+      GemmNvfp4Tensors tensors = sets[which].views(c);
+      tensors.c = out;
+      gemm_nvfp4(tensors, options(c, true), workspace.view(), stream);
     });
-    rounds.expect_equal_in_a_row();
+    rounds.expect_equal_back_to_back();
     rounds.expect_equal_in_a_graph();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmInARowGpu, testing::ValuesIn(nvfp4_kernels()), test_name);
-INSTANTIATE_TEST_SUITE_P(Kernels, ActivationsInARowGpu,
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmBackToBackGpu, testing::ValuesIn(nvfp4_kernels()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, ActivationsBackToBackGpu,
                          testing::ValuesIn(nvfp4_kernels(DType::e2m1x2)), test_name);
 
 }  // namespace
