@@ -158,7 +158,7 @@ GemmNvfp4Options GemmTensors::options(const KernelInfo& kernel) const {
 Launch GemmTensors::launch(const KernelInfo& kernel) {
   if (is_bf16_step(kernel)) {
     return [name = kernel.name, tensors = bf16_tensors()](Stream stream) {
-      gemm_bf16(tensors, name, stream);
+      gemm_bf16(tensors, {.kernel = name}, stream);
     };
   }
   const GemmNvfp4Tensors tensors = tensors_for(kernel);

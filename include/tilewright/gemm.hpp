@@ -110,9 +110,13 @@ struct GemmBf16Tensors {
   TensorView c;
 };
 
-// Sums are in FP32 and rounded once. `kernel` is a name of gemm_bf16's table, or "auto". It needs
-// no workspace. All else is as in gemm_nvfp4().
-void gemm_bf16(const GemmBf16Tensors& tensors, std::string_view kernel = "auto",
+struct GemmBf16Options {
+  // A name of a kernel, or "auto": the fastest kernel that can run the problem.
+  std::string_view kernel = "auto";
+};
+
+// Sums are in FP32 and rounded once. It needs no workspace. All else is as in gemm_nvfp4().
+void gemm_bf16(const GemmBf16Tensors& tensors, const GemmBf16Options& options = {},
                Stream stream = nullptr);
 
 }  // namespace tilewright

@@ -68,6 +68,7 @@ struct GemmBf16Params;
 struct GemmBf16 {
   static constexpr std::string_view kName = "gemm_bf16";
   using Tensors = GemmBf16Tensors;
+  using Options = GemmBf16Options;
   using Problem = GemmBf16Problem;
   using Facts = GemmBf16Facts;
   using Params = GemmBf16Params;

@@ -53,7 +53,7 @@ void py_gemm_bf16(const nb::dict& tensors, const std::string& kernel_name, std::
   const GemmBf16Tensors t{
       .a = view(tensors, "a"), .b = view(tensors, "b"), .c = view(tensors, "c")};
   const nb::gil_scoped_release released;
-  gemm_bf16(t, kernel_name, to_stream(stream));
+  gemm_bf16(t, {.kernel = kernel_name}, to_stream(stream));
 }
 
 }  // namespace

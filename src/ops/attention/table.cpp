@@ -207,7 +207,7 @@ std::span<const Row> Table<Attention>::rows() {
 }
 
 template struct Table<Attention>;
-template Selection<Attention> select_kernel<Attention>(std::string_view, const AttentionProblem&,
-                                                       Device, const char*);
+template Selection<Attention> select_kernel(std::string_view, const AttentionProblem&,
+                                            DeviceArgument);
 
 }  // namespace tilewright

@@ -14,8 +14,7 @@ std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows() {
 }
 
 template struct Table<ConvertScales>;
-template Selection<ConvertScales> select_kernel<ConvertScales>(std::string_view,
-                                                               const ConversionProblem&, Device,
-                                                               const char*);
+template Selection<ConvertScales> select_kernel(std::string_view, const ConversionProblem&,
+                                                DeviceArgument);
 
 }  // namespace tilewright

@@ -55,7 +55,7 @@ std::span<const Row> Table<GemmBf16>::rows() {
 }
 
 template struct Table<GemmBf16>;
-template Selection<GemmBf16> select_kernel<GemmBf16>(std::string_view, const GemmBf16Problem&,
-                                                     Device, const char*);
+template Selection<GemmBf16> select_kernel(std::string_view, const GemmBf16Problem&,
+                                           DeviceArgument);
 
 }  // namespace tilewright

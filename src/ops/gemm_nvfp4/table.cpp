@@ -89,7 +89,7 @@ std::span<const Row> Table<GemmNvfp4>::rows() {
 }
 
 template struct Table<GemmNvfp4>;
-template Selection<GemmNvfp4> select_kernel<GemmNvfp4>(std::string_view, const GemmNvfp4Problem&,
-                                                       Device, const char*);
+template Selection<GemmNvfp4> select_kernel(std::string_view, const GemmNvfp4Problem&,
+                                            DeviceArgument);
 
 }  // namespace tilewright

@@ -28,8 +28,7 @@ std::span<const Kernel<QuantizeNvfp4>> Table<QuantizeNvfp4>::rows() {
 }
 
 template struct Table<QuantizeNvfp4>;
-template Selection<QuantizeNvfp4> select_kernel<QuantizeNvfp4>(std::string_view,
-                                                               const ConversionProblem&, Device,
-                                                               const char*);
+template Selection<QuantizeNvfp4> select_kernel(std::string_view, const ConversionProblem&,
+                                                DeviceArgument);
 
 }  // namespace tilewright
