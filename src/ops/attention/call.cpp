@@ -64,7 +64,6 @@ void set_options(const AttentionOptions& options, AttentionParams& params) {
   params.window_left = limit_of(options.window.left);
   params.window_right = limit_of(options.window.right);
   params.softcap = options.softcap;
-  params.batch_invariant = options.batch_invariant;
 }
 
 }  // namespace

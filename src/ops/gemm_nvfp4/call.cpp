@@ -51,9 +51,7 @@ GemmNvfp4Params params_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& opt
                     .b_is_packed = problem.b_is_packed,
                     .b_is_constant = options.b_is_constant,
                     .b_stride = matrix_strides(t.b),
-                    .global_b = row_scales(t.global_scale_b, options.global_scale_b_kind),
-                    .batch_invariant = options.batch_invariant,
-                    .multiprocessors = device_info(t.a.device).multiprocessors};
+                    .global_b = row_scales(t.global_scale_b, options.global_scale_b_kind)};
   if (t.sfa) {
     p.sfa = block_scales<const std::uint8_t>(*t.sfa, options.sfa_layout);
     p.sfa_batch_stride = matrix_strides(*t.sfa).batch;

@@ -47,8 +47,6 @@ struct GemmNvfp4Params {
   const void* residual = nullptr;
   MatrixStrides residual_stride = {};
 
-  bool batch_invariant = false;
-  int multiprocessors = 0;  // of the GPU that the plan and the workspace are for
   void* workspace = nullptr;
 };
 
