@@ -8,6 +8,23 @@
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
+
+// The rungs of the ladder. Each queues its kernel on the current device; its arguments have been
+// checked.
+namespace cuda {
+void launch_k1(const AttentionParams& params, Stream stream);
+void launch_k2(const AttentionParams& params, Stream stream);
+void launch_k3_1(const AttentionParams& params, Stream stream);
+void launch_k3_2(const AttentionParams& params, Stream stream);
+void launch_k3_3(const AttentionParams& params, Stream stream);
+void launch_k4_qk(const AttentionParams& params, Stream stream);
+void launch_k4(const AttentionParams& params, Stream stream);
+void launch_k5(const AttentionParams& params, Stream stream);
+void launch_k6_pingpong(const AttentionParams& params, Stream stream);
+void launch_k6_overlap(const AttentionParams& params, Stream stream);
+void launch_k6(const AttentionParams& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<Attention>;

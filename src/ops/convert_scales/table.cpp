@@ -1,9 +1,14 @@
 // The table of the kernels of swizzle_scales and unswizzle_scales.
 #include "cpu/cpu_nvfp4.hpp"
 #include "ops/conversion_table.hpp"
-#include "ops/convert_scales/kernels.hpp"
+#include "ops/convert_scales/params.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+// Queues the kernel on the current device. Its arguments have been checked.
+void launch_convert_scales(const ConvertScalesParams& params, Stream stream);
+}  // namespace cuda
 
 template <>
 std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows() {

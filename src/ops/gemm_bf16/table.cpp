@@ -1,8 +1,17 @@
 // The table of gemm_bf16's kernels, and what their facts ask of a problem.
-#include "ops/gemm_bf16/kernels.hpp"
+#include "ops/gemm_bf16/params.hpp"
 #include "ops/kernel_table.hpp"
+#include "tilewright/gemm_kernels.hpp"
 
 namespace tilewright {
+
+// Each queues a kernel on the current device. Its arguments have been checked.
+namespace cuda {
+void launch_gemm_naive(const GemmBf16Params& params, Stream stream);
+void launch_gemm_tiled(const GemmBf16Params& params, Stream stream);
+void launch_gemm_swizzled(const GemmBf16Params& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<GemmBf16>;

@@ -1,4 +1,4 @@
-// The GPU kernels of gemm_nvfp4, for its table.
+// What the row of a kernel of gemm_nvfp4 in a file of its own needs, and such rows.
 #pragma once
 
 #include "ops/gemm_nvfp4/params.hpp"
@@ -10,9 +10,6 @@ namespace tilewright {
 std::vector<Limit> limits_of(const GemmNvfp4Facts& facts);
 
 namespace cuda {
-
-// Queues the kernel on the current device. Its arguments have been checked.
-void launch_nvfp4_simple(const GemmNvfp4Params& params, Stream stream);
 
 // The production kernel's row of the table, with its variants.
 Kernel<GemmNvfp4> nvfp4_kernel();

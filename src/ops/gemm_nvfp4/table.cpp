@@ -7,6 +7,12 @@
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+// Queues the kernel on the current device. Its arguments have been checked.
+void launch_nvfp4_simple(const GemmNvfp4Params& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<GemmNvfp4>;

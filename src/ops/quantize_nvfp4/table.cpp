@@ -1,9 +1,14 @@
 // The table of quantize_nvfp4's kernels.
 #include "cpu/cpu_nvfp4.hpp"
 #include "ops/conversion_table.hpp"
-#include "ops/quantize_nvfp4/kernels.hpp"
+#include "ops/quantize_nvfp4/params.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+// Queues the kernel on the current device. Its arguments have been checked.
+void launch_quantize_nvfp4(const QuantizeNvfp4Params& params, Stream stream);
+}  // namespace cuda
 
 namespace {
 
