@@ -6,7 +6,8 @@
 #include "cli/check.hpp"
 #include "cli/device_memory.hpp"
 #include "reference/host_tensor.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright::cli {
 

@@ -6,7 +6,7 @@
 
 #include "kernel_queries.hpp"
 #include "native_tensor.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
 
 namespace tilewright {
 namespace {

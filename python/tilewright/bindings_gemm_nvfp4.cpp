@@ -8,7 +8,7 @@
 #include "kernel_queries.hpp"
 #include "native_call.hpp"
 #include "nvfp4_options.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "tilewright/attention.hpp"
-#include "tilewright/gemm.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
 #include "tilewright/nvfp4.hpp"
 #include "tilewright/registry.hpp"
 

@@ -5,7 +5,7 @@
 #include "ops/matrix_checks.hpp"
 #include "ops/matrix_views.hpp"
 #include "ops/overlap.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
 
 namespace tilewright {
 

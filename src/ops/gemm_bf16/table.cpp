@@ -1,7 +1,7 @@
 // The table of gemm_bf16's kernels, and what their facts ask of a problem.
 #include "ops/gemm_bf16/params.hpp"
 #include "ops/kernel_table.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
 
 namespace tilewright {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/gemm_nvfp4/params.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright {
 

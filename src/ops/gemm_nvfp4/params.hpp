@@ -5,7 +5,7 @@
 
 #include "common/scale_layout.hpp"
 #include "ops/matrix_views.hpp"
-#include "tilewright/gemm.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
 
 namespace tilewright {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "cpu/cpu_gemm.hpp"
+#include "cpu/cpu_gemm_nvfp4.hpp"
 #include "ops/gemm_nvfp4/kernels.hpp"
 #include "ops/kernel_table.hpp"
 
