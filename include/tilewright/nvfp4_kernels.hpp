@@ -15,7 +15,11 @@ namespace tilewright {
 struct ConversionFacts {};
 struct ConversionProblem {
   DType dtype = DType::bf16;
-  bool computes_global_scale = false;  // of quantize_nvfp4()
+};
+
+struct QuantizeNvfp4Problem {
+  DType dtype = DType::bf16;  // of x
+  bool computes_global_scale = false;
 };
 
 struct ConvertScalesTensors;
@@ -25,16 +29,17 @@ struct ConvertScalesParams;
 struct PrepackWeightParams;
 struct UnpackWeightParams;
 
-template <class ItsTensors, class ItsOptions, class ItsParams>
+template <class ItsTensors, class ItsOptions, class ItsParams, class ItsProblem = ConversionProblem>
 struct Conversion {
   using Tensors = ItsTensors;
   using Options = ItsOptions;
-  using Problem = ConversionProblem;
+  using Problem = ItsProblem;
   using Facts = ConversionFacts;
   using Params = ItsParams;
 };
 
-struct QuantizeNvfp4 : Conversion<QuantizeNvfp4Tensors, QuantizeNvfp4Options, QuantizeNvfp4Params> {
+struct QuantizeNvfp4 : Conversion<QuantizeNvfp4Tensors, QuantizeNvfp4Options, QuantizeNvfp4Params,
+                                  QuantizeNvfp4Problem> {
   static constexpr std::string_view kName = "quantize_nvfp4";
   static constexpr const char* kArgument = "x";  // whose dtype it is
 };

@@ -67,12 +67,12 @@ void check_alignment(const QuantizeNvfp4Tensors& t, const KernelInfo& kernel) {
 
 DeviceArgument device_of(const QuantizeNvfp4Tensors& t) { return {"x", t.x.device}; }
 
-ConversionProblem problem_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options&) {
+QuantizeNvfp4Problem problem_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options&) {
   return {.dtype = t.x.dtype, .computes_global_scale = t.computed_global_scale.has_value()};
 }
 
 QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options,
-                              const ConversionProblem&) {
+                              const QuantizeNvfp4Problem&) {
   return {.x = t.x.data,
           .dtype = t.x.dtype,
           .x_stride = stride_of(t.x, 0),

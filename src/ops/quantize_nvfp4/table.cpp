@@ -13,7 +13,7 @@ void launch_quantize_nvfp4(const QuantizeNvfp4Params& params, Stream stream);
 namespace {
 
 // The workspace has the matrix's partial maxima, if the global scale is computed from them.
-Plan plan_hopper(const ConversionProblem& problem, const DeviceInfo&) {
+Plan plan_hopper(const QuantizeNvfp4Problem& problem, const DeviceInfo&) {
   return Plan(problem.computes_global_scale ? kMaxPartials * sizeof(std::uint32_t) : 0);
 }
 
@@ -33,7 +33,7 @@ std::span<const Kernel<QuantizeNvfp4>> Table<QuantizeNvfp4>::rows() {
 }
 
 template struct Table<QuantizeNvfp4>;
-template Selection<QuantizeNvfp4> select_kernel(std::string_view, const ConversionProblem&,
+template Selection<QuantizeNvfp4> select_kernel(std::string_view, const QuantizeNvfp4Problem&,
                                                 DeviceArgument);
 
 }  // namespace tilewright
