@@ -1,4 +1,4 @@
-// What the row of an attention kernel in a file of its own needs, and such rows.
+// For rows of the table of attention that a kernel has in its own folder.
 #pragma once
 
 #include "ops/attention/params.hpp"

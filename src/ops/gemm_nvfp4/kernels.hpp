@@ -1,4 +1,4 @@
-// What the row of a kernel of gemm_nvfp4 in a file of its own needs, and such rows.
+// For rows of the table of gemm_nvfp4 that a kernel has in its own folder.
 #pragma once
 
 #include "ops/gemm_nvfp4/params.hpp"
