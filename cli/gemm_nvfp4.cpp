@@ -15,7 +15,8 @@
 #include "cli/text.hpp"
 #include "reference/gemm.hpp"
 #include "reference/nvfp4.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 #include "tilewright/nvfp4.hpp"
 
 namespace tilewright::cli {
@@ -174,7 +175,9 @@ class Tensors final : public CaseTensors {
     if (is_bf16_step(kernel)) {
       const GemmBf16Tensors tensors{
           .a = as_matrix(tensors_.a), .b = bf16_weight(), .c = as_matrix(tensors_.c)};
-      return [name = kernel.name, tensors](Stream stream) { gemm_bf16(tensors, name, stream); };
+      return [name = kernel.name, tensors](Stream stream) {
+        gemm_bf16(tensors, {.kernel = name}, stream);
+      };
     }
     GemmNvfp4Tensors tensors = tensors_;
     if (takes_packed_weight(kernel, setup_)) {

@@ -1,10 +1,10 @@
-// The test oracle of tilewright/gemm.hpp.
+// The test oracle of tilewright/gemm_nvfp4.hpp.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "tilewright/gemm.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
 
 namespace tilewright::reference {
 

@@ -1,11 +1,11 @@
 """Checks what each kernel takes of the GPU, as ptxas reported it, against a budget.
 
-  resources.py --budget FILE [--output FILE] [--update [--library FILE]] OBJECT...
+  resources.py --kernels FOLDER [--output FILE] [--update] OBJECT...
 
 Beside each object of a CUDA source lies OBJECT.ptxas, kept by cmake/nvcc_launcher.py. A kernel may
 use no stack, spill nothing, and take at most its budget's registers and static shared memory. The
-budget names every kernel and no other. --update writes the budget from what was compiled, and the
-library's size into library.json beside it.
+budget names every kernel and no other; kernel_files.py has its files. --update writes it from what
+was compiled.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import pathlib
 import re
 import sys
 
+import kernel_files
 from kernel_names import demangle
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -67,44 +68,31 @@ def violations(kernels: dict[str, dict[str, int]], budget: dict[str, dict[str, i
     return sorted(problems)
 
 
-def write_json(
-    path: pathlib.Path, kernels: dict[str, dict[str, int]], keys: tuple[str, ...]
-) -> None:
-    rows = [
-        f"  {json.dumps(name)}: {json.dumps({key: used[key] for key in keys})}"
-        for name, used in kernels.items()
-    ]
-    path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check kernels' resources against a budget.")
     parser.add_argument("objects", nargs="+", type=pathlib.Path, help="objects; .cu.o ones count")
-    parser.add_argument("--budget", required=True, type=pathlib.Path)
+    parser.add_argument("--kernels", required=True, type=pathlib.Path)
     parser.add_argument("--output", type=pathlib.Path, help="write what was found here, as JSON")
     parser.add_argument(
         "--update", action="store_true", help="write the budget from what was found"
     )
-    parser.add_argument("--library", type=pathlib.Path, help="whose size --update writes")
     args = parser.parse_args()
 
     kernels = read_reports([path for path in args.objects if path.name.endswith(".cu.o")])
     if not kernels:
         sys.exit("resources.py: no kernel in these objects")
     if args.output:
-        write_json(args.output, kernels, BUDGETED + FORBIDDEN)
+        args.output.write_text(json.dumps(kernels, indent=2) + "\n")
     if args.update:
-        write_json(args.budget, kernels, BUDGETED)
-        if args.library:
-            size = {args.library.name: args.library.stat().st_size}
-            args.budget.with_name("library.json").write_text(json.dumps(size) + "\n")
+        budget = {name: {key: used[key] for key in BUDGETED} for name, used in kernels.items()}
+        kernel_files.write_budget(args.kernels, budget)
 
     width = max(map(len, kernels))
     for name, used in kernels.items():
         print(
             f"{name:{width}}  {used['registers']:3} registers  {used['smem_bytes']:6} B static smem"
         )
-    problems = violations(kernels, json.loads(args.budget.read_text()))
+    problems = violations(kernels, kernel_files.read_part(args.kernels, "budget"))
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -1,14 +1,12 @@
 """Checks that compiled kernels contain the instructions that they are about.
 
-  sass.py --expect FILE --cuobjdump PROGRAM OBJECT...
+  sass.py --kernels FOLDER --cuobjdump PROGRAM OBJECT...
 
-FILE maps a kernel, named without its template arguments, to the least number of each instruction:
-{"tilewright::k4::k4": {"HGMMA": 1, "UTMALDG": 1}}. Every instantiation must meet it.
+The folder's files name the instructions; see kernel_files.py.
 """
 
 import argparse
 import collections
-import json
 import os
 import pathlib
 import re
@@ -16,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
+import kernel_files
 from kernel_names import demangle
 
 FUNCTION = re.compile(r"^\s*Function : (\w+)")
@@ -67,7 +66,7 @@ def violations(
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check kernels' instructions.")
     parser.add_argument("objects", nargs="+", type=pathlib.Path, help="objects; .cu.o ones count")
-    parser.add_argument("--expect", required=True, type=pathlib.Path)
+    parser.add_argument("--kernels", required=True, type=pathlib.Path)
     parser.add_argument("--cuobjdump", required=True, type=pathlib.Path)
     args = parser.parse_args()
 
@@ -77,7 +76,7 @@ def main() -> int:
             by_symbol |= count_instructions(disassemble(args.cuobjdump, path))
     names = demangle(by_symbol)
     kernels = {names[symbol]: counts for symbol, counts in by_symbol.items()}
-    expected = json.loads(args.expect.read_text())
+    expected = kernel_files.read_part(args.kernels, "instructions")
 
     for name, counts in sorted(kernels.items()):
         wanted = expected.get(name.split("<")[0], {})

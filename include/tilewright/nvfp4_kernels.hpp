@@ -15,39 +15,50 @@ namespace tilewright {
 struct ConversionFacts {};
 struct ConversionProblem {
   DType dtype = DType::bf16;
-  bool computes_global_scale = false;  // of quantize_nvfp4()
 };
 
+struct QuantizeNvfp4Problem {
+  DType dtype = DType::bf16;  // of x
+  bool computes_global_scale = false;
+};
+
+struct ConvertScalesTensors;
 struct QuantizeNvfp4Params;
 struct DequantizeNvfp4Params;
 struct ConvertScalesParams;
 struct PrepackWeightParams;
 struct UnpackWeightParams;
 
-template <class ItsParams>
+template <class ItsTensors, class ItsOptions, class ItsParams, class ItsProblem = ConversionProblem>
 struct Conversion {
-  using Problem = ConversionProblem;
+  using Tensors = ItsTensors;
+  using Options = ItsOptions;
+  using Problem = ItsProblem;
   using Facts = ConversionFacts;
   using Params = ItsParams;
 };
 
-struct QuantizeNvfp4 : Conversion<QuantizeNvfp4Params> {
+struct QuantizeNvfp4 : Conversion<QuantizeNvfp4Tensors, QuantizeNvfp4Options, QuantizeNvfp4Params,
+                                  QuantizeNvfp4Problem> {
   static constexpr std::string_view kName = "quantize_nvfp4";
   static constexpr const char* kArgument = "x";  // whose dtype it is
 };
-struct DequantizeNvfp4 : Conversion<DequantizeNvfp4Params> {
+struct DequantizeNvfp4
+    : Conversion<DequantizeNvfp4Tensors, DequantizeNvfp4Options, DequantizeNvfp4Params> {
   static constexpr std::string_view kName = "dequantize_nvfp4";
   static constexpr const char* kArgument = "out";  // whose dtype it is
 };
-struct ConvertScales : Conversion<ConvertScalesParams> {  // swizzle_scales(), unswizzle_scales()
+// swizzle_scales() and unswizzle_scales()
+struct ConvertScales : Conversion<ConvertScalesTensors, ScaleLayout, ConvertScalesParams> {
   static constexpr std::string_view kName = "convert_scales";
   static constexpr const char* kArgument = "linear";  // whose dtype it is
 };
-struct PrepackNvfp4Weight : Conversion<PrepackWeightParams> {
+struct PrepackNvfp4Weight
+    : Conversion<PrepackNvfp4WeightTensors, ScaleLayout, PrepackWeightParams> {
   static constexpr std::string_view kName = "prepack_nvfp4_weight";
   static constexpr const char* kArgument = "codes";  // whose dtype it is
 };
-struct UnpackNvfp4Weight : Conversion<UnpackWeightParams> {
+struct UnpackNvfp4Weight : Conversion<UnpackNvfp4WeightTensors, ScaleLayout, UnpackWeightParams> {
   static constexpr std::string_view kName = "unpack_nvfp4_weight";
   static constexpr const char* kArgument = "codes";  // whose dtype it is
 };

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "tilewright/attention_kernels.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {

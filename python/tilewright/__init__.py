@@ -24,7 +24,8 @@ from tilewright._errors import (
 
 if TYPE_CHECKING:
     from tilewright._attention import attention
-    from tilewright._gemm import gemm_bf16, gemm_nvfp4
+    from tilewright._gemm_bf16 import gemm_bf16
+    from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
     from tilewright._native import commit as __commit__
     from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
@@ -65,8 +66,8 @@ _LAZY = {
     "attention": ("tilewright._attention", "attention"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
-    "gemm_bf16": ("tilewright._gemm", "gemm_bf16"),
-    "gemm_nvfp4": ("tilewright._gemm", "gemm_nvfp4"),
+    "gemm_bf16": ("tilewright._gemm_bf16", "gemm_bf16"),
+    "gemm_nvfp4": ("tilewright._gemm_nvfp4", "gemm_nvfp4"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
     "prepack_nvfp4_weight": ("tilewright._nvfp4", "prepack_nvfp4_weight"),
     "quantize_nvfp4": ("tilewright._nvfp4", "quantize_nvfp4"),

@@ -11,7 +11,7 @@ from tilewright._arguments import flag, size_of
 from tilewright._early_reads import EarlyReads
 from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import refuse_gradient, refuse_tracing
-from tilewright._gemm import gemm_nvfp4
+from tilewright._gemm_nvfp4 import gemm_nvfp4
 from tilewright._nvfp4 import prepack_nvfp4_weight, unpack_nvfp4_weight
 
 _BLOCK = 16

@@ -1,41 +1,28 @@
 // The calls of tilewright/nvfp4.hpp and nvfp4_weight.hpp for the Python layer.
 #include <nanobind/stl/array.h>
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/optional.h>
 
 #include <cstdint>
-#include <string>
+#include <optional>
 
-#include "nvfp4_arguments.hpp"
-#include "tilewright/nvfp4.hpp"
-#include "tilewright/nvfp4_weight.hpp"
+#include "native_call.hpp"
+#include "nvfp4_options.hpp"
+#include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {
 namespace {
 
-// A call's tensors and options, put together once for the workspace query and the call itself.
-class QuantizeNvfp4Call {
- public:
-  QuantizeNvfp4Call(const nb::dict& tensors, bool swizzled, bool decode)
-      : owners_(tensors),
-        tensors_{.x = view(tensors, "x"),
-                 .codes = view(tensors, "codes"),
-                 .scales = view(tensors, "scales"),
-                 .global_scale = find(tensors, "global_scale"),
-                 .computed_global_scale = find(tensors, "computed_global_scale")},
-        options_{.scale_layout = to_layout(swizzled), .global_scale_kind = to_kind(decode)} {}
+using QuantizeNvfp4Call = NativeCall<QuantizeNvfp4, quantize_nvfp4_workspace_bytes, quantize_nvfp4>;
 
-  std::size_t workspace_bytes() const { return quantize_nvfp4_workspace_bytes(tensors_, options_); }
-
-  void run(const Tensor* workspace, std::uintptr_t stream) const {
-    const nb::gil_scoped_release released;
-    quantize_nvfp4(tensors_, options_, to_workspace(workspace), to_stream(stream));
-  }
-
- private:
-  nb::dict owners_;
-  QuantizeNvfp4Tensors tensors_;
-  QuantizeNvfp4Options options_;
-};
+QuantizeNvfp4Call make_quantize_call(const nb::dict& tensors, bool swizzled, bool decode) {
+  return {tensors,
+          {.x = view(tensors, "x"),
+           .codes = view(tensors, "codes"),
+           .scales = view(tensors, "scales"),
+           .global_scale = find(tensors, "global_scale"),
+           .computed_global_scale = find(tensors, "computed_global_scale")},
+          {.scale_layout = to_layout(swizzled), .global_scale_kind = to_kind(decode)}};
+}
 
 void py_dequantize(const nb::dict& tensors, bool swizzled, std::optional<bool> decode,
                    std::uintptr_t stream) {
@@ -77,11 +64,8 @@ void py_unpack(const nb::dict& tensors, bool swizzled, std::uintptr_t stream) {
 }  // namespace
 
 void bind_nvfp4(nb::module_& m) {
-  nb::class_<QuantizeNvfp4Call>(m, "QuantizeNvfp4Call")
-      .def(nb::init<const nb::dict&, bool, bool>(), nb::arg("tensors"), nb::kw_only(),
-           nb::arg("swizzled"), nb::arg("decode"))
-      .def("workspace_bytes", &QuantizeNvfp4Call::workspace_bytes)
-      .def("run", &QuantizeNvfp4Call::run, nb::arg("workspace").none(), nb::arg("stream"));
+  bind_call<QuantizeNvfp4Call>(m, "QuantizeNvfp4Call", make_quantize_call, nb::arg("swizzled"),
+                               nb::arg("decode"));
   m.def("dequantize_nvfp4", &py_dequantize, nb::arg("tensors"), nb::kw_only(), nb::arg("swizzled"),
         nb::arg("decode").none(), nb::arg("stream"));
   m.def("swizzle_scales", &py_swizzle, nb::arg("linear"), nb::arg("swizzled"), nb::arg("stream"));

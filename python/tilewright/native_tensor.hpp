@@ -17,11 +17,6 @@ namespace tilewright {
 
 namespace nb = nanobind;
 
-// Add the functions of tilewright/nvfp4.hpp, nvfp4_weight.hpp, gemm.hpp and the kernel tables.
-void bind_nvfp4(nb::module_& m);
-void bind_gemm(nb::module_& m);
-void bind_kernels(nb::module_& m);
-
 [[noreturn]] inline void fail(const std::string& argument, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, argument, message);
 }
@@ -126,6 +121,15 @@ class Tensor {
   TensorView view_;
 };
 
+// A Tensor of a dict that has one for each argument that is given.
+inline const TensorView& view(const nb::dict& tensors, const char* argument) {
+  return nb::cast<const Tensor&>(tensors[argument]).view();
+}
+
+inline std::optional<TensorView> find(const nb::dict& tensors, const char* argument) {
+  return tensors.contains(argument) ? std::optional(view(tensors, argument)) : std::nullopt;
+}
+
 // The workspace is a dense tensor of rank 1.
 inline Workspace to_workspace(const Tensor* tensor) {
   if (tensor == nullptr) {
@@ -135,5 +139,7 @@ inline Workspace to_workspace(const Tensor* tensor) {
   return {.data = view.data,
           .bytes = static_cast<std::size_t>(view.shape[0]) * size_bytes(view.dtype)};
 }
+
+inline Stream to_stream(std::uintptr_t stream) { return reinterpret_cast<Stream>(stream); }
 
 }  // namespace tilewright

@@ -3,6 +3,7 @@
 // 1994).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #ifdef __CUDACC__
@@ -15,10 +16,8 @@ namespace tilewright {
 
 class Divisor {
  public:
-  constexpr explicit Divisor(int value) : value_(value) {
-    while (std::int64_t{1} << (shift_ - kBits) < value) {
-      ++shift_;
-    }
+  constexpr explicit Divisor(int value)
+      : value_(value), shift_(kBits + std::bit_width(static_cast<unsigned>(value) - 1)) {
     const std::uint64_t power = std::uint64_t{1} << shift_;
     const auto divisor = static_cast<std::uint64_t>(value);
     multiplier_ = static_cast<std::uint32_t>((power + divisor - 1) / divisor);
@@ -36,7 +35,7 @@ class Divisor {
   static constexpr int kBits = 31;  // a dividend has at most so many
 
   int value_;
-  int shift_ = kBits;
+  int shift_;
   std::uint32_t multiplier_ = 0;
 };
 

@@ -18,7 +18,7 @@
 #include <type_traits>
 
 #include "common/gemm_epilogue.hpp"
-#include "cpu/cpu_gemm.hpp"
+#include "cpu/cpu_gemm_nvfp4.hpp"
 #include "cpu/cpu_nvfp4.hpp"
 #include "cpu/element.hpp"
 #include "cpu/parallel.hpp"

@@ -13,7 +13,7 @@ namespace tilewright {
 inline std::vector<Limit> limits_of(const ConversionFacts&) { return {}; }
 
 template <class Op>
-std::optional<Reason> facts_reason(const Kernel<Op>& kernel, const ConversionProblem& problem) {
+std::optional<Reason> facts_reason(const Kernel<Op>& kernel, const typename Op::Problem& problem) {
   return dtype_reason(kernel.info, kernel.info.dtypes, Op::kArgument, problem.dtype);
 }
 

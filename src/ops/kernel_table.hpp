@@ -195,10 +195,10 @@ Selection<Op> fastest_kernel(const typename Op::Problem& problem, Device device)
   throw Error(ErrorCode::unsupported, "kernel", "no kernel takes tensors on " + name(device));
 }
 
-// The kernel with that name, which must be able to run the problem. `argument` is on `device`.
+// The kernel with that name, which must be able to run the problem.
 template <class Op>
 Selection<Op> named_kernel(std::string_view kernel_name, const typename Op::Problem& problem,
-                           Device device, const char* argument) {
+                           DeviceArgument argument) {
   const Kernel<Op>* const kernel = find_kernel<Op>(kernel_name);
   if (kernel == nullptr) {
     std::string known = "auto";
@@ -212,8 +212,8 @@ Selection<Op> named_kernel(std::string_view kernel_name, const typename Op::Prob
     }
     fail("kernel", "is '" + std::string(kernel_name) + "', must be one of " + known + variants);
   }
-  check_device_kind(kernel->info, device, argument);
-  auto result = planned_on(*kernel, problem, device_info(device));
+  check_device_kind(kernel->info, argument.device, argument.name);
+  auto result = planned_on(*kernel, problem, device_info(argument.device));
   if (const Reason* const reason = std::get_if<Reason>(&result)) {
     throw Error(reason->code, reason->argument, reason->message);
   }
@@ -222,9 +222,9 @@ Selection<Op> named_kernel(std::string_view kernel_name, const typename Op::Prob
 
 template <class Op>
 Selection<Op> select_kernel(std::string_view kernel_name, const typename Op::Problem& problem,
-                            Device device, const char* argument) {
-  return kernel_name == "auto" ? fastest_kernel<Op>(problem, device)
-                               : named_kernel<Op>(kernel_name, problem, device, argument);
+                            DeviceArgument argument) {
+  return kernel_name == "auto" ? fastest_kernel<Op>(problem, argument.device)
+                               : named_kernel<Op>(kernel_name, problem, argument);
 }
 
 }  // namespace tilewright

@@ -10,16 +10,12 @@ namespace {
 
 // Checks that each matrix of a batch is contiguous as a whole. `what` says what it is.
 void check_rows_are_contiguous(const char* argument, const ConstTensorView& matrix,
-                               const std::string& what) {
+                               const char* what) {
   const std::int64_t row_stride = matrix.stride[matrix.rank - 2];
   if (rows_of(matrix) > 1 && row_stride != columns_of(matrix)) {
     fail(argument, "has a row stride of " + std::to_string(row_stride) + ", " + what +
                        " must be contiguous (stride " + std::to_string(columns_of(matrix)) + ")");
   }
-}
-
-std::string possessive(const std::string& name) {
-  return name + (name.ends_with('s') ? "'" : "'s");
 }
 
 }  // namespace
@@ -28,7 +24,7 @@ void check_first_matrix(const char* argument, const ConstTensorView& matrix) {
   if (matrix.rank == 2) {
     check_tensor(argument, matrix, kMatrixDims);
   } else {
-    check_tensor(argument, matrix, kBatchedDims, ", or 2 without the batch");
+    check_tensor(argument, matrix, kBatchedDims, {", or 2 without the batch"});
   }
   check_last_dim_is_contiguous(argument, matrix, "must be");
 }
@@ -36,9 +32,10 @@ void check_first_matrix(const char* argument, const ConstTensorView& matrix) {
 void check_matrix(const char* argument, const ConstTensorView& matrix, const ConstTensorView& like,
                   const char* like_name) {
   check_tensor(argument, matrix, is_batched(like) ? DimNames(kBatchedDims) : kMatrixDims,
-               std::string(", as ") + like_name);
+               {", as ", like_name});
   if (is_batched(like)) {
-    check_same(argument, "batch", matrix.shape[0], possessive(like_name), like.shape[0]);
+    check_same(argument, "batch", matrix.shape[0],
+               {like_name, std::string_view(like_name).ends_with('s') ? "'" : "'s"}, like.shape[0]);
   }
   check_device(argument, matrix, like.device, like_name);
   check_last_dim_is_contiguous(argument, matrix, "must be");
@@ -81,9 +78,9 @@ void check_packed_weight(const char* argument, const ConstTensorView& packed, st
   check_dtype(argument, packed, DType::u8);
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(rows, columns);
   check_same(argument, "rows", rows_of(packed),
-             "the tiles of 64 of N " + std::to_string(rows) + ",", row_tiles);
+             {"the tiles of 64 of N ", std::to_string(rows), ","}, row_tiles);
   check_same(argument, "columns", columns_of(packed),
-             "the bytes of tiles that K " + std::to_string(columns) + " takes,", row_bytes);
+             {"the bytes of tiles that K ", std::to_string(columns), " takes,"}, row_bytes);
   check_rows_are_contiguous(argument, packed, "a packed weight");
 }
 

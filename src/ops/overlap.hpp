@@ -3,7 +3,6 @@
 
 #include <initializer_list>
 #include <optional>
-#include <string>
 
 #include "tilewright/tensor.hpp"
 
@@ -22,6 +21,6 @@ struct OtherTensor {
 
 // Throws if an output shares memory with another argument's tensor. `why` ends the message.
 void check_is_apart(const char* argument, const ConstTensorView& output,
-                    std::initializer_list<OtherTensor> others, const std::string& why = "");
+                    std::initializer_list<OtherTensor> others, const char* why = "");
 
 }  // namespace tilewright

@@ -11,6 +11,14 @@ namespace {
 
 constexpr std::size_t kWorkspaceAlignment_bytes = 256;
 
+std::string text_of(Pieces pieces) {
+  std::string text;
+  for (const std::string_view piece : pieces) {
+    text += piece;
+  }
+  return text;
+}
+
 std::string join(DimNames names) {
   std::string text;
   for (const char* const name : names) {
@@ -47,12 +55,11 @@ void fail(const std::string& argument, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, argument, message);
 }
 
-void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims,
-                  const std::string& why) {
+void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims, Pieces why) {
   const auto rank = static_cast<int>(dims.size());
   if (tensor.rank != rank) {
     fail(argument, "has rank " + std::to_string(tensor.rank) + ", must have rank " +
-                       std::to_string(rank) + " (" + join(dims) + ")" + why);
+                       std::to_string(rank) + " (" + join(dims) + ")" + text_of(why));
   }
   for (int i = 0; i < rank; ++i) {
     if (tensor.shape[i] < 1 || tensor.shape[i] > std::numeric_limits<int>::max() / 2) {
@@ -83,7 +90,7 @@ void check_device(const char* argument, const ConstTensorView& tensor, Device de
 }
 
 void check_last_dim_is_contiguous(const char* argument, const ConstTensorView& tensor,
-                                  const std::string& must_be) {
+                                  const char* must_be) {
   const int last = tensor.rank - 1;
   if (tensor.shape[last] > 1 && tensor.stride[last] != 1) {
     fail(argument, "has stride " + std::to_string(tensor.stride[last]) +
@@ -91,11 +98,11 @@ void check_last_dim_is_contiguous(const char* argument, const ConstTensorView& t
   }
 }
 
-void check_same(const char* argument, const char* what, std::int64_t value, const std::string& of,
+void check_same(const char* argument, const char* what, std::int64_t value, Pieces of,
                 std::int64_t expected) {
   if (value != expected) {
-    fail(argument, std::string(what) + " is " + std::to_string(value) + ", must equal " + of + " " +
-                       std::to_string(expected));
+    fail(argument, std::string(what) + " is " + std::to_string(value) + ", must equal " +
+                       text_of(of) + " " + std::to_string(expected));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@ namespace tilewright {
 // The names of a tensor's dimensions.
 using DimNames = std::span<const char* const>;
 
+// A text in pieces, which are joined if a check fails: a call that is right builds no string.
+using Pieces = std::initializer_list<std::string_view>;
+
 [[noreturn]] void fail(const std::string& argument, const std::string& message);
 
 // The most bytes that may lie from a tensor's first byte to its last.
@@ -25,7 +29,7 @@ inline constexpr std::int64_t kMaxSpan_bytes = std::int64_t{1} << 60;
 // Checks what holds for every tensor by itself: its rank, sizes of at least 1, its span in memory
 // and its pointer. `why` ends the message on a wrong rank.
 void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames dims,
-                  const std::string& why = "");
+                  Pieces why = {});
 
 // `why` ends the message.
 void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtype,
@@ -36,10 +40,14 @@ void check_device(const char* argument, const ConstTensorView& tensor, Device de
                   const char* like);
 
 void check_last_dim_is_contiguous(const char* argument, const ConstTensorView& tensor,
-                                  const std::string& must_be);
+                                  const char* must_be);
 
-void check_same(const char* argument, const char* what, std::int64_t value, const std::string& of,
+void check_same(const char* argument, const char* what, std::int64_t value, Pieces of,
                 std::int64_t expected);
+inline void check_same(const char* argument, const char* what, std::int64_t value, const char* of,
+                       std::int64_t expected) {
+  check_same(argument, what, value, {std::string_view(of)}, expected);
+}
 
 // Checks that no two elements of an output share an address.
 void check_no_overlap(const char* argument, const TensorView& tensor);

@@ -2,7 +2,8 @@
 // stays untouched.
 #include "bad_call.hpp"
 #include "reference/host_tensor.hpp"
-#include "tilewright/gemm.hpp"
+#include "tilewright/gemm_bf16.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
 #include "tilewright/registry.hpp"
 
 namespace tilewright::test {

@@ -7,7 +7,7 @@
 #include "fuzz/matrices.hpp"
 #include "reference/gemm.hpp"
 #include "reference/host_tensor.hpp"
-#include "tilewright/gemm.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
 
 namespace tilewright::fuzz {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "fuzz/check.hpp"
 #include "tilewright/attention_kernels.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright::fuzz {
 namespace {

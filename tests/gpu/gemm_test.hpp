@@ -11,7 +11,8 @@
 #include "device_tensor.hpp"
 #include "ops/plan.hpp"
 #include "problems/gemm_problem.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright::test {
 

@@ -396,7 +396,8 @@ TEST_P(GemmBf16Gpu, IsRight) {
       const DeviceTensor device_a(a);
       const DeviceTensor device_b(b);
       const DeviceTensor device_c(c);
-      gemm_bf16({.a = device_a.view(), .b = device_b.view(), .c = device_c.view()}, GetParam());
+      gemm_bf16({.a = device_a.view(), .b = device_b.view(), .c = device_c.view()},
+                {.kernel = GetParam()});
       device_c.download(c);
       const std::vector<double> expected = reference::gemm(a.view(), b.view());
       EXPECT_LE(reference::compare(c.view(), expected).rel_fro,

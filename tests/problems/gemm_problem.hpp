@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "reference/host_tensor.hpp"
-#include "tilewright/gemm.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright::test {
 

@@ -33,9 +33,9 @@ def root(tmp_path):
     profile = {key: MEASURED[key] for key in ("run", "operation", "case")}
     profile |= {"impl": "tilewright/k3_1", "launch": "k3<128, 1>", "fma_pct": 61.25}
     write_lines(tmp_path / "results/profiles/attention-ladder.jsonl", [profile])
-    (tmp_path / "tests/resources").mkdir(parents=True)
-    (tmp_path / "tests/resources/budget.json").write_text(
-        '{"tilewright::cuda::k3::k3<64, 1>": {"registers": 96, "smem_bytes": 0}}'
+    (tmp_path / "tests/resources/kernels").mkdir(parents=True)
+    (tmp_path / "tests/resources/kernels/k3.json").write_text(
+        '{"instructions": {}, "budget": {"k3<64, 1>": {"registers": 96, "smem_bytes": 0}}}'
     )
     (tmp_path / "docs/worklog").mkdir(parents=True)
     (tmp_path / "README.md").write_text("before\n" + block("results:attention-ladder") + "after\n")
@@ -245,14 +245,6 @@ def test_the_table_of_configs(root):
     assert "| 96 | full | 16 | 4 | 4096 | **500** |\n\n" in text
     assert kernels.flash_variant_of(lines[0]["case"]) == "flash/5"
     assert "| 128 | causal | 16 | 4 | 4096 | **501** | 502 |\n\nTFLOP/s" in text
-
-
-def test_what_the_library_carries(root):
-    (root / "tests/resources/library.json").write_text('{"libtilewright.a": 4382968}')
-    readme = root / "README.md"
-    readme.write_text(block("library:kernels"))
-    text = rendered(root, readme)
-    assert "| `k3` | 1 |\n| all | 1 |\n\n`libtilewright.a`: 4.4 MB.\n" in text
 
 
 def test_check_fails_until_the_tables_are_written(root, capsys):

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import tilewright
-from tilewright import _attention, _frameworks, _gemm, _native, _nvfp4
+from tilewright import _attention, _frameworks, _gemm_nvfp4, _native, _nvfp4
 
 
 def attend():
@@ -29,7 +29,7 @@ def multiply():
     [
         (attend, _attention, "AttentionCall"),
         (quantize, _nvfp4, "QuantizeNvfp4Call"),
-        (multiply, _gemm, "GemmNvfp4Call"),
+        (multiply, _gemm_nvfp4, "GemmNvfp4Call"),
     ],
 )
 def test_a_workspace_is_held_until_all_is_delivered(operation, module, call, monkeypatch):

@@ -9,13 +9,14 @@ import pytest
 # Last, as tools has a profile, which the standard library has, too.
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
 
+import kernel_files
 import resources
 import sass
 
 REPORT = """\
 ptxas info    : 11 bytes gmem
-ptxas info    : Compiling entry function '_Z5plainILi64EEvPf' for 'sm_90a'
-ptxas info    : Function properties for _Z5plainILi64EEvPf
+ptxas info    : Compiling entry function '_ZN10tilewright4cuda2k35plainILi64EEEvPf' for 'sm_90a'
+ptxas info    : Function properties for _ZN10tilewright4cuda2k35plainILi64EEEvPf
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 10 registers, used 1 barriers, 256 bytes smem
 ptxas info    : Compile time = 1.558 ms
@@ -42,7 +43,7 @@ def test_report_is_read(tmp_path):
     (tmp_path / "a.cu.o.ptxas").write_text(REPORT)
     assert resources.read_reports([tmp_path / "a.cu.o"]) == {
         "bare": {"registers": 8, "smem_bytes": 0, "stack_bytes": 16, "spill_bytes": 12},
-        "plain<64>": PLAIN,
+        "tilewright::cuda::k3::plain<64>": PLAIN,
     }
 
 
@@ -72,16 +73,22 @@ def test_budget(change, budget, expected):
     assert resources.violations({"plain": PLAIN | change}, budget) == expected
 
 
-def test_update_writes_the_budget_and_the_size(tmp_path, monkeypatch, capsys):
+def test_update_writes_the_budget_and_keeps_the_instructions(tmp_path, monkeypatch):
     (tmp_path / "a.cu.o.ptxas").write_text(REPORT[: REPORT.index("ptxas info    : Compile time")])
-    (tmp_path / "libx.a").write_bytes(b"12345")
-    budget = tmp_path / "budget.json"
-    arguments = ["resources.py", "--budget", str(budget), "--update"]
-    arguments += ["--library", str(tmp_path / "libx.a"), str(tmp_path / "a.cu.o")]
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (folder / "k3.json").write_text('{"instructions": {"plain": {"HGMMA": 2}}, "budget": {}}')
+    (folder / "gone.json").write_text('{"instructions": {}, "budget": {}}')
+    arguments = ["resources.py", "--kernels", str(folder), "--update", str(tmp_path / "a.cu.o")]
     monkeypatch.setattr("sys.argv", arguments)
     assert resources.main() == 0
-    assert json.loads(budget.read_text()) == {"plain<64>": {"registers": 10, "smem_bytes": 256}}
-    assert json.loads((tmp_path / "library.json").read_text()) == {"libx.a": 5}
+    assert [path.name for path in folder.iterdir()] == ["k3.json"]
+    assert json.loads((folder / "k3.json").read_text()) == {
+        "instructions": {"plain": {"HGMMA": 2}},
+        "budget": {"plain<64>": {"registers": 10, "smem_bytes": 256}},
+    }
+    plain = "tilewright::cuda::k3::plain"
+    assert kernel_files.read_part(folder, "instructions") == {plain: {"HGMMA": 2}}
 
 
 def test_instructions_are_counted():

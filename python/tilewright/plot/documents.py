@@ -17,7 +17,6 @@ from tilewright.plot.tables import (
     behind_table,
     configs_table,
     counters_table,
-    library_table,
     peers_table,
     profile_table,
     ratio_table,
@@ -28,7 +27,7 @@ from tilewright.plot.tables import (
 PLOTS = "docs/plots"
 NAME = (
     r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|quantize|plot|profile"
-    r"|counters|resources|library|headline|ladder):[\w:.,-]+"
+    r"|counters|resources|headline|ladder):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
@@ -90,15 +89,13 @@ def table(root: pathlib.Path, name: str) -> str:
     quantize:FILE         the quantiser beside a copy
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
-    resources:PAGE        tests/resources/budget.json
-    library:kernels       the same, and tests/resources/library.json
+    resources:PAGE        tests/resources/kernels/PAGE.json, and PAGE_*.json
     """
     kind, first, *rest = name.split(":")
     if kind in ("peers", "behind"):
         races = [root / "results" / f"{race}.jsonl" for race in (first, *rest)]
         races = [race for race in races if race.exists()]
         return (peers_table if kind == "peers" else behind_table)(races) if races else ""
-    budget = root / "tests/resources/budget.json"
     profiles = root / "results/profiles"
     results = root / "results" / f"{first}.jsonl"
     path, make, *arguments = {
@@ -112,8 +109,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "quantize": (results, quantize_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),
-        "resources": (budget, resources_table, first),
-        "library": (budget, library_table, budget.with_name("library.json")),
+        "resources": (root / "tests/resources/kernels", resources_table, first),
     }[kind]
     if not path.exists():
         return "Not measured yet." if kind in ("counters", "gemm", "ladder", "ratio") else ""

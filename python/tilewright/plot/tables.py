@@ -1,6 +1,5 @@
 """Markdown tables: of results, of profiles, of the resources that kernels take."""
 
-import collections
 import itertools
 import json
 import math
@@ -201,27 +200,12 @@ def counter_rows(lines: list[dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def resources_table(path: pathlib.Path, page: str) -> str:
+def resources_table(folder: pathlib.Path, page: str) -> str:
     """Registers of each kernel of a page, as ptxas reported them."""
-    body = []
-    for kernel, used in json.loads(path.read_text()).items():
-        namespace, name = _split(kernel)
-        if namespace == page or namespace.startswith(page + "_"):
-            body.append([f"`{name}`", str(used["registers"])])
+    files = [folder / f"{page}.json", *sorted(folder.glob(f"{page}_*.json"))]
+    body = [
+        [f"`{name}`", str(used["registers"])]
+        for file in files
+        for name, used in json.loads(file.read_text())["budget"].items()
+    ]
     return markdown(["kernel", "registers a thread"], body)
-
-
-def library_table(budget: pathlib.Path, size: pathlib.Path) -> str:
-    """How many kernels the library carries, by namespace, and its size."""
-    counts = collections.Counter(_split(kernel)[0] for kernel in json.loads(budget.read_text()))
-    body = [[f"`{namespace}`", str(count)] for namespace, count in sorted(counts.items())]
-    body.append(["all", str(counts.total())])
-    files = json.loads(size.read_text()) if size.exists() else {}
-    sizes = [f"`{name}`: {bytes_ / 1e6:.1f} MB" for name, bytes_ in files.items()]
-    return "\n\n".join([markdown(["page", "kernels"], body), *(f"{text}." for text in sizes)])
-
-
-def _split(kernel: str) -> tuple[str, str]:
-    """The namespace of a kernel, which is its page's name, and its own name."""
-    namespace, _, name = kernel.removeprefix("tilewright::cuda::").partition("::")
-    return namespace, name

@@ -27,7 +27,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/conversions/block_tiles.cuh"
-#include "ops/quantize_nvfp4/kernels.hpp"
+#include "ops/quantize_nvfp4/params.hpp"
 
 namespace tilewright::cuda {
 namespace quantize_nvfp4 {

@@ -6,7 +6,7 @@
 // Registers as many as the compiler takes; nothing depends on their number.
 #include "cuda/common/launch.cuh"
 #include "cuda/conversions/block_tiles.cuh"
-#include "ops/convert_scales/kernels.hpp"
+#include "ops/convert_scales/params.hpp"
 
 namespace tilewright::cuda {
 namespace convert_scales {

@@ -11,7 +11,7 @@
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.cuh"
-#include "ops/gemm_bf16/kernels.hpp"
+#include "ops/gemm_bf16/params.hpp"
 
 namespace tilewright::cuda {
 namespace gemm_naive {

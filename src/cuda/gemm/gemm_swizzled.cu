@@ -18,7 +18,7 @@
 
 #include "cuda/common/launch.cuh"
 #include "cuda/gemm/mma_tile.cuh"
-#include "ops/gemm_bf16/kernels.hpp"
+#include "ops/gemm_bf16/params.hpp"
 
 namespace tilewright::cuda {
 namespace gemm_swizzled {

@@ -11,7 +11,8 @@
 //     every 512 columns: total += C, C = 0
 //   total * 2^20 * global scale + bias + residual -> C's dtype
 //
-// Source    the NVFP4 article by NVIDIA, part 2: "NVFP4 and scale factors"; tilewright/gemm.hpp.
+// Source    the NVFP4 article by NVIDIA, part 2: "NVFP4 and scale factors";
+//           tilewright/gemm_nvfp4.hpp.
 // Tiles     Br = Bc = Bk = 64; 128 threads, four warps of 32 x 32 of C.
 // SMEM      sA, sB 64 x 64 BF16: 16 KB.
 // Registers 32 accumulators and 32 totals a thread.

@@ -1,4 +1,4 @@
-// An attention call: checked, its kernel selected and launched.
+// A call of attention(): what it asks for, and how kernels receive it.
 #include "ops/call.hpp"
 
 #include <algorithm>
@@ -15,27 +15,6 @@ namespace {
 // A side of the window, as kernels take it.
 int limit_of(std::optional<std::int64_t> side) {
   return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
-}
-
-AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& options) {
-  return {.dtype = t.q.dtype,
-          .batch = batch_size(t),
-          .q_len = seqlen_of(t.q),
-          .kv_len = seqlen_of(t.k),
-          .heads = heads_of(t.q),
-          .kv_heads = heads_of(t.k),
-          .head_dim = head_dim_of(t.q),
-          .value_dim = head_dim_of(t.v),
-          .causal = options.causal,
-          .window =
-              limit_of(options.window.left) < kNoLimit || limit_of(options.window.right) < kNoLimit,
-          .softcap = options.softcap > 0,
-          .sinks = t.sinks.has_value(),
-          .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,
-          .packed_queries = t.cu_seqlens_q.has_value(),
-          .packed_keys = t.cu_seqlens_k.has_value(),
-          .unnormalized = t.row_max.has_value(),
-          .batch_invariant = options.batch_invariant};
 }
 
 // Strides of a tensor's outer dimensions; the batch, if it has one, comes first. Strides that are
@@ -85,7 +64,31 @@ void set_options(const AttentionOptions& options, AttentionParams& params) {
   params.window_left = limit_of(options.window.left);
   params.window_right = limit_of(options.window.right);
   params.softcap = options.softcap;
-  params.batch_invariant = options.batch_invariant;
+}
+
+}  // namespace
+
+DeviceArgument device_of(const AttentionTensors& t) { return {"q", t.q.device}; }
+
+AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& options) {
+  return {.dtype = t.q.dtype,
+          .batch = batch_size(t),
+          .q_len = seqlen_of(t.q),
+          .kv_len = seqlen_of(t.k),
+          .heads = heads_of(t.q),
+          .kv_heads = heads_of(t.k),
+          .head_dim = head_dim_of(t.q),
+          .value_dim = head_dim_of(t.v),
+          .causal = options.causal,
+          .window =
+              limit_of(options.window.left) < kNoLimit || limit_of(options.window.right) < kNoLimit,
+          .softcap = options.softcap > 0,
+          .sinks = t.sinks.has_value(),
+          .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,
+          .packed_queries = t.cu_seqlens_q.has_value(),
+          .packed_keys = t.cu_seqlens_k.has_value(),
+          .unnormalized = t.row_max.has_value(),
+          .batch_invariant = options.batch_invariant};
 }
 
 AttentionParams params_of(const AttentionTensors& t, const AttentionOptions& options,
@@ -105,25 +108,14 @@ AttentionParams params_of(const AttentionTensors& t, const AttentionOptions& opt
   return params;
 }
 
-Call<Attention> prepare(const AttentionTensors& t, const AttentionOptions& options) {
-  check_arguments(t, options);
-  const AttentionProblem problem = problem_of(t, options);
-  const auto selection = select_kernel<Attention>(options.kernel, problem, t.q.device, "q");
-  check_alignment(t, selection.kernel->info);
-  return {selection, params_of(t, options, problem), t.q.device};
-}
-
-}  // namespace
-
 std::size_t attention_workspace_bytes(const AttentionTensors& tensors,
                                       const AttentionOptions& options) {
-  return prepare(tensors, options).workspace_bytes();
+  return prepare<Attention>(tensors, options).workspace_bytes();
 }
 
 void attention(const AttentionTensors& tensors, const AttentionOptions& options,
                Workspace workspace, Stream stream) {
-  Call<Attention> call = prepare(tensors, options);
-  call.check(workspace);
+  Call<Attention> call = prepare<Attention>(tensors, options);
   if (options.check_lengths || tensors.q.device.kind == DeviceKind::cpu) {
     check_length_values(tensors, stream);
   }

@@ -32,9 +32,9 @@ constexpr Form kStatistics{kBatchedStatistics, kPackedStatistics};
 void check_tensor(const char* argument, const ConstTensorView& tensor, const Form& form,
                   const char* lengths, bool is_packed) {
   if (is_packed) {
-    check_tensor(argument, tensor, form.packed, std::string(", as ") + lengths + " is given");
+    check_tensor(argument, tensor, form.packed, {", as ", lengths, " is given"});
   } else {
-    check_tensor(argument, tensor, form.batched, std::string(", as no ") + lengths + " is given");
+    check_tensor(argument, tensor, form.batched, {", as no ", lengths, " is given"});
   }
 }
 
@@ -86,7 +86,7 @@ void check_length_vectors(const AttentionTensors& t) {
 
 void check_batch(const AttentionTensors& t) {
   const std::int64_t batch = batch_size(t);
-  const std::string of = t.cu_seqlens_q ? "cu_seqlens_q's" : "q's";
+  const char* const of = t.cu_seqlens_q ? "cu_seqlens_q's" : "q's";
   if (t.cu_seqlens_k) {
     check_same("cu_seqlens_k", "batch (elements less one)", t.cu_seqlens_k->shape[0] - 1, of,
                batch);
@@ -105,8 +105,8 @@ void check_shapes(const AttentionTensors& t) {
     fail("k", "has " + std::to_string(heads_of(t.k)) + " heads, must divide q's " +
                   std::to_string(heads_of(t.q)) + " heads");
   }
-  const auto check_outer = [](const char* argument, const ConstTensorView& tensor,
-                              const std::string& of, const ConstTensorView& like) {
+  const auto check_outer = [](const char* argument, const ConstTensorView& tensor, const char* of,
+                              const ConstTensorView& like) {
     const DimNames names = like.rank == 4 ? kRows.batched : kRows.packed;
     for (int i = 0; i + 1 < like.rank; ++i) {
       check_same(argument, names[static_cast<std::size_t>(i)], tensor.shape[i], of, like.shape[i]);

@@ -1,4 +1,4 @@
-// Attention's GPU kernels, for its table.
+// For rows of the table of attention that a kernel has in its own folder.
 #pragma once
 
 #include "ops/attention/params.hpp"
@@ -10,19 +10,6 @@ namespace tilewright {
 std::vector<Limit> limits_of(const AttentionFacts& facts);
 
 namespace cuda {
-
-// Each queues a rung of the ladder on the current device. Its arguments have been checked.
-void launch_k1(const AttentionParams& params, Stream stream);
-void launch_k2(const AttentionParams& params, Stream stream);
-void launch_k3_1(const AttentionParams& params, Stream stream);
-void launch_k3_2(const AttentionParams& params, Stream stream);
-void launch_k3_3(const AttentionParams& params, Stream stream);
-void launch_k4_qk(const AttentionParams& params, Stream stream);
-void launch_k4(const AttentionParams& params, Stream stream);
-void launch_k5(const AttentionParams& params, Stream stream);
-void launch_k6_pingpong(const AttentionParams& params, Stream stream);
-void launch_k6_overlap(const AttentionParams& params, Stream stream);
-void launch_k6(const AttentionParams& params, Stream stream);
 
 // The production kernel's row of the table, with its variants.
 Kernel<Attention> flash_kernel();

@@ -57,8 +57,7 @@ struct AttentionParams {
   OuterStrides row_max_stride;
   OuterStrides row_sum_stride;
 
-  bool batch_invariant = false;
-  int multiprocessors = 0;  // of the GPU that the plan and the workspace are for
+  int multiprocessors = 0;  // of the GPU
 };
 
 }  // namespace tilewright

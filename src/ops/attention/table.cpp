@@ -8,6 +8,23 @@
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
+
+// The rungs of the ladder. Each queues its kernel on the current device; its arguments have been
+// checked.
+namespace cuda {
+void launch_k1(const AttentionParams& params, Stream stream);
+void launch_k2(const AttentionParams& params, Stream stream);
+void launch_k3_1(const AttentionParams& params, Stream stream);
+void launch_k3_2(const AttentionParams& params, Stream stream);
+void launch_k3_3(const AttentionParams& params, Stream stream);
+void launch_k4_qk(const AttentionParams& params, Stream stream);
+void launch_k4(const AttentionParams& params, Stream stream);
+void launch_k5(const AttentionParams& params, Stream stream);
+void launch_k6_pingpong(const AttentionParams& params, Stream stream);
+void launch_k6_overlap(const AttentionParams& params, Stream stream);
+void launch_k6(const AttentionParams& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<Attention>;
@@ -207,7 +224,7 @@ std::span<const Row> Table<Attention>::rows() {
 }
 
 template struct Table<Attention>;
-template Selection<Attention> select_kernel<Attention>(std::string_view, const AttentionProblem&,
-                                                       Device, const char*);
+template Selection<Attention> select_kernel(std::string_view, const AttentionProblem&,
+                                            DeviceArgument);
 
 }  // namespace tilewright

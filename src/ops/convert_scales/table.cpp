@@ -1,9 +1,14 @@
 // The table of the kernels of swizzle_scales and unswizzle_scales.
 #include "cpu/cpu_nvfp4.hpp"
 #include "ops/conversion_table.hpp"
-#include "ops/convert_scales/kernels.hpp"
+#include "ops/convert_scales/params.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+// Queues the kernel on the current device. Its arguments have been checked.
+void launch_convert_scales(const ConvertScalesParams& params, Stream stream);
+}  // namespace cuda
 
 template <>
 std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows() {
@@ -14,8 +19,7 @@ std::span<const Kernel<ConvertScales>> Table<ConvertScales>::rows() {
 }
 
 template struct Table<ConvertScales>;
-template Selection<ConvertScales> select_kernel<ConvertScales>(std::string_view,
-                                                               const ConversionProblem&, Device,
-                                                               const char*);
+template Selection<ConvertScales> select_kernel(std::string_view, const ConversionProblem&,
+                                                DeviceArgument);
 
 }  // namespace tilewright

@@ -1,4 +1,4 @@
-// A call of dequantize_nvfp4(): checked, its kernel selected and launched.
+// A call of dequantize_nvfp4(): its checks, what it asks for, and how kernels receive it.
 #include "ops/call.hpp"
 
 #include "common/nvfp4_recipe.hpp"
@@ -9,7 +9,6 @@
 #include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {
-namespace {
 
 void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Options& options) {
   check_matrix("codes", t.codes);
@@ -41,8 +40,19 @@ void check_arguments(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Optio
                  {{"codes", t.codes}, {"scales", t.scales}, {"global_scale", t.global_scale}});
 }
 
+void check_alignment(const DequantizeNvfp4Tensors& t, const KernelInfo& kernel) {
+  check_codes_are_aligned("codes", t.codes, kernel);
+  check_values_are_aligned("out", t.out, kernel);
+}
+
+DeviceArgument device_of(const DequantizeNvfp4Tensors& t) { return {"codes", t.codes.device}; }
+
+ConversionProblem problem_of(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Options&) {
+  return {.dtype = t.out.dtype};
+}
+
 DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
-                                const DequantizeNvfp4Options& options) {
+                                const DequantizeNvfp4Options& options, const ConversionProblem&) {
   const bool is_mxfp4 = t.scales.dtype == DType::e8m0;
   return {.codes = static_cast<const std::uint8_t*>(t.codes.data),
           .codes_stride = stride_of(t.codes, 0),
@@ -57,16 +67,9 @@ DequantizeNvfp4Params params_of(const DequantizeNvfp4Tensors& t,
           .global_scale_kind = options.global_scale_kind.value_or(GlobalScale::encode)};
 }
 
-}  // namespace
-
-void dequantize_nvfp4(const DequantizeNvfp4Tensors& t, const DequantizeNvfp4Options& options,
+void dequantize_nvfp4(const DequantizeNvfp4Tensors& tensors, const DequantizeNvfp4Options& options,
                       Stream stream) {
-  check_arguments(t, options);
-  const auto selection =
-      select_kernel<DequantizeNvfp4>("auto", {.dtype = t.out.dtype}, t.codes.device, "codes");
-  check_codes_are_aligned("codes", t.codes, selection.kernel->info);
-  check_values_are_aligned("out", t.out, selection.kernel->info);
-  Call<DequantizeNvfp4>{selection, params_of(t, options), t.codes.device}.launch({}, stream);
+  prepare<DequantizeNvfp4>(tensors, options).launch({}, stream);
 }
 
 }  // namespace tilewright

@@ -14,8 +14,7 @@ std::span<const Kernel<DequantizeNvfp4>> Table<DequantizeNvfp4>::rows() {
 }
 
 template struct Table<DequantizeNvfp4>;
-template Selection<DequantizeNvfp4> select_kernel<DequantizeNvfp4>(std::string_view,
-                                                                   const ConversionProblem&, Device,
-                                                                   const char*);
+template Selection<DequantizeNvfp4> select_kernel(std::string_view, const ConversionProblem&,
+                                                  DeviceArgument);
 
 }  // namespace tilewright

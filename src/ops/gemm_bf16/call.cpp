@@ -1,16 +1,15 @@
-// A call of gemm_bf16(): checked, its kernel selected and launched.
+// A call of gemm_bf16(): its checks, what it asks for, and how kernels receive it.
 #include "ops/call.hpp"
 
 #include "ops/gemm_bf16/params.hpp"
 #include "ops/matrix_checks.hpp"
 #include "ops/matrix_views.hpp"
 #include "ops/overlap.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
 
 namespace tilewright {
-namespace {
 
-void check_arguments(const GemmBf16Tensors& t) {
+void check_arguments(const GemmBf16Tensors& t, const GemmBf16Options&) {
   const auto check = [&](const char* argument, const ConstTensorView& matrix) {
     check_tensor(argument, matrix, kMatrixDims);
     check_dtype(argument, matrix, DType::bf16);
@@ -33,23 +32,27 @@ void check_alignment(const GemmBf16Tensors& t, const KernelInfo& kernel) {
   check_rows_are_aligned("c", t.c, kernel.alignment_bytes);
 }
 
-}  // namespace
+DeviceArgument device_of(const GemmBf16Tensors& t) { return {"a", t.a.device}; }
 
-void gemm_bf16(const GemmBf16Tensors& t, std::string_view kernel_name, Stream stream) {
-  check_arguments(t);
-  const GemmBf16Problem problem{.m = t.a.shape[0], .n = t.b.shape[0], .k = t.a.shape[1]};
-  const auto selection = select_kernel<GemmBf16>(kernel_name, problem, t.a.device, "a");
-  check_alignment(t, selection.kernel->info);
-  const GemmBf16Params params{.m = static_cast<int>(problem.m),
-                              .n = static_cast<int>(problem.n),
-                              .k = static_cast<int>(problem.k),
-                              .a = t.a.data,
-                              .b = t.b.data,
-                              .c = t.c.data,
-                              .a_stride = stride_of(t.a, 0),
-                              .b_stride = stride_of(t.b, 0),
-                              .c_stride = stride_of(t.c, 0)};
-  Call<GemmBf16>{selection, params, t.a.device}.launch({}, stream);
+GemmBf16Problem problem_of(const GemmBf16Tensors& t, const GemmBf16Options&) {
+  return {.m = t.a.shape[0], .n = t.b.shape[0], .k = t.a.shape[1]};
+}
+
+GemmBf16Params params_of(const GemmBf16Tensors& t, const GemmBf16Options&,
+                         const GemmBf16Problem& problem) {
+  return {.m = static_cast<int>(problem.m),
+          .n = static_cast<int>(problem.n),
+          .k = static_cast<int>(problem.k),
+          .a = t.a.data,
+          .b = t.b.data,
+          .c = t.c.data,
+          .a_stride = stride_of(t.a, 0),
+          .b_stride = stride_of(t.b, 0),
+          .c_stride = stride_of(t.c, 0)};
+}
+
+void gemm_bf16(const GemmBf16Tensors& tensors, const GemmBf16Options& options, Stream stream) {
+  prepare<GemmBf16>(tensors, options).launch({}, stream);
 }
 
 }  // namespace tilewright

@@ -1,8 +1,17 @@
 // The table of gemm_bf16's kernels, and what their facts ask of a problem.
-#include "ops/gemm_bf16/kernels.hpp"
+#include "ops/gemm_bf16/params.hpp"
 #include "ops/kernel_table.hpp"
+#include "tilewright/gemm_bf16_kernels.hpp"
 
 namespace tilewright {
+
+// Each queues a kernel on the current device. Its arguments have been checked.
+namespace cuda {
+void launch_gemm_naive(const GemmBf16Params& params, Stream stream);
+void launch_gemm_tiled(const GemmBf16Params& params, Stream stream);
+void launch_gemm_swizzled(const GemmBf16Params& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<GemmBf16>;
@@ -55,7 +64,7 @@ std::span<const Row> Table<GemmBf16>::rows() {
 }
 
 template struct Table<GemmBf16>;
-template Selection<GemmBf16> select_kernel<GemmBf16>(std::string_view, const GemmBf16Problem&,
-                                                     Device, const char*);
+template Selection<GemmBf16> select_kernel(std::string_view, const GemmBf16Problem&,
+                                           DeviceArgument);
 
 }  // namespace tilewright

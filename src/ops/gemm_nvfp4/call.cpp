@@ -1,4 +1,4 @@
-// A call of gemm_nvfp4(): checked, its kernel selected and launched.
+// A call of gemm_nvfp4(): what it asks for, and how kernels receive it.
 #include "ops/call.hpp"
 
 #include "ops/gemm_nvfp4/checks.hpp"
@@ -33,6 +33,10 @@ void set_epilogue(const GemmNvfp4Tensors& t, GemmNvfp4Params& p) {
   }
 }
 
+}  // namespace
+
+DeviceArgument device_of(const GemmNvfp4Tensors& t) { return {"a", t.a.device}; }
+
 GemmNvfp4Params params_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options,
                           const GemmNvfp4Problem& problem) {
   GemmNvfp4Params p{.m = static_cast<int>(problem.m),
@@ -47,9 +51,7 @@ GemmNvfp4Params params_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& opt
                     .b_is_packed = problem.b_is_packed,
                     .b_is_constant = options.b_is_constant,
                     .b_stride = matrix_strides(t.b),
-                    .global_b = row_scales(t.global_scale_b, options.global_scale_b_kind),
-                    .batch_invariant = options.batch_invariant,
-                    .multiprocessors = device_info(t.a.device).multiprocessors};
+                    .global_b = row_scales(t.global_scale_b, options.global_scale_b_kind)};
   if (t.sfa) {
     p.sfa = block_scales<const std::uint8_t>(*t.sfa, options.sfa_layout);
     p.sfa_batch_stride = matrix_strides(*t.sfa).batch;
@@ -62,26 +64,14 @@ GemmNvfp4Params params_of(const GemmNvfp4Tensors& t, const GemmNvfp4Options& opt
   return p;
 }
 
-Call<GemmNvfp4> prepare(const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
-  check_arguments(t, options);
-  const GemmNvfp4Problem problem = problem_of(t, options);
-  const auto selection = select_kernel<GemmNvfp4>(options.kernel, problem, t.a.device, "a");
-  check_alignment(t, selection.kernel->info);
-  return {selection, params_of(t, options, problem), t.a.device};
-}
-
-}  // namespace
-
 std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
                                        const GemmNvfp4Options& options) {
-  return prepare(tensors, options).workspace_bytes();
+  return prepare<GemmNvfp4>(tensors, options).workspace_bytes();
 }
 
 void gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options,
                 Workspace workspace, Stream stream) {
-  Call<GemmNvfp4> call = prepare(tensors, options);
-  call.check(workspace);
-  call.launch(workspace, stream);
+  prepare<GemmNvfp4>(tensors, options).launch(workspace, stream);
 }
 
 }  // namespace tilewright

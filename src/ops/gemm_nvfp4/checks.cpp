@@ -59,12 +59,12 @@ void check_global_scale(const char* argument, const std::optional<ConstTensorVie
   const bool is_single = scale->rank == 1 && scale->shape[0] == 1;
   if (!is_single) {
     check_tensor(argument, *scale, is_batched(t.a) ? DimNames(kBatchedVector) : kVector,
-                 ", or size 1");
+                 {", or size 1"});
     if (is_batched(t.a)) {
       check_same(argument, "batch", scale->shape[0], "a's", t.a.shape[0]);
     }
     check_same(argument, "size", scale->shape[scale->rank - 1],
-               "1, or the rows of " + std::string(operand) + "'s", rows);
+               {"1, or the rows of ", operand, "'s"}, rows);
   } else {
     check_tensor(argument, *scale, kVector);
   }

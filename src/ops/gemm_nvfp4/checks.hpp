@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "ops/tensor_checks.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright {
 

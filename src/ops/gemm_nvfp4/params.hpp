@@ -5,7 +5,7 @@
 
 #include "common/scale_layout.hpp"
 #include "ops/matrix_views.hpp"
-#include "tilewright/gemm.hpp"
+#include "tilewright/gemm_nvfp4.hpp"
 
 namespace tilewright {
 
@@ -47,8 +47,6 @@ struct GemmNvfp4Params {
   const void* residual = nullptr;
   MatrixStrides residual_stride = {};
 
-  bool batch_invariant = false;
-  int multiprocessors = 0;  // of the GPU that the plan and the workspace are for
   void* workspace = nullptr;
 };
 

@@ -2,11 +2,17 @@
 #include <algorithm>
 #include <array>
 
-#include "cpu/cpu_gemm.hpp"
+#include "cpu/cpu_gemm_nvfp4.hpp"
 #include "ops/gemm_nvfp4/kernels.hpp"
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+// Queues the kernel on the current device. Its arguments have been checked.
+void launch_nvfp4_simple(const GemmNvfp4Params& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<GemmNvfp4>;
@@ -89,7 +95,7 @@ std::span<const Row> Table<GemmNvfp4>::rows() {
 }
 
 template struct Table<GemmNvfp4>;
-template Selection<GemmNvfp4> select_kernel<GemmNvfp4>(std::string_view, const GemmNvfp4Problem&,
-                                                       Device, const char*);
+template Selection<GemmNvfp4> select_kernel(std::string_view, const GemmNvfp4Problem&,
+                                            DeviceArgument);
 
 }  // namespace tilewright

@@ -1,4 +1,4 @@
-// The calls of tilewright/nvfp4_weight.hpp: checked, a kernel selected and launched.
+// The calls of tilewright/nvfp4_weight.hpp: what they ask for, and how kernels receive them.
 #include "ops/call.hpp"
 
 #include "common/nvfp4_recipe.hpp"
@@ -28,30 +28,44 @@ UnpackedWeight<Byte> unpacked_weight(const View& codes, const View& scales, Scal
 
 }  // namespace
 
-void prepack_nvfp4_weight(const PrepackNvfp4WeightTensors& t, ScaleLayout scale_layout,
-                          Stream stream) {
-  check_arguments(t, scale_layout);
-  const PrepackWeightParams params{
-      .weight = unpacked_weight<const std::uint8_t>(t.codes, t.scales, scale_layout),
-      .packed = static_cast<std::uint8_t*>(t.packed.data),
-      .packed_batch_stride = matrix_strides(t.packed).batch};
-  const auto selection =
-      select_kernel<PrepackNvfp4Weight>("auto", {.dtype = t.codes.dtype}, t.codes.device, "codes");
-  check_rows_are_aligned("packed", t.packed, selection.kernel->info.alignment_bytes);
-  Call<PrepackNvfp4Weight>{selection, params, t.codes.device}.launch({}, stream);
+// Both calls have codes, scales and a packed weight.
+template <class Tensors>
+void check_alignment(const Tensors& t, const KernelInfo& kernel) {
+  check_rows_are_aligned("packed", t.packed, kernel.alignment_bytes);
 }
 
-void unpack_nvfp4_weight(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_layout,
+template <class Tensors>
+DeviceArgument device_of(const Tensors& t) {
+  return {"codes", t.codes.device};
+}
+
+template <class Tensors>
+ConversionProblem problem_of(const Tensors& t, ScaleLayout) {
+  return {.dtype = t.codes.dtype};
+}
+
+PrepackWeightParams params_of(const PrepackNvfp4WeightTensors& t, ScaleLayout scale_layout,
+                              const ConversionProblem&) {
+  return {.weight = unpacked_weight<const std::uint8_t>(t.codes, t.scales, scale_layout),
+          .packed = static_cast<std::uint8_t*>(t.packed.data),
+          .packed_batch_stride = matrix_strides(t.packed).batch};
+}
+
+UnpackWeightParams params_of(const UnpackNvfp4WeightTensors& t, ScaleLayout scale_layout,
+                             const ConversionProblem&) {
+  return {.packed = static_cast<const std::uint8_t*>(t.packed.data),
+          .packed_batch_stride = matrix_strides(t.packed).batch,
+          .weight = unpacked_weight<std::uint8_t>(t.codes, t.scales, scale_layout)};
+}
+
+void prepack_nvfp4_weight(const PrepackNvfp4WeightTensors& tensors, ScaleLayout scale_layout,
+                          Stream stream) {
+  prepare<PrepackNvfp4Weight>(tensors, scale_layout).launch({}, stream);
+}
+
+void unpack_nvfp4_weight(const UnpackNvfp4WeightTensors& tensors, ScaleLayout scale_layout,
                          Stream stream) {
-  check_arguments(t, scale_layout);
-  const UnpackWeightParams params{
-      .packed = static_cast<const std::uint8_t*>(t.packed.data),
-      .packed_batch_stride = matrix_strides(t.packed).batch,
-      .weight = unpacked_weight<std::uint8_t>(t.codes, t.scales, scale_layout)};
-  const auto selection =
-      select_kernel<UnpackNvfp4Weight>("auto", {.dtype = t.codes.dtype}, t.codes.device, "codes");
-  check_rows_are_aligned("packed", t.packed, selection.kernel->info.alignment_bytes);
-  Call<UnpackNvfp4Weight>{selection, params, t.codes.device}.launch({}, stream);
+  prepare<UnpackNvfp4Weight>(tensors, scale_layout).launch({}, stream);
 }
 
 }  // namespace tilewright

@@ -14,9 +14,8 @@ std::span<const Kernel<PrepackNvfp4Weight>> Table<PrepackNvfp4Weight>::rows() {
 }
 
 template struct Table<PrepackNvfp4Weight>;
-template Selection<PrepackNvfp4Weight> select_kernel<PrepackNvfp4Weight>(std::string_view,
-                                                                         const ConversionProblem&,
-                                                                         Device, const char*);
+template Selection<PrepackNvfp4Weight> select_kernel(std::string_view, const ConversionProblem&,
+                                                     DeviceArgument);
 
 template <>
 std::span<const Kernel<UnpackNvfp4Weight>> Table<UnpackNvfp4Weight>::rows() {
@@ -27,8 +26,7 @@ std::span<const Kernel<UnpackNvfp4Weight>> Table<UnpackNvfp4Weight>::rows() {
 }
 
 template struct Table<UnpackNvfp4Weight>;
-template Selection<UnpackNvfp4Weight> select_kernel<UnpackNvfp4Weight>(std::string_view,
-                                                                       const ConversionProblem&,
-                                                                       Device, const char*);
+template Selection<UnpackNvfp4Weight> select_kernel(std::string_view, const ConversionProblem&,
+                                                    DeviceArgument);
 
 }  // namespace tilewright

@@ -1,4 +1,4 @@
-// A call of quantize_nvfp4(): checked, its kernel selected and launched.
+// A call of quantize_nvfp4(): its checks, what it asks for, and how kernels receive it.
 #include "ops/call.hpp"
 
 #include "common/nvfp4_recipe.hpp"
@@ -36,6 +36,8 @@ void check_outputs_are_apart(const QuantizeNvfp4Tensors& t) {
   }
 }
 
+}  // namespace
+
 void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options) {
   check_matrix("x", t.x);
   check_is_float("x", t.x);
@@ -58,7 +60,19 @@ void check_arguments(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& 
   check_global_scale_kind("global_scale_kind", options.global_scale_kind);
 }
 
-QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options) {
+void check_alignment(const QuantizeNvfp4Tensors& t, const KernelInfo& kernel) {
+  check_values_are_aligned("x", t.x, kernel);
+  check_codes_are_aligned("codes", t.codes, kernel);
+}
+
+DeviceArgument device_of(const QuantizeNvfp4Tensors& t) { return {"x", t.x.device}; }
+
+QuantizeNvfp4Problem problem_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options&) {
+  return {.dtype = t.x.dtype, .computes_global_scale = t.computed_global_scale.has_value()};
+}
+
+QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options,
+                              const QuantizeNvfp4Problem&) {
   return {.x = t.x.data,
           .dtype = t.x.dtype,
           .x_stride = stride_of(t.x, 0),
@@ -75,28 +89,14 @@ QuantizeNvfp4Params params_of(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4
           .multiprocessors = device_info(t.x.device).multiprocessors};
 }
 
-Call<QuantizeNvfp4> prepare(const QuantizeNvfp4Tensors& t, const QuantizeNvfp4Options& options) {
-  check_arguments(t, options);
-  const ConversionProblem problem{.dtype = t.x.dtype,
-                                  .computes_global_scale = t.computed_global_scale.has_value()};
-  const auto selection = select_kernel<QuantizeNvfp4>("auto", problem, t.x.device, "x");
-  check_values_are_aligned("x", t.x, selection.kernel->info);
-  check_codes_are_aligned("codes", t.codes, selection.kernel->info);
-  return {selection, params_of(t, options), t.x.device};
-}
-
-}  // namespace
-
 std::size_t quantize_nvfp4_workspace_bytes(const QuantizeNvfp4Tensors& tensors,
                                            const QuantizeNvfp4Options& options) {
-  return prepare(tensors, options).workspace_bytes();
+  return prepare<QuantizeNvfp4>(tensors, options).workspace_bytes();
 }
 
 void quantize_nvfp4(const QuantizeNvfp4Tensors& tensors, const QuantizeNvfp4Options& options,
                     Workspace workspace, Stream stream) {
-  Call<QuantizeNvfp4> call = prepare(tensors, options);
-  call.check(workspace);
-  call.launch(workspace, stream);
+  prepare<QuantizeNvfp4>(tensors, options).launch(workspace, stream);
 }
 
 }  // namespace tilewright

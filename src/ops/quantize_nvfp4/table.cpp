@@ -1,14 +1,19 @@
 // The table of quantize_nvfp4's kernels.
 #include "cpu/cpu_nvfp4.hpp"
 #include "ops/conversion_table.hpp"
-#include "ops/quantize_nvfp4/kernels.hpp"
+#include "ops/quantize_nvfp4/params.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+// Queues the kernel on the current device. Its arguments have been checked.
+void launch_quantize_nvfp4(const QuantizeNvfp4Params& params, Stream stream);
+}  // namespace cuda
 
 namespace {
 
 // The workspace has the matrix's partial maxima, if the global scale is computed from them.
-Plan plan_hopper(const ConversionProblem& problem, const DeviceInfo&) {
+Plan plan_hopper(const QuantizeNvfp4Problem& problem, const DeviceInfo&) {
   return Plan(problem.computes_global_scale ? kMaxPartials * sizeof(std::uint32_t) : 0);
 }
 
@@ -28,8 +33,7 @@ std::span<const Kernel<QuantizeNvfp4>> Table<QuantizeNvfp4>::rows() {
 }
 
 template struct Table<QuantizeNvfp4>;
-template Selection<QuantizeNvfp4> select_kernel<QuantizeNvfp4>(std::string_view,
-                                                               const ConversionProblem&, Device,
-                                                               const char*);
+template Selection<QuantizeNvfp4> select_kernel(std::string_view, const QuantizeNvfp4Problem&,
+                                                DeviceArgument);
 
 }  // namespace tilewright

@@ -7,7 +7,7 @@
 // too few, or some are left over, their chunks of K are dealt out evenly to all workers (stream-K).
 //
 // Source    the NVFP4 article by NVIDIA, part 2; Marlin (Frantar et al., 2024) for weights kept in
-//           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm.hpp.
+//           the order of the fragments; Stream-K (Osama et al., 2023); tilewright/gemm_nvfp4.hpp.
 // Tiles     configs.hpp: 64 or 128 rows of the weight, 8 to 256 tokens, 64 to 1024 columns a chunk.
 // SMEM      sA stages x tokens x columns, 16-bit; sB stages x rows x columns x 9 / 16 bytes; up to
 //           64 KB in which sums are added up and transposed. The stages take all the rest.

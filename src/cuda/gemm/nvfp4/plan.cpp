@@ -16,16 +16,24 @@ int chunks_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
   return ceil_div(p.k, config.columns());
 }
 
-TileOrder order_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
-  const int rows = config.rows() * config.cluster;
-  const int token_tiles = ceil_div(p.m, config.tokens);
-  const int tokens = config.cuts_tokens() ? ceil_div(p.m, token_tiles) : config.tokens;
-  const int row_tiles = ceil_div(p.n, rows);
-  return {row_tiles, token_tiles, std::clamp(kGroupRows / rows, 1, row_tiles), tokens};
+int row_tiles_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
+  return ceil_div(p.n, config.rows() * config.cluster);
 }
 
-int tiles_of(const GemmNvfp4Problem& p, const TileOrder& order) {
-  return order.row_tiles * order.token_tiles * static_cast<int>(p.l);
+int token_tiles_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
+  return ceil_div(p.m, config.tokens);
+}
+
+int tiles_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
+  return row_tiles_of(p, config) * token_tiles_of(p, config) * static_cast<int>(p.l);
+}
+
+TileOrder order_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
+  const int row_tiles = row_tiles_of(p, config);
+  const int token_tiles = token_tiles_of(p, config);
+  const int group = std::clamp(kGroupRows / (config.rows() * config.cluster), 1, row_tiles);
+  const int tokens = config.cuts_tokens() ? ceil_div(p.m, token_tiles) : config.tokens;
+  return {row_tiles, token_tiles, group, tokens};
 }
 
 int workers_of(const Nvfp4Config& config, int sms) {
@@ -39,7 +47,7 @@ bool are_full(std::int64_t tiles, std::int64_t workers) {
 }
 
 bool fits(const Nvfp4Config& config, const GemmNvfp4Problem& p, int sms) {
-  const std::int64_t tiles = tiles_of(p, order_of(p, config));
+  const std::int64_t tiles = tiles_of(p, config);
   const std::int64_t workers = workers_of(config, sms);
   const std::int64_t columns = tiles * chunks_of(p, config) * config.columns();
   const bool is_short = columns < config.short_columns * workers;
@@ -94,8 +102,7 @@ int stream_k_tiles_of(const Nvfp4Config& config, int tiles, int chunks, int work
 Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> wanted) {
   const int index = wanted ? *wanted : best_config(p, sms);
   const Nvfp4Config& config = kNvfp4Configs[index];
-  const TileOrder order = order_of(p, config);
-  const int tiles = tiles_of(p, order);
+  const int tiles = tiles_of(p, config);
   const int chunks = chunks_of(p, config);
   const int most_workers = workers_of(config, sms);
   const int stream_k_workers =
@@ -105,7 +112,7 @@ Nvfp4Plan plan_nvfp4(const GemmNvfp4Problem& p, int sms, std::optional<int> want
   const int stream_k_tiles =
       p.batch_invariant ? 0 : stream_k_tiles_of(config, tiles, chunks, stream_k_workers);
   return {.config = index,
-          .order = order,
+          .order = order_of(p, config),
           .tiles = tiles,
           .stream_k_tiles = stream_k_tiles,
           .chunks = chunks,

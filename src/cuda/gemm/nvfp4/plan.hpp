@@ -6,7 +6,7 @@
 
 #include "cuda/gemm/nvfp4/configs.hpp"
 #include "cuda/gemm/nvfp4/schedule.hpp"
-#include "tilewright/gemm_kernels.hpp"
+#include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright::cuda {
 

@@ -40,9 +40,11 @@ class GemmSchedule {
     if (stream_k_tiles == 0) {
       return;  // no worker has a range
     }
-    const int least_parts = deal_out(kLeastLag);
-    if (lag > kLeastLag && deal_out(lag) > least_parts) {
-      deal_out(kLeastLag);
+    int most = (stream_k_tiles * chunks + workers - 1) / workers;
+    const int least_parts = deal_out_from(most, kLeastLag);
+    const GemmSchedule least = *this;
+    if (lag > kLeastLag && deal_out_from(most, lag) > least_parts) {
+      *this = least;
     }
   }
 
@@ -50,40 +52,42 @@ class GemmSchedule {
   TILEWRIGHT_HOST_DEVICE constexpr int range_begin(int worker) const { return begin_[worker]; }
 
  private:
-  // Deals the chunks out for the shortest time. Returns the number of parts.
-  constexpr int deal_out(int lag) {
-    int most = (stream_k_tiles * chunks + workers - 1) / workers;
-    while (!deal_out(most, lag)) {
-      ++most;
-    }
-    int parts = 0;
-    for (int worker = 0; worker < workers; ++worker) {
-      const int begin = begin_[worker];
-      const int end = begin_[worker + 1];
-      parts += begin < end ? (end - 1) / chunks - begin / chunks + 1 : 0;
+  // Deals the chunks out for the shortest time, and raises `most` to that. Returns the number of
+  // parts.
+  constexpr int deal_out_from(int& most, int lag) {
+    int parts = deal_out(most, lag);
+    while (parts == 0) {
+      parts = deal_out(++most, lag);
     }
     return parts;
   }
 
   // Gives each worker at most `most` chunks and, of those for another reducer, which it computes
-  // first, only as many as it can hand over in time. Returns whether that is all of them.
-  constexpr bool deal_out(int most, int lag) {
+  // first, only as many as it can hand over in time. Returns the number of parts, or 0 if that is
+  // not all of them.
+  constexpr int deal_out(int most, int lag) {
     const int all = stream_k_tiles * chunks;
     const int in_time = most > lag ? most - lag : 0;
+    int parts = stream_k_tiles;  // and one more for each range that begins inside a tile
     int at = 0;
+    int tile_begin = 0;  // of the tile in which a range ends
     for (int worker = 0; worker < workers; ++worker) {
       if (at + (workers - worker) * most < all) {
-        return false;
+        return 0;
       }
       begin_[worker] = at;
       const int end = at + most < all ? at + most : all;
-      const int tile_begin = end / chunks * chunks;
-      const int wanted = end - (at > tile_begin ? at : tile_begin);
-      const int handed_over = wanted < in_time ? wanted : in_time;
-      at = end - wanted + (handed_over < kLeastPart ? 0 : handed_over);
+      while (tile_begin + chunks <= end) {
+        tile_begin += chunks;
+      }
+      const int first = at > tile_begin ? at : tile_begin;  // of those for another reducer
+      const int handed_over = end - first < in_time ? end - first : in_time;
+      const int next = first + (handed_over < kLeastPart ? 0 : handed_over);
+      parts += next > at && next > tile_begin ? 1 : 0;
+      at = next;
     }
     begin_[workers] = at;
-    return at == all;
+    return at == all ? parts : 0;
   }
 
   int begin_[kMaxWorkers + 1] = {};

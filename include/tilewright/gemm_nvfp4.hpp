@@ -102,17 +102,4 @@ std::size_t gemm_nvfp4_workspace_bytes(const GemmNvfp4Tensors& tensors,
 void gemm_nvfp4(const GemmNvfp4Tensors& tensors, const GemmNvfp4Options& options = {},
                 Workspace workspace = {}, Stream stream = nullptr);
 
-// The steps that lead to it (docs/worklog/gemm-ladder.md): C = A B^T of BF16 matrices a (M, K), b
-// (N, K) and c (M, N) on a GPU. N is a multiple of 16 and K of 64. Row strides are free.
-struct GemmBf16Tensors {
-  ConstTensorView a;
-  ConstTensorView b;
-  TensorView c;
-};
-
-// Sums are in FP32 and rounded once. `kernel` is a name of gemm_bf16's table, or "auto". It needs
-// no workspace. All else is as in gemm_nvfp4().
-void gemm_bf16(const GemmBf16Tensors& tensors, std::string_view kernel = "auto",
-               Stream stream = nullptr);
-
 }  // namespace tilewright

@@ -1,4 +1,4 @@
-"""GEMMs with NVFP4 weights, and the BF16 steps that lead to them."""
+"""GEMMs with NVFP4 weights."""
 
 from typing import Any
 
@@ -114,30 +114,6 @@ def gemm_nvfp4(
     call = _native.GemmNvfp4Call(tensors, **options)
     workspace = new_workspace(framework, call.workspace_bytes())  # held until all is delivered
     call.run(workspace, framework.stream)
-    return framework.deliver(out)
-
-
-def gemm_bf16(
-    a: Any, b: Any, *, out: Any = None, kernel: str | None = None, stream: Any = None
-) -> Any:
-    """a (m, k) times the transpose of b (n, k), both bf16: (m, n) bf16, on a CUDA device.
-
-    The steps towards gemm_nvfp4() that docs/worklog/gemm-ladder.md describes; n is a multiple of 16
-    and k of 64. kernel is a name of kernels() with operation "gemm_bf16". out, stream, and what is
-    raised, are gemm_nvfp4()'s.
-    """
-    framework = framework_for("a", a, stream)
-    if out is None:
-        framework_of("b", b)
-        out = framework.empty((weight_shape("a", a)[-2], weight_shape("b", b)[-2]))
-    else:
-        refuse_immutable_out(framework)
-    tensors = {
-        "a": to_native(framework, "a", a, like="a", takes="bf16"),
-        "b": to_native(framework, "b", b, like="a", takes="bf16"),
-        "c": to_native(framework, "out", out, is_output=True, like="a", takes="bf16"),
-    }
-    _native.gemm_bf16(tensors, kernel_name=kernel_name(kernel), stream=framework.stream)
     return framework.deliver(out)
 
 
