@@ -112,8 +112,8 @@ __device__ float rounding_of_largest(const LazyRows<kRows>& rows, int i, float m
 }
 
 // The results of a tile's rows: under the references or, if `under_maxima`, under the rows' maxima.
-// These functions take each step for all rows of a thread together and without branches: steps are
-// mostly latency, which short sequences feel.
+// As in add_sink() and output_factors(), which follow, each step is taken for all rows of a thread
+// together and without branches: steps are mostly latency, which short sequences feel.
 template <typename Element, typename TiledMma, int kRows>
 __device__ void finish_rows(const LazyRows<kRows>& rows, float scale_log2, bool under_maxima,
                             RowResult (&result)[kRows]) {
