@@ -31,8 +31,8 @@
 #include "cuda/attention/blocks/ping_pong.cuh"
 #include "cuda/attention/blocks/tile_tickets.cuh"
 #include "cuda/attention/flash/config.cuh"
+#include "cuda/attention/flash/finish.cuh"
 #include "cuda/attention/flash/plain.cuh"
-#include "cuda/attention/flash/store.cuh"
 #include "cuda/attention/flash/tiles.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/warp_roles.cuh"
@@ -228,6 +228,21 @@ __device__ void store(SharedStorage<Config>& shared, const AttentionParams& p,
   }
 }
 
+// Skips the key tiles that only other consumers' rows see: those from the last one, j, down to
+// `end`.
+template <typename Config, int kConsumers>
+__device__ __forceinline__ void skip_key_tiles(SharedStorage<Config>& shared,
+                                               const PingPong<kConsumers>& ping_pong,
+                                               typename Config::Position& at, int& j, int end) {
+#pragma unroll 1
+  for (; j >= end; --j) {
+    ping_pong.skip();
+    shared.k.skip(at);
+    shared.v.skip(at);
+    at.advance();
+  }
+}
+
 // A consumer: one warpgroup, which computes its 64 rows of one tile after another.
 template <typename Config>
 __device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p, int consumer) {
@@ -310,13 +325,7 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p,
     if (j >= first) {
       // The first step, over the last key tile that these rows see, computes P.
       shared.q[consumer].wait(at_q);
-#pragma unroll 1
-      for (; j >= seen.end; --j) {  // only other consumers' rows see these
-        ping_pong.skip();
-        shared.k.skip(at);
-        shared.v.skip(at);
-        at.advance();
-      }
+      skip_key_tiles<Config>(shared, ping_pong, at, j, seen.end);
       shared.k.wait(at);
       wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
       clear(tOrO);
@@ -332,12 +341,16 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p,
         --j;
         const typename Config::Position at_v = at;
         at.advance();
+
+        // Both GEMMs are issued when it is this consumer's turn.
         ping_pong.wait();
         shared.k.wait(at);
         wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
         shared.v.wait(at_v);
         issue_pv(at_v);
         ping_pong.pass();
+
+        // The softmax of S runs while P V is computed.
         wgmma_wait<1>(tSrS);
         shared.k.release(at);
         release_q_after(j);
@@ -348,6 +361,8 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p,
           cap_and_mask();
           eager_softmax_step<MmaQk>(rS, rows, scale_log2, factor);
         }
+
+        // P V is done: O may be scaled, and P overwritten.
         wgmma_wait<0>(tOrO);
         shared.v.release(at_v);
         if constexpr (!decltype(plain)::value) {
@@ -369,17 +384,11 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p,
         }
       }
       shared.v.wait(at);
-      issue_pv(at);
+      issue_pv(at);  // of the first key tile
     } else {
       clear(tOrO);
     }
-    RowResult result[kRows];
-    finish_rows<Element, MmaPv>(rows, scale_log2, p.row_max != nullptr, result);
-    if (p.sinks != nullptr) {
-      add_sink(result, p.sinks[tile.head * p.sinks_stride]);
-    }
-    output_factors(result, p.row_max == nullptr, factor);
-    store_results(p, tile, row0, cO, result);
+    finish_statistics<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
       shared.v.release(at);
@@ -387,17 +396,7 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p,
       at_q.advance();
     }
     scale_rows(rO, factor);
-    bool by_tma = goes_by_tma<Config::C.br()>(p, tile);
-    // If packed, it depends on the tile. All lanes agree, but only the vote tells the compiler so.
-    if (p.cu_seqlens_q != nullptr) {
-      by_tma = __all_sync(0xffffffffu, by_tma);
-    }
-    if (by_tma) {
-      shared.output.put(tOrO, consumer, at_o);
-      at_o.advance();
-    } else {
-      store_rows<Element, MmaPv>(p, tile, row0, rO, cO);
-    }
+    finish_output<Config>(shared.output, p, tile, row0, consumer, at_o, tOrO, rO, cO);
     __syncwarp();
     shared.tiles.release(at_tile);
     at_tile.advance();

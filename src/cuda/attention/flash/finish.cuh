@@ -1,12 +1,14 @@
-// Stores what a consumer has of a tile: its rows' results, and O where TMA cannot store it.
+// How a consumer finishes its rows of a tile: their results, and O.
 #pragma once
 
 #include <cute/tensor.hpp>
 
+#include "cuda/attention/blocks/lazy_softmax.cuh"
 #include "cuda/attention/blocks/row_pointer.cuh"
 #include "cuda/attention/blocks/row_results.cuh"
 #include "cuda/attention/blocks/store_rows.cuh"
 #include "cuda/attention/flash/tiles.cuh"
+#include "cuda/common/tma.cuh"
 
 namespace tilewright::cuda {
 
@@ -23,6 +25,22 @@ __device__ void store_results(const AttentionParams& p, const FlashTile& tile, i
       }
     }
   }
+}
+
+// Finishes the rows from row0 on while their last P V still runs: stores their results, and
+// computes the factors that O must be scaled by.
+template <typename Element, typename TiledMma, int kRows, typename TensorC>
+__device__ __forceinline__ void finish_statistics(const AttentionParams& p, const FlashTile& tile,
+                                                  int row0, const TensorC& cO,
+                                                  const LazyRows<kRows>& rows, float scale_log2,
+                                                  float (&factor)[kRows]) {
+  RowResult result[kRows];
+  finish_rows<Element, TiledMma>(rows, scale_log2, p.row_max != nullptr, result);
+  if (p.sinks != nullptr) {
+    add_sink(result, p.sinks[tile.head * p.sinks_stride]);
+  }
+  output_factors(result, p.row_max == nullptr, factor);
+  store_results(p, tile, row0, cO, result);
 }
 
 // Can TMA store this tile's O? It would also store rows beyond a packed sequence's end.
@@ -47,6 +65,26 @@ __device__ void store_rows(const AttentionParams& p, const FlashTile& tile, int 
       auto* const out = row_pointer<Element>(p.o, p.o_stride, tile.out_batch, row, tile.head);
       store_row<TiledMma>(out, rO, i, exists);
     }
+  }
+}
+
+// Stores a consumer's O: by TMA through its slot, or from registers. `at` is the slot's position,
+// and rO are the rows of tOrO.
+template <typename Config, typename Output, typename TensorO, typename TensorR, typename TensorC>
+__device__ __forceinline__ void finish_output(Output& output, const AttentionParams& p,
+                                              const FlashTile& tile, int row0, int consumer,
+                                              RingPosition<1>& at, const TensorO& tOrO,
+                                              const TensorR& rO, const TensorC& cO) {
+  bool by_tma = goes_by_tma<Config::C.br()>(p, tile);
+  // If packed, it depends on the tile. All lanes agree, but only the vote tells the compiler so.
+  if (p.cu_seqlens_q != nullptr) {
+    by_tma = __all_sync(0xffffffffu, by_tma);
+  }
+  if (by_tma) {
+    output.put(tOrO, consumer, at);
+    at.advance();
+  } else {
+    store_rows<typename Config::Element, typename Config::Tiles::TiledMmaPv>(p, tile, row0, rO, cO);
   }
 }
 
