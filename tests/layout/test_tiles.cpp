@@ -7,7 +7,8 @@
 #include <set>
 #include <tuple>
 
-#include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/blocks/row_pointer.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/tensor_map.hpp"
 
 namespace tilewright::cuda {

@@ -9,16 +9,16 @@ namespace tilewright::cuda {
 
 inline constexpr int kWarpgroupThreads = 128;
 
-// Issues C (+)= A B over all steps of K, or over the first of kParts equal parts of them, and
-// returns at once. A is in SMEM or registers, B in SMEM, C in registers. No thread may touch C or
-// A's registers before wgmma_wait. Without kAccumulate, C is overwritten.
-template <bool kAccumulate, int kParts = 1, typename TiledMma, typename TensorA, typename TensorB,
-          typename TensorC>
+// Issues C (+)= A B over all steps of K, or over the first 1 / kFraction of them, and returns at
+// once. A is in SMEM or registers, B in SMEM, C in registers. No thread may touch C or A's
+// registers before wgmma_wait. Without kAccumulate, C is overwritten.
+template <bool kAccumulate, int kFraction = 1, typename TiledMma, typename TensorA,
+          typename TensorB, typename TensorC>
 __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, const TensorB& tB,
                                             TensorC& tC) {
   using namespace cute;
   constexpr int kSteps = decltype(size<2>(tA))::value;
-  static_assert(kSteps % kParts == 0);
+  static_assert(kSteps % kFraction == 0);
   constexpr bool kAInRegisters =
       !is_base_of_v<GMMA::DescriptorIterator, typename TensorA::iterator>;
   if constexpr (kAInRegisters) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, con
   warpgroup_arrive();
   mma.accumulate_ = kAccumulate ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
 #pragma unroll
-  for (int k = 0; k < kSteps / kParts; ++k) {
+  for (int k = 0; k < kSteps / kFraction; ++k) {
     gemm(mma, tA(_, _, k), tB(_, _, k), tC);
     mma.accumulate_ = GMMA::ScaleOut::One;
   }

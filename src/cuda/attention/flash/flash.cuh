@@ -25,14 +25,15 @@
 // Worklog   docs/worklog/flash.md
 #pragma once
 
-#include "cuda/attention/flash/cap_and_mask.cuh"
-#include "cuda/attention/flash/configs.hpp"
-#include "cuda/attention/flash/lazy_softmax.cuh"
+#include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/cap_and_mask.cuh"
+#include "cuda/attention/blocks/lazy_softmax.cuh"
+#include "cuda/attention/blocks/ping_pong.cuh"
+#include "cuda/attention/blocks/tile_tickets.cuh"
+#include "cuda/attention/flash/config.cuh"
+#include "cuda/attention/flash/finish.cuh"
 #include "cuda/attention/flash/plain.cuh"
-#include "cuda/attention/flash/store_rows.cuh"
-#include "cuda/attention/flash/turns.cuh"
-#include "cuda/attention/flash/work.cuh"
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/attention/flash/tiles.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/warp_roles.cuh"
 
@@ -44,47 +45,6 @@ using namespace cute;
 // How many key tiles are still to be loaded when the loading thread asks for the next tile.
 constexpr int kTilesAhead = 2;
 
-// The compile-time side of config kIndex.
-template <int kIndex, typename Element>
-struct Shape {
-  static constexpr FlashConfig C = kFlashConfigs[kIndex];
-  static constexpr int kConsumers = C.consumers;
-  static constexpr int kStages = C.stages;
-  static constexpr int kThreads = block_threads(kConsumers);
-  static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
-  static constexpr TileShape kTile = {.br = C.br(), .bc = C.bc, .cluster = C.cluster};
-  using Position = RingPosition<kStages>;
-  using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
-
-  // A slot for O for each consumer if SMEM has room for them; else one slot for all.
-  static constexpr int kMost_bytes = 227 * 1024;  // of a block; 2 KB of it are not tiles'
-  static constexpr int kRoom_bytes =
-      kMost_bytes - 2048 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
-  static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
-  static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
-  static_assert(kRoom_bytes >= kSlots * kSlot_bytes);
-  using Output = OutputSlots<Element, Tiles, kConsumers, kSlots>;
-};
-
-template <int kIndex, typename Element>
-struct SharedStorage {
-  using S = Shape<kIndex, Element>;
-  static constexpr FlashConfig C = S::C;
-  alignas(1024) Element sQ[S::kConsumers][kWarpgroupRows * C.head_dim];  // (64, D)
-  alignas(1024) Element sK[S::kStages][C.bc * C.head_dim];               // (Bc, D, stages)
-  alignas(1024) Element sV[S::kStages][C.bc * C.value_dim];              // (Bc, Dv, stages)
-  typename S::Output output;
-  TmaRing<1> q[S::kConsumers];
-  TmaRing<S::kStages, C.cluster> k;
-  TmaRing<S::kStages, C.cluster> v;
-  TmaBarrier uncleared[S::kStages];  // in place of v.full, if a warp clears rows first
-  TileRing tiles;
-};
-
-struct TensorMaps {
-  CUtensorMap q, k, v, o;
-};
-
 // Does key tile j hold values that no query of the sequence sees? There are none in a plain
 // problem, nor where the blocks of a cluster share key tiles.
 template <FlashConfig C, bool kIsPlain>
@@ -95,14 +55,13 @@ __device__ bool has_unseen(const FlashTile& tile, int j) {
 
 // One thread loads all that the consumers read, in the order in which they read it: each V tile
 // comes one tile later than its K tile.
-template <int kIndex, typename Element, bool kIsPlain>
-__device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& maps) {
-  using S = Shape<kIndex, Element>;
-  constexpr FlashConfig C = S::C;
-  constexpr int kBox = S::Tiles::kBoxColumns;
-  typename S::Position at, at_v;
+template <typename Config, bool kIsPlain>
+__device__ void load(SharedStorage<Config>& shared, const TensorMaps& maps) {
+  constexpr FlashConfig C = Config::C;
+  constexpr int kBox = Config::Tiles::kBoxColumns;
+  typename Config::Position at, at_v;
   RingPosition<1> at_q;
-  TileRing::Position at_tile;
+  TilePosition at_tile;
 
   const auto load_k = [&](const FlashTile& tile, int j) {
     TmaBarrier& full = shared.k.acquire(at, sizeof(shared.sK[0]));
@@ -138,7 +97,7 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
       }
       if (j == last) {
 #pragma unroll 1
-        for (int consumer = 0; consumer < S::kConsumers; ++consumer) {
+        for (int consumer = 0; consumer < Config::kConsumers; ++consumer) {
           TmaBarrier& full = shared.q[consumer].acquire(at_q, sizeof(shared.sQ[0]));
           tma_load_tile<kWarpgroupRows, C.head_dim, kBox>(
               maps.q, full, shared.sQ[consumer],
@@ -160,25 +119,25 @@ __device__ void load(SharedStorage<kIndex, Element>& shared, const TensorMaps& m
 
 // One warp finds the tiles that this block computes. It takes a ticket only when few loads of the
 // tile before are left: a block in the middle of a long tile leaves the next one to others.
-template <int kIndex, typename Element>
-__device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
+template <typename Config>
+__device__ void schedule_tiles(SharedStorage<Config>& shared, const AttentionParams& p,
                                const FlashSchedule& schedule) {
-  constexpr TileShape kTile = Shape<kIndex, Element>::kTile;
-  constexpr int kCluster = kTile.cluster;
+  constexpr FlashConfig C = Config::C;
+  constexpr int kCluster = C.cluster;
   const bool is_packed = kCluster == 1 && p.cu_seqlens_q != nullptr;
   const int rank = kCluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
   const bool is_leader = threadIdx.x % 32 == 0;
-  PackedTiles packed(p, kTile.br);
-  TileRing::Position at;
+  PackedTiles packed(p, C.br());
+  TilePosition at;
   int index = static_cast<int>(blockIdx.x) / kCluster;
 
   while (true) {
     FlashTile& tile = shared.tiles.acquire(at);
-    const bool exists = is_packed ? packed.find(p, kTile.br, index) : index < schedule.tiles;
+    const bool exists = is_packed ? packed.find(p, C.br(), index) : index < schedule.tiles;
     if (exists && is_packed) {
-      packed.write(tile, p, schedule, kTile, index);
+      packed.write(tile, p, schedule, C, index);
     } else if (exists && is_leader) {
-      write_tile(tile, p, schedule, kTile, index, rank);
+      write_tile(tile, p, schedule, C, index, rank);
     }
     if (is_leader) {
       tile.is_end = !exists;
@@ -190,7 +149,7 @@ __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const Att
     }
     if (schedule.tickets.word != nullptr) {
       shared.tiles.wait_until_wanted(at);
-      index = is_leader ? take_ticket(schedule) : 0;
+      index = is_leader ? draw_tile(schedule.tickets) : 0;
       index = __shfl_sync(0xffffffffu, index, 0);
     } else {
       index += static_cast<int>(gridDim.x) / kCluster;
@@ -198,19 +157,18 @@ __device__ void schedule_tiles(SharedStorage<kIndex, Element>& shared, const Att
     at.advance();
   }
   if (schedule.tickets.word != nullptr) {
-    hand_in_ticket(schedule, index, is_packed ? packed.total() : schedule.tiles);
+    hand_in_ticket(schedule.tickets, index, is_packed ? packed.total() : schedule.tiles);
   }
 }
 
 // One warp clears unseen rows of V tiles: after their load and before the consumers read them.
-template <int kIndex, typename Element>
-__device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
-  using S = Shape<kIndex, Element>;
-  constexpr FlashConfig C = S::C;
-  constexpr int kVectors = C.value_dim / 8;               // of 16 bytes, in a row
-  constexpr int kBoxVectors = S::Tiles::kBoxColumns / 8;  // in a row of a TMA box
-  typename S::Position at;
-  TileRing::Position at_tile;
+template <typename Config>
+__device__ void clear_unseen(SharedStorage<Config>& shared) {
+  constexpr FlashConfig C = Config::C;
+  constexpr int kVectors = C.value_dim / 8;                    // of 16 bytes, in a row
+  constexpr int kBoxVectors = Config::Tiles::kBoxColumns / 8;  // in a row of a TMA box
+  typename Config::Position at;
+  TilePosition at_tile;
   std::uint32_t phases = 0;  // of `uncleared`: a bit for each stage
   while (true) {
     const FlashTile& tile = shared.tiles.wait(at_tile);
@@ -245,20 +203,20 @@ __device__ void clear_unseen(SharedStorage<kIndex, Element>& shared) {
 }
 
 // One thread stores O by TMA, while the consumers compute the next tile.
-template <int kIndex, typename Element>
-__device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
+template <typename Config>
+__device__ void store(SharedStorage<Config>& shared, const AttentionParams& p,
                       const CUtensorMap& map) {
-  using S = Shape<kIndex, Element>;
-  TileRing::Position at_tile;
+  constexpr FlashConfig C = Config::C;
+  TilePosition at_tile;
   RingPosition<1> at;
   while (true) {
     const FlashTile& tile = shared.tiles.wait(at_tile);
     if (tile.is_end) {
       break;
     }
-    if (goes_by_tma<S::C.br()>(p, tile)) {
-      for (int consumer = 0; consumer < S::kConsumers; ++consumer) {
-        tma_store_tile<kWarpgroupRows, S::C.value_dim, S::Tiles::kBoxColumns>(
+    if (goes_by_tma<C.br()>(p, tile)) {
+      for (int consumer = 0; consumer < Config::kConsumers; ++consumer) {
+        tma_store_tile<kWarpgroupRows, C.value_dim, Config::Tiles::kBoxColumns>(
             map, shared.output.wait(consumer, at),
             tile.q_start + tile.row0 + consumer * kWarpgroupRows, tile.head, tile.batch);
         shared.output.release(consumer);
@@ -270,16 +228,30 @@ __device__ void store(SharedStorage<kIndex, Element>& shared, const AttentionPar
   }
 }
 
+// Skips the key tiles that only other consumers' rows see: those from the last one, j, down to
+// `end`.
+template <typename Config, int kConsumers>
+__device__ __forceinline__ void skip_key_tiles(SharedStorage<Config>& shared,
+                                               const PingPong<kConsumers>& ping_pong,
+                                               typename Config::Position& at, int& j, int end) {
+#pragma unroll 1
+  for (; j >= end; --j) {
+    ping_pong.skip();
+    shared.k.skip(at);
+    shared.v.skip(at);
+    at.advance();
+  }
+}
+
 // A consumer: one warpgroup, which computes its 64 rows of one tile after another.
-template <int kIndex, typename Element>
-__device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionParams& p,
-                        int consumer) {
-  using S = Shape<kIndex, Element>;
-  using T = typename S::Tiles;
+template <typename Config>
+__device__ void consume(SharedStorage<Config>& shared, const AttentionParams& p, int consumer) {
+  using Element = typename Config::Element;
+  using T = typename Config::Tiles;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
-  constexpr int kBc = S::C.bc;
-  constexpr int kParts = kBc == 128 ? 2 : 1;  // of the last key tile; P V may skip the second
+  constexpr int kBc = Config::C.bc;
+  constexpr bool kMayHalve = kBc == 128;  // P V may skip the second half of the last key tile
   const int thread = threadIdx.x % kWarpgroupThreads;
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
@@ -297,12 +269,12 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
   constexpr int kRows = size<0>(rS);
   const float scale_log2 = p.softcap > 0.0f ? kLog2e : scale_to_log2(p.scale);
   const float most_log2 = most_p_log2(p.causal);
-  const Turns<S::kConsumers> turns{consumer};
-  typename S::Position at;
+  const PingPong<Config::kConsumers> ping_pong{consumer};
+  typename Config::Position at;
   RingPosition<1> at_q;
   RingPosition<1> at_o;
-  TileRing::Position at_tile;
-  turns.begin();
+  TilePosition at_tile;
+  ping_pong.begin();
 
   while (true) {
     const FlashTile& tile = shared.tiles.wait(at_tile);
@@ -314,7 +286,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     const SeenTiles seen(p, tile, row0, kWarpgroupRows, kBc);
     // If no row sees the second half of the last key tile, P is 0 there and P V skips it. With a
     // causal mask this holds for every other consumer.
-    bool is_half = kParts == 2 && seen.last_len <= kBc / 2;  // until its P V is issued
+    bool is_half = kMayHalve && seen.last_len <= kBc / 2;  // until its P V is issued
     int j = tile.kv_end - 1;
     LazyRows<kRows> rows;
     float factor[kRows];
@@ -327,17 +299,17 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         cap(rS, p.scale, p.softcap);
       }
       if (j >= seen.lazy_end || j < seen.lazy_first) {
-        const Visible keys(p, tile.q_len, tile.kv_len);
+        const VisibleKeys keys = visible_keys(p, tile.q_len, tile.kv_len);
         mask_outside(
             rS, cS, [&](int row) { return keys.first(row0 + row) - j * kBc; },
             [&](int row) { return keys.end(row0 + row) - j * kBc; });
       }
     };
 
-    const auto issue_pv = [&](const typename S::Position& at_v) {
+    const auto issue_pv = [&](const typename Config::Position& at_v) {
       const Tensor V = tOrV(_, _, _, at_v.stage);
-      if (kParts == 2 && is_half) {
-        wgmma_issue<true, kParts>(MmaPv{}, tOrP, V, tOrO);
+      if (kMayHalve && is_half) {
+        wgmma_issue<true, kMayHalve ? 2 : 1>(MmaPv{}, tOrP, V, tOrO);
         is_half = false;
       } else {
         wgmma_issue<true>(MmaPv{}, tOrP, V, tOrO);
@@ -353,13 +325,7 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
     if (j >= first) {
       // The first step, over the last key tile that these rows see, computes P.
       shared.q[consumer].wait(at_q);
-#pragma unroll 1
-      for (; j >= seen.end; --j) {  // only other consumers' rows see these
-        turns.skip();
-        shared.k.skip(at);
-        shared.v.skip(at);
-        at.advance();
-      }
+      skip_key_tiles<Config>(shared, ping_pong, at, j, seen.end);
       shared.k.wait(at);
       wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
       clear(tOrO);
@@ -373,14 +339,18 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       // A step over key tile j: it adds P V of tile j + 1 to O, and computes P of tile j.
       const auto step = [&](auto plain) {
         --j;
-        const typename S::Position at_v = at;
+        const typename Config::Position at_v = at;
         at.advance();
-        turns.wait();
+
+        // Both GEMMs are issued when it is this consumer's turn.
+        ping_pong.wait();
         shared.k.wait(at);
         wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
         shared.v.wait(at_v);
         issue_pv(at_v);
-        turns.pass();
+        ping_pong.pass();
+
+        // The softmax of S runs while P V is computed.
         wgmma_wait<1>(tSrS);
         shared.k.release(at);
         release_q_after(j);
@@ -391,6 +361,8 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
           cap_and_mask();
           eager_softmax_step<MmaQk>(rS, rows, scale_log2, factor);
         }
+
+        // P V is done: O may be scaled, and P overwritten.
         wgmma_wait<0>(tOrO);
         shared.v.release(at_v);
         if constexpr (!decltype(plain)::value) {
@@ -412,11 +384,11 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
         }
       }
       shared.v.wait(at);
-      issue_pv(at);
+      issue_pv(at);  // of the first key tile
     } else {
       clear(tOrO);
     }
-    finish_rows<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
+    finish_statistics<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
       shared.v.release(at);
@@ -424,34 +396,24 @@ __device__ void consume(SharedStorage<kIndex, Element>& shared, const AttentionP
       at_q.advance();
     }
     scale_rows(rO, factor);
-    bool by_tma = goes_by_tma<S::C.br()>(p, tile);
-    // If packed, it depends on the tile. All lanes agree, but only the vote tells the compiler so.
-    if (p.cu_seqlens_q != nullptr) {
-      by_tma = __all_sync(0xffffffffu, by_tma);
-    }
-    if (by_tma) {
-      shared.output.put(tOrO, consumer, at_o);
-      at_o.advance();
-    } else {
-      store_rows<Element, MmaPv>(p, tile, row0, rO, cO);
-    }
+    finish_output<Config>(shared.output, p, tile, row0, consumer, at_o, tOrO, rO, cO);
     __syncwarp();
     shared.tiles.release(at_tile);
     at_tile.advance();
   }
-  turns.end();
+  ping_pong.end();
 }
 
 template <int kIndex, typename Element, bool kIsPlain>
-__global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
+__global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
     flash(const __grid_constant__ AttentionParams params, const __grid_constant__ TensorMaps maps,
           const __grid_constant__ FlashSchedule schedule) {
   decltype(auto) p = with_constants<kIsPlain>(params);
-  using S = Shape<kIndex, Element>;
-  constexpr bool kIsCluster = S::C.cluster > 1;
+  using Config = ConfigOf<kIndex, Element>;
+  constexpr bool kIsCluster = Config::C.cluster > 1;
   extern __shared__ __align__(1024) char smem[];
-  auto& shared = *reinterpret_cast<SharedStorage<kIndex, Element>*>(smem);
-  static_assert(sizeof(shared) <= S::kMost_bytes);
+  auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
+  static_assert(sizeof(shared) <= Config::kMost_bytes);
   const bool may_clear = !kIsPlain && (p.cu_seqlens_k || p.seqused_k || p.window_left < p.kv_len);
 
   if (threadIdx.x == 32) {  // another thread than the one that sets up barriers
@@ -466,31 +428,31 @@ __global__ void __launch_bounds__(Shape<kIndex, Element>::kThreads, 1)
     for (TmaRing<1>& ring : shared.q) {
       ring.init(kWarpgroupThreads / 32);
     }
-    shared.k.init(S::kConsumerWarps);
-    shared.v.init(S::kConsumerWarps);
+    shared.k.init(Config::kConsumerWarps);
+    shared.v.init(Config::kConsumerWarps);
     for (TmaBarrier& barrier : shared.uncleared) {
       barrier.init(1);
     }
     shared.output.init();
-    shared.tiles.init(S::kConsumerWarps + 2 + may_clear);
+    shared.tiles.init(Config::kConsumerWarps + 2 + may_clear);
     cutlass::arch::fence_barrier_init();
   }
   // Waits until the barriers are set up, in all blocks of the cluster.
   kIsCluster ? cluster_sync() : __syncthreads();
 
-  run_roles<S::kConsumers>(
+  run_roles<Config::kConsumers>(
       [&](int warp) {
         if (warp == 0 && threadIdx.x == 0) {
-          load<kIndex, Element, kIsPlain>(shared, maps);
+          load<Config, kIsPlain>(shared, maps);
         } else if (warp == 1) {
-          schedule_tiles<kIndex, Element>(shared, p, schedule);
+          schedule_tiles<Config>(shared, p, schedule);
         } else if (warp == 2 && may_clear) {
-          clear_unseen<kIndex, Element>(shared);
+          clear_unseen<Config>(shared);
         } else if (warp == 3 && threadIdx.x % 32 == 0) {
-          store<kIndex, Element>(shared, p, maps.o);
+          store<Config>(shared, p, maps.o);
         }
       },
-      [&](int consumer) { consume<kIndex, Element>(shared, p, consumer); });
+      [&](int consumer) { consume<Config>(shared, p, consumer); });
   if constexpr (kIsCluster) {
     cluster_sync();  // no block ends while another still writes to its SMEM
   }

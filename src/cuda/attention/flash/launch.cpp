@@ -17,21 +17,21 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kFlashConfigCount>{});
 
 // `p` with its outputs in the workspace, where each split counts as a batch of its own.
-AttentionParams parts_of(const AttentionParams& p, const FlashWorkspace& at) {
+AttentionParams splits_of(const AttentionParams& p, const FlashWorkspace& at) {
   auto* const workspace = static_cast<char*>(p.workspace);
   const std::int64_t row_size = p.value_dim;
-  AttentionParams parts = p;
-  parts.sinks = nullptr;  // the sink counts once, in the merge
-  parts.lse = nullptr;
-  parts.o = workspace + at.o;
-  parts.o_stride = {
+  AttentionParams splits = p;
+  splits.sinks = nullptr;  // the sink counts once, in the merge
+  splits.lse = nullptr;
+  splits.o = workspace + at.o;
+  splits.o_stride = {
       .batch = p.q_len * p.heads * row_size, .seq = p.heads * row_size, .head = row_size};
-  parts.row_max = reinterpret_cast<float*>(workspace + at.row_max);
-  parts.row_sum = reinterpret_cast<float*>(workspace + at.row_sum);
+  splits.row_max = reinterpret_cast<float*>(workspace + at.row_max);
+  splits.row_sum = reinterpret_cast<float*>(workspace + at.row_sum);
   const std::int64_t q_len = p.q_len;
-  parts.row_max_stride = {.batch = p.heads * q_len, .seq = 1, .head = q_len};
-  parts.row_sum_stride = parts.row_max_stride;
-  return parts;
+  splits.row_max_stride = {.batch = p.heads * q_len, .seq = 1, .head = q_len};
+  splits.row_sum_stride = splits.row_max_stride;
+  return splits;
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ void launch_flash(const AttentionParams& p, const Plan& planned, Stream stream) 
   if (plan.splits == 1) {
     return launch(p, plan, ticket, stream);
   }
-  const AttentionParams parts = parts_of(p, at);
-  launch(parts, plan, ticket, stream);
-  launch_flash_merge(p, parts, plan.splits, stream);
+  const AttentionParams splits = splits_of(p, at);
+  launch(splits, plan, ticket, stream);
+  launch_flash_merge(p, splits, plan.splits, stream);
 }
 
 }  // namespace tilewright::cuda

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/ceil_div.hpp"
 #include "cuda/attention/flash/flash.cuh"
 #include "cuda/attention/flash/launch.hpp"
 #include "cuda/common/epoch.hpp"
@@ -13,14 +14,14 @@ namespace tilewright::cuda {
 namespace flash {
 
 template <int kIndex, typename Element, bool kIsPlain>
-void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket, Stream stream) {
-  using S = Shape<kIndex, Element>;
-  constexpr FlashConfig C = S::C;
+void launch_config(const AttentionParams& p, const FlashPlan& plan, void* ticket, Stream stream) {
+  using Config = ConfigOf<kIndex, Element>;
+  constexpr FlashConfig C = Config::C;
   const auto map = [&](const void* base, bool is_packed, int seqlen, int heads, int head_dim,
                        const OuterStrides& stride, int rows) {
     return encode_tensor_map(
         base, tile_map_spec(is_packed ? 1 : p.batch, seqlen, heads, head_dim, stride, rows,
-                            S::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64));
+                            Config::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64));
   };
   const bool packs_q = p.cu_seqlens_q != nullptr;
   const bool packs_k = p.cu_seqlens_k != nullptr;
@@ -51,9 +52,9 @@ void launch_shape(const AttentionParams& p, const FlashPlan& plan, void* ticket,
 
   const int clusters =
       static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors / C.cluster));
-  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<kIndex, Element>);
+  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
   launch_with<flash<kIndex, Element, kIsPlain>>({.cluster = C.cluster}, clusters * C.cluster,
-                                                S::kThreads, kSmem_bytes, stream, p, maps,
+                                                Config::kThreads, kSmem_bytes, stream, p, maps,
                                                 schedule);
 }
 
@@ -64,8 +65,8 @@ void launch_flash_config(const AttentionParams& p, const FlashPlan& plan, void* 
                          Stream stream) {
   const auto launch_as = [&](auto element) {
     using Element = decltype(element);
-    const auto launch_it = is_plain(p) ? flash::launch_shape<kIndex, Element, true>
-                                       : flash::launch_shape<kIndex, Element, false>;
+    const auto launch_it = is_plain(p) ? flash::launch_config<kIndex, Element, true>
+                                       : flash::launch_config<kIndex, Element, false>;
     launch_it(p, plan, ticket, stream);
   };
   if constexpr (kFlashConfigs[kIndex].takes_fp16) {

@@ -16,8 +16,9 @@ template <int kIndex>
 void launch_flash_config(const AttentionParams& p, const FlashPlan& plan, void* ticket,
                          Stream stream);
 
-// Queues the merge: `parts` has the splits' un-normalised O, m and l, and `p` the result.
-void launch_flash_merge(const AttentionParams& p, const AttentionParams& parts, int splits,
+// Queues the merge of `count` splits: `splits` has their un-normalised O, m and l, and `p` the
+// result.
+void launch_flash_merge(const AttentionParams& p, const AttentionParams& splits, int count,
                         Stream stream);
 
 }  // namespace tilewright::cuda

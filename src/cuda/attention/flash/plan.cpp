@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/ceil_div.hpp"
+
 namespace tilewright::cuda {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr std::int64_t kShortMask_len = 1024;
 
@@ -25,11 +25,11 @@ std::int64_t row_tiles(const AttentionProblem& p, int br) {
 // round? Per row these tiles take longer, by a factor of kGainOfLarger.
 bool idles_more(const FlashConfig& config, const AttentionProblem& p, int sms) {
   constexpr double kGainOfLarger = 1.2;
-  const auto rows_in_turn = [&](int br) {
+  const auto rows_in_rounds = [&](int br) {
     return static_cast<double>(ceil_div(row_tiles(p, br) * p.heads, std::max(sms, 1)) * br);
   };
   const int br = config.br();
-  return !p.batch_invariant && kGainOfLarger * rows_in_turn(br - 64) < rows_in_turn(br);
+  return !p.batch_invariant && kGainOfLarger * rows_in_rounds(br - 64) < rows_in_rounds(br);
 }
 
 // Are there as many keys as the config asks for? A packed problem counts those of the whole batch.

@@ -27,7 +27,7 @@ std::optional<int> best_flash_config(const AttentionProblem& problem, int sms);
 FlashPlan plan_flash(const AttentionProblem& problem, int sms,
                      std::optional<int> config = std::nullopt);
 
-// Where the workspace's parts lie, in bytes from its start.
+// What lies where in the workspace, in bytes from its start.
 struct FlashWorkspace {
   std::size_t ticket;   // 8 bytes
   std::size_t row_max;  // (splits * B, H, Nq) FP32

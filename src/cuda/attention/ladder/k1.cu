@@ -15,7 +15,9 @@
 //           workspace and the time both grow with Nq * Nk.
 // Limits    D = 64 or 128, as the registry says (the code takes any); S must fit in memory.
 // Worklog   docs/worklog/k1.md
-#include "cuda/attention/tile_walk.cuh"
+#include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/row_pointer.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/numeric.cuh"
 #include "ops/attention/kernels.hpp"

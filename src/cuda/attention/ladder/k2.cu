@@ -15,13 +15,14 @@
 //     load V -> sKV | O += P V
 //   O / l, LSE
 //
-// Layouts   Tiles are plain row-major. Lanes start their dot products at different chunks, which
+// Layouts   Tiles are plain row-major. Lanes start their dot products at different vectors, which
 //           keeps the reads of K free of bank conflicts without padding.
 // Limits    D = 64 or 128, BF16. A block either loads or computes, never both: only other blocks
 //           on the SM hide its loads.
 // Worklog   docs/worklog/k2.md
-#include "cuda/attention/row_group.cuh"
-#include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/blocks/row_group.cuh"
+#include "cuda/attention/blocks/row_pointer.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "ops/attention/kernels.hpp"
 
@@ -47,16 +48,16 @@ static_assert(sizeof(SharedStorage<config(128)>) == 48 * 1024);
 template <AttnConfig C, int kRows>
 __device__ void load_tile(bf16* tile, const bf16* head, std::int64_t row_stride, int row0,
                           int row_end) {
-  constexpr int kChunk = 8;
-  constexpr int kRowChunks = C.head_dim / kChunk;
-  for (int i = threadIdx.x; i < kRows * kRowChunks; i += C.threads) {
-    const int row = row0 + i / kRowChunks;
-    const int column = i % kRowChunks * kChunk;
+  constexpr int kVector = 8;
+  constexpr int kRowVectors = C.head_dim / kVector;
+  for (int i = threadIdx.x; i < kRows * kRowVectors; i += C.threads) {
+    const int row = row0 + i / kRowVectors;
+    const int column = i % kRowVectors * kVector;
     uint4 value = make_uint4(0, 0, 0, 0);
     if (row < row_end) {
       value = *reinterpret_cast<const uint4*>(head + row * row_stride + column);
     }
-    *reinterpret_cast<uint4*>(tile + i * kChunk) = value;
+    *reinterpret_cast<uint4*>(tile + i * kVector) = value;
   }
 }
 

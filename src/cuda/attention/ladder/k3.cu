@@ -19,8 +19,8 @@
 // Limits    D = 64 or 128, BF16. In K2 other blocks on the SM hide the loads already: K3 gains
 //           little while the arithmetic is slow.
 // Worklog   docs/worklog/k3.md
-#include "cuda/attention/row_group.cuh"
-#include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/blocks/row_group.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"

@@ -2,8 +2,8 @@
 //
 // New here: the online softmax works on WGMMA's accumulator in the registers where it lies. The
 // MMA's TV layouts tell which registers form a row and which lanes share it (wgmma_layout.cuh;
-// wgmma_tiles.cuh has the arithmetic). P, rounded to BF16 in the same registers, is the A operand
-// of P V. Lanes add up their parts of a row's sum once, at the end.
+// online_softmax.cuh has the arithmetic). P, rounded to BF16 in the same registers, is the A
+// operand of P V. The lanes' sums of a row are added up once, at the end.
 //
 // Source    the ladder's seed and its companion, "K4.2"; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup; thread 0 also loads.
@@ -17,8 +17,13 @@
 //           D contiguous; as the B operand (D, Bc) of P V that is MN-major.
 // Limits    D = 64 or 128, BF16. GEMM and softmax alternate: each waits for the other.
 // Worklog   docs/worklog/k4.md
-#include "cuda/attention/tile_walk.cuh"
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/cap_and_mask.cuh"
+#include "cuda/attention/blocks/online_softmax.cuh"
+#include "cuda/attention/blocks/output_tile.cuh"
+#include "cuda/attention/blocks/row_pointer.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
+#include "cuda/attention/blocks/wgmma_tiles.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"

@@ -18,8 +18,8 @@
 //           load; sV is plain row-major for the CUDA cores.
 // Limits    D = 64 or 128, BF16. P V on CUDA cores takes nearly all of the time.
 // Worklog   docs/worklog/k4.md
-#include "cuda/attention/row_group.cuh"
-#include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/blocks/row_group.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"

@@ -20,9 +20,12 @@
 // Limits    D = 64, 128 or 256, BF16. Nothing keeps the two consumers out of step. Within one, GEMM
 //           and softmax still alternate.
 // Worklog   docs/worklog/k5.md
-#include "cuda/attention/output_tile.cuh"
-#include "cuda/attention/tile_walk.cuh"
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/cap_and_mask.cuh"
+#include "cuda/attention/blocks/online_softmax.cuh"
+#include "cuda/attention/blocks/output_tile.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
+#include "cuda/attention/blocks/wgmma_tiles.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"

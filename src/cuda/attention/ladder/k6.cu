@@ -24,9 +24,12 @@
 // Limits    D = 64, 128 or 256, BF16. A block computes one tile of queries: nothing runs during its
 //           first loads and its last store.
 // Worklog   docs/worklog/k6.md
-#include "cuda/attention/output_tile.cuh"
-#include "cuda/attention/tile_walk.cuh"
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/cap_and_mask.cuh"
+#include "cuda/attention/blocks/online_softmax.cuh"
+#include "cuda/attention/blocks/output_tile.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
+#include "cuda/attention/blocks/wgmma_tiles.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
@@ -118,7 +121,7 @@ __device__ void produce(SharedStorage<C>& shared, const TensorMaps& maps, const 
 // Decides which consumer may issue GEMMs. Each consumer waits on a named barrier of its own, at
 // which the consumer before it arrives.
 template <bool kPingPong, int kConsumers>
-struct Turns {
+struct PingPong {
   static constexpr std::uint32_t kFirstBarrier = kConsumers;  // the epilogue has those before
   static constexpr int kThreads = 2 * kWarpgroupThreads;
   int consumer;
@@ -129,7 +132,7 @@ struct Turns {
     }
   }
 
-  // The last consumer passes the turn to the first as long as tiles are left.
+  // The last consumer lets the first issue as long as tiles are left.
   __device__ void pass(bool is_last_round) const {
     if (kPingPong && !(is_last_round && consumer == kConsumers - 1)) {
       cutlass::arch::NamedBarrier::arrive(kThreads, kFirstBarrier + (consumer + 1) % kConsumers);
@@ -171,7 +174,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
   clear(tOrO);
   const KeyRange keys(p);
   const float scale_log2 = scale_to_log2(p.scale);
-  const Turns<kOptions.pingpong, consumers(C)> turns{consumer};
+  const PingPong<kOptions.pingpong, consumers(C)> ping_pong{consumer};
   RingPosition<C.stages> at;
   const auto finish = [&] {
     normalize<MmaPv>(p, walk, row0, rO, cO, state);
@@ -197,20 +200,20 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     --tile;
     const RingPosition<C.stages> at_v = at;
     at.advance();
-    turns.wait();
+    ping_pong.wait();
     shared.k.wait(at);
     if constexpr (kOptions.overlap) {
       wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
       shared.v.wait(at_v);
       wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
-      turns.pass(tile == 0);
+      ping_pong.pass(tile == 0);
       wgmma_wait<1>(tSrS);
       shared.k.release(at);
     } else {
       shared.v.wait(at_v);
       wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
       wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
-      turns.pass(tile == 0);
+      ping_pong.pass(tile == 0);
       wgmma_wait<1>(tOrO);
       shared.v.release(at_v);
       wgmma_wait<0>(tSrS);
@@ -230,7 +233,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionParams& p, cons
     scale_rows(rO, correction);
     round_to_16_bits(tSrS, rP);
   };
-  turns.begin(tile > 0);
+  ping_pong.begin(tile > 0);
   while (tile > walk.full_tiles) {
     step(true_type{});
   }

@@ -1,9 +1,10 @@
-// Soft cap and mask, which a warpgroup applies to its scores where a key tile is not plain.
+// Soft cap and masks, which a warpgroup applies to its accumulator of scores.
 #pragma once
 
 #include <cstdint>
+#include <cute/tensor.hpp>
 
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/common/numeric.cuh"
 
 namespace tilewright::cuda {
 
@@ -15,6 +16,21 @@ __device__ void cap(TensorS& rS, float scale, float softcap) {
 #pragma unroll
   for (int i = 0; i < cute::size(rS); ++i) {
     rS(i) = softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(rS(i) * factor)));
+  }
+}
+
+// Scores of keys from keys.limit(row) on become -infinity. The tile begins at row `row0` and key
+// `key0`; `cS` gives each register's (row, key) within it.
+template <typename TensorS, typename TensorC, typename Keys>
+__device__ void mask(TensorS& rS, const TensorC& cS, const Keys& keys, int row0, int key0) {
+#pragma unroll
+  for (int i = 0; i < cute::size<0>(rS); ++i) {
+    const int limit = keys.limit(row0 + cute::get<0>(cS(i, 0))) - key0;
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rS); ++j) {
+      const int key = cute::get<1>(cS(i, j));  // signed: the limit may be negative
+      rS(i, j) = key < limit ? rS(i, j) : kMinusInf;
+    }
   }
 }
 

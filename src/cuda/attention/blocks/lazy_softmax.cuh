@@ -1,4 +1,4 @@
-// The online softmax of flash: its reference follows the row's maximum lazily.
+// An online softmax whose reference follows the row's maximum lazily.
 //
 // P = exp2(s * scale_log2 - r), and l and O are sums under the same reference r. Any r will do that
 // keeps P in range. K6 takes the running maximum: for each key tile, the lanes of a row find it by
@@ -19,7 +19,8 @@
 
 #include <cfloat>
 
-#include "cuda/attention/wgmma_tiles.cuh"
+#include "cuda/attention/blocks/online_softmax.cuh"
+#include "cuda/attention/blocks/row_results.cuh"
 
 namespace tilewright::cuda {
 
@@ -108,6 +109,33 @@ __device__ float rounding_of_largest(const LazyRows<kRows>& rows, int i, float m
   const float rounded = static_cast<float>(static_cast<Element>(largest));
   const float quotient = __fdividef(l, l + (rounded - largest));
   return l > 0.0f ? quotient : 1.0f;
+}
+
+// The results of a tile's rows: under the references or, if `under_maxima`, under the rows' maxima.
+// As in add_sink() and output_factors(), which follow, each step is taken for all rows of a thread
+// together and without branches: steps are mostly latency, which short sequences feel.
+template <typename Element, typename TiledMma, int kRows>
+__device__ void finish_rows(const LazyRows<kRows>& rows, float scale_log2, bool under_maxima,
+                            RowResult (&result)[kRows]) {
+  float m[kRows];
+  float l[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    m[i] = row_max<TiledMma>(rows.m[i]);
+    l[i] = row_sum<TiledMma>(rows.l[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    result[i] = {.m = rows.reference[i] * (1.0f / kLog2e),
+                 .l = l[i],
+                 .rescale = rounding_of_largest<Element>(rows, i, m[i], l[i], scale_log2)};
+  }
+  if (under_maxima) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      result[i] = under_maximum(result[i], m[i] * (scale_log2 / kLog2e));
+    }
+  }
 }
 
 }  // namespace tilewright::cuda

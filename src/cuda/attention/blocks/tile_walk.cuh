@@ -1,6 +1,7 @@
-// Which key tiles a block walks over, and which keys a query row sees.
+// The ladder's tiles: which key tiles a block walks over, and which keys a query row sees.
 #pragma once
 
+#include "common/ceil_div.hpp"
 #include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
@@ -41,8 +42,6 @@ struct TileWalk {
   int full_tiles;
 };
 
-__host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 // Neighbouring blocks compute tiles of the same head, so that they share its K and V in the L2
 // cache. Under a causal mask the longest tiles come first.
 __host__ __device__ inline TileWalk tile_walk(const AttentionParams& p, const AttnConfig& c,
@@ -64,13 +63,6 @@ __host__ __device__ inline TileWalk tile_walk(const AttentionParams& p, const At
 
 __host__ __device__ inline int tile_count(const AttentionParams& p, const AttnConfig& c) {
   return ceil_div(p.q_len, c.br) * p.heads * p.batch;
-}
-
-// The address of element (batch, seq, head, 0).
-template <typename T, typename Pointer>
-__host__ __device__ T* row_pointer(Pointer base, const OuterStrides& stride, int batch, int seq,
-                                   int head) {
-  return static_cast<T*>(base) + batch * stride.batch + seq * stride.seq + head * stride.head;
 }
 
 }  // namespace tilewright::cuda

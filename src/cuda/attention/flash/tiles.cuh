@@ -1,34 +1,21 @@
-// The work of the flash kernel: its tiles, the keys that each tile sees, and the order in which
-// blocks take tiles.
+// The tiles of the flash kernel: which there are, the keys that each sees, and the order in which
+// blocks take them.
 #pragma once
 
 #include <climits>
 #include <cstdint>
 
-#include "cuda/attention/tile_walk.cuh"
+#include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/visible_keys.cuh"
+#include "cuda/attention/flash/configs.hpp"
 #include "cuda/common/ticket.cuh"
-#include "cuda/common/tma.cuh"
 #include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
 
-// The keys that a query row of a sequence sees: [first(row), end(row)).
-struct Visible {
-  int kv_len;
-  int diagonal;  // query i stands at key i + diagonal
-  int left;
-  int right;  // at most the number of queries, from which on every key is seen. So sums stay within
-              // 31 bits, also for rows of a tile that lie beyond the last query
-
-  __device__ Visible(const AttentionParams& p, int q_len, int kv_len)
-      : kv_len(kv_len),
-        diagonal(kv_len - q_len),
-        left(p.window_left),
-        right(p.causal ? 0 : min(p.window_right, q_len)) {}
-
-  __device__ int first(int row) const { return max(row + diagonal - left, 0); }
-  __device__ int end(int row) const { return min(max(row + diagonal + right + 1, 0), kv_len); }
-};
+__device__ inline VisibleKeys visible_keys(const AttentionParams& p, int q_len, int kv_len) {
+  return {q_len, kv_len, p.causal, p.window_left, p.window_right};
+}
 
 // A tile of query rows of one head, and the key tiles [kv_first, kv_end) that it sees. Consumers
 // take key tiles from the last to the first.
@@ -59,7 +46,7 @@ struct SeenTiles {
 
   __device__ SeenTiles(const AttentionParams& p, const FlashTile& tile, int row0, int rows,
                        int bc) {
-    const Visible keys(p, tile.q_len, tile.kv_len);
+    const VisibleKeys keys = visible_keys(p, tile.q_len, tile.kv_len);
     const int seen_by_first = keys.end(row0);
     const int seen_by_last = keys.end(row0 + rows - 1);
     end = min(max(ceil_div(seen_by_last, bc), tile.kv_first + 1), tile.kv_end);
@@ -74,7 +61,9 @@ struct SeenTiles {
 
 // The order in which tiles are taken: section by section, where a section is `section` heads,
 // counted over all sequences. Within a section, every head's last rows come first; under a causal
-// mask they are the longest tiles. The splits of a tile follow each other.
+// mask they are the longest tiles. The splits of a tile follow each other. A launch has at most
+// 2^28 rows (each split counts its own) and no more tiles than rows, so that a tile's number fits a
+// ticket.
 struct FlashSchedule {
   int tiles;      // of all, in tiles of a cluster as row_tiles is; not set for packed queries
   int row_tiles;  // of each sequence
@@ -84,13 +73,6 @@ struct FlashSchedule {
   int splits;
   int split_tiles;        // key tiles of a split
   TicketCounter tickets;  // without one, block i takes the tiles i, i + grid, ...
-};
-
-// The size of tiles: query rows, keys, and blocks of a cluster.
-struct TileShape {
-  int br;
-  int bc;
-  int cluster;
 };
 
 __device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
@@ -103,7 +85,8 @@ __device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
 
 // Writes to `tile` which keys of split `split` its rows, from row0 on, see.
 __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
-                                  TileShape shape, int sequence, int row0, int q_len, int split) {
+                                  const FlashConfig& config, int sequence, int row0, int q_len,
+                                  int split) {
   const int* const starts = p.cu_seqlens_k;
   const int kv_len = kv_len_of(p, sequence);
   tile.kv_batch = starts ? 0 : sequence;
@@ -111,13 +94,13 @@ __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, con
   tile.q_len = q_len;
   tile.kv_len = kv_len;
 
-  const Visible keys(p, q_len, kv_len);
-  const int last_row = min(row0 + shape.br, q_len) - 1;
-  const int part_first = split * s.split_tiles;
-  const int end = ceil_div(keys.end(last_row), shape.bc);
-  const int kv_first = max(keys.first(row0) / shape.bc, part_first);
+  const VisibleKeys keys = visible_keys(p, q_len, kv_len);
+  const int last_row = min(row0 + config.br(), q_len) - 1;
+  const int split_first = split * s.split_tiles;
+  const int end = ceil_div(keys.end(last_row), config.bc);
+  const int kv_first = max(keys.first(row0) / config.bc, split_first);
   tile.kv_first = kv_first;
-  tile.kv_end = max(s.splits > 1 ? min(end, part_first + s.split_tiles) : end, kv_first);
+  tile.kv_end = max(s.splits > 1 ? min(end, split_first + s.split_tiles) : end, kv_first);
   tile.seen_first = keys.first(0);
   tile.seen_end = starts || p.seqused_k ? kv_len : INT_MAX;  // beyond p.kv_len, TMA reads zeros
 }
@@ -130,7 +113,7 @@ __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int h
 // Writes tile number `index` of sequences that all have the same length. `rank` is the block's rank
 // in its cluster.
 __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
-                                  TileShape shape, int index, int rank) {
+                                  const FlashConfig& config, int index, int rank) {
   int split = 0;
   if (s.splits > 1) {
     split = index % s.splits;
@@ -142,13 +125,13 @@ __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, con
   const int rest = index % per_section;
   const int batch_head = first_head + rest % width;
   const int batch = batch_head / p.heads;
-  const int row0 = ((s.row_tiles - 1 - rest / width) * shape.cluster + rank) * shape.br;
+  const int row0 = ((s.row_tiles - 1 - rest / width) * config.cluster + rank) * config.br();
   tile.batch = batch;
   tile.out_batch = split * p.batch + batch;
   tile.row0 = row0;
   tile.q_start = 0;
   write_head(tile, s, batch_head % p.heads);
-  write_keys(tile, p, s, shape, batch, row0, p.q_len, split);
+  write_keys(tile, p, s, config, batch, row0, p.q_len, split);
 }
 
 // Finds the tiles of packed sequences by number. The numbers asked for ascend, so that the warp
@@ -175,7 +158,7 @@ class PackedTiles {
 
   // Writes the tile that find() found. All lanes call it; lane 0 writes.
   __device__ void write(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
-                        TileShape shape, int index) const {
+                        const FlashConfig& config, int index) const {
     index -= before_;
     const int lane = __ffs(__ballot_sync(kAll, index < upto_)) - 1;
     const int before = __shfl_sync(kAll, upto_, max(lane - 1, 0));
@@ -184,13 +167,13 @@ class PackedTiles {
       index -= lane > 0 ? before : 0;
       const int q_start = p.cu_seqlens_q[sequence];
       const int q_len = p.cu_seqlens_q[sequence + 1] - q_start;
-      const int row0 = (ceil_div(q_len, shape.br) - 1 - index / p.heads) * shape.br;
+      const int row0 = (ceil_div(q_len, config.br()) - 1 - index / p.heads) * config.br();
       tile.batch = 0;
       tile.out_batch = 0;
       tile.row0 = row0;
       tile.q_start = q_start;
       write_head(tile, s, index % p.heads);
-      write_keys(tile, p, s, shape, sequence, row0, q_len, 0);
+      write_keys(tile, p, s, config, sequence, row0, q_len, 0);
     }
   }
 
@@ -229,61 +212,6 @@ class PackedTiles {
   int before_ = 0;    // tiles before the group
   int own_ = 0;       // this lane's sequence
   int upto_ = 0;      // tiles of the group, up to this lane's sequence
-};
-
-// Blocks take their first tile by index, the others by ticket. A launch has at most 2^28 rows (each
-// split counts its own) and no more tiles than rows, so that a tile's number fits a ticket.
-__device__ inline int take_ticket(const FlashSchedule& s) {
-  return s.tickets.take() + static_cast<int>(gridDim.x);
-}
-
-// A block stops at its first ticket beyond the last tile. Tickets and tiles are equally many, so
-// that the block with the last ticket knows that no other will follow. A whole warp calls it.
-__device__ inline void hand_in_ticket(const FlashSchedule& s, int ticket, int tiles) {
-  if (threadIdx.x % 32 == 0 && ticket == tiles - 1 + static_cast<int>(gridDim.x)) {
-    s.tickets.clear();
-  }
-}
-
-// Hands tiles from the warp that schedules them to the warps that work on them. It has room for
-// three: one whose O is being stored, one that is computed, and one that is loaded.
-struct TileRing {
-  static constexpr int kSlots = 3;
-  using Position = RingPosition<kSlots>;
-  cutlass::arch::ClusterBarrier full[kSlots];
-  cutlass::arch::ClusterBarrier wanted[kSlots];
-  cutlass::arch::ClusterBarrier empty[kSlots];
-  FlashTile tiles[kSlots];
-
-  __device__ void init(int readers) {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      full[slot].init(1);
-      wanted[slot].init(1);
-      empty[slot].init(readers);
-    }
-  }
-
-  // The scheduling warp calls it for a free slot; the lane that wrote there calls put().
-  __device__ FlashTile& acquire(const Position& at) {
-    empty[at.stage].wait(at.phase ^ 1);
-    return tiles[at.stage];
-  }
-  __device__ void put(const Position& at) { full[at.stage].arrive(); }
-  __device__ void wait_until_wanted(const Position& at) { wanted[at.stage].wait(at.phase); }
-
-  // The loading thread calls it when it will soon need another tile.
-  __device__ void want_next(const Position& at) { wanted[at.stage].arrive(); }
-
-  // Readers wait for a tile. It stays until all their warps have released it.
-  __device__ const FlashTile& wait(const Position& at) {
-    full[at.stage].wait(at.phase);
-    return tiles[at.stage];
-  }
-  __device__ void release(const Position& at) {
-    if (threadIdx.x % 32 == 0) {
-      empty[at.stage].arrive();
-    }
-  }
 };
 
 }  // namespace tilewright::cuda

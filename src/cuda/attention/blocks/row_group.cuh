@@ -5,11 +5,12 @@
 //     key  0 1 2 3 | 4 5 6 7 | 8 ...  15 | 16 17 18 19 | ...
 //     lane 0 0 0 0 | 1 1 1 1 | 2 ...   3 |  0  0  0  0 | ...
 //
-// and the output columns of every fourth chunk of eight columns. The lanes combine the row's
+// and the output columns of every fourth vector of eight columns. The lanes combine the row's
 // statistics by shuffles. Tiles in SMEM are plain row-major.
 #pragma once
 
-#include "cuda/attention/tile_walk.cuh"
+#include "cuda/attention/blocks/row_pointer.cuh"
+#include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/numeric.cuh"
 
 namespace tilewright::cuda {
@@ -17,41 +18,41 @@ namespace tilewright::cuda {
 template <AttnConfig C>
 struct RowGroup {
   static constexpr int kLanes = C.threads / C.br;
-  static constexpr int kScores = C.bc / kLanes;                 // scores of one lane
-  static constexpr int kChunk = 8;                              // BF16 values in 16 bytes
-  static constexpr int kChunks = C.head_dim / kChunk / kLanes;  // output chunks of one lane
-  static_assert(kScores % 4 == 0 && kChunks >= 1);
+  static constexpr int kScores = C.bc / kLanes;                   // scores of one lane
+  static constexpr int kVector = 8;                               // BF16 values in 16 bytes
+  static constexpr int kVectors = C.head_dim / kVector / kLanes;  // output vectors of one lane
+  static_assert(kScores % 4 == 0 && kVectors >= 1);
 
   int row;   // of the tile
   int lane;  // of the row's lanes
 
   float m = kMinusInf;  // running maximum of the row's scores, in base-2 units
   float l = 0.0f;       // running sum of exp2(score - m)
-  float o[kChunks][kChunk] = {};
+  float o[kVectors][kVector] = {};
 
   __device__ explicit RowGroup(int thread) : row(thread / kLanes), lane(thread % kLanes) {}
 
   // The key (column of the tile) of the lane's score j.
   __device__ int key(int j) const { return 4 * (lane + kLanes * (j / 4)) + j % 4; }
 
-  // s[j] = Q[row] . K[key(j)]. Each lane starts at a different 16-byte chunk of the head dim, so
+  // s[j] = Q[row] . K[key(j)]. Each lane starts at a different 16-byte vector of the head dim, so
   // that the eight lanes whose reads are served together touch eight different bank groups.
   __device__ void scores(const __nv_bfloat16* sQ, const __nv_bfloat16* sK,
                          float (&s)[kScores]) const {
-    constexpr int kSteps = C.head_dim / kChunk;
+    constexpr int kSteps = C.head_dim / kVector;
 #pragma unroll
     for (int j = 0; j < kScores; ++j) {
       s[j] = 0.0f;
     }
 #pragma unroll 2
     for (int step = 0; step < kSteps; ++step) {
-      const int d = (step + static_cast<int>(threadIdx.x)) % kSteps * kChunk;
+      const int d = (step + static_cast<int>(threadIdx.x)) % kSteps * kVector;
       const Float8 q = load_bf16x8(sQ + row * C.head_dim + d);
 #pragma unroll
       for (int j = 0; j < kScores; ++j) {
         const Float8 k = load_bf16x8(sK + key(j) * C.head_dim + d);
 #pragma unroll
-        for (int i = 0; i < kChunk; ++i) {
+        for (int i = 0; i < kVector; ++i) {
           s[j] = fmaf(q.value[i], k.value[i], s[j]);
         }
       }
@@ -98,9 +99,9 @@ struct RowGroup {
     m = m_new;
     l = l * correction + group_reduce(sum, [](float a, float b) { return a + b; });
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    for (int c = 0; c < kVectors; ++c) {
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) {
+      for (int i = 0; i < kVector; ++i) {
         o[c][i] *= correction;
       }
     }
@@ -124,10 +125,10 @@ struct RowGroup {
 #pragma unroll
       for (int jj = 0; jj < 4; ++jj) {
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
+        for (int c = 0; c < kVectors; ++c) {
           const Float8 v = load_bf16x8(sV + (j + jj) * C.head_dim + column(c));
 #pragma unroll
-          for (int i = 0; i < kChunk; ++i) {
+          for (int i = 0; i < kVector; ++i) {
             o[c][i] = fmaf(probability[jj], v.value[i], o[c][i]);
           }
         }
@@ -144,7 +145,7 @@ struct RowGroup {
     const float inverse_l = l == 0.0f ? 0.0f : 1.0f / l;
     auto* const out = row_pointer<__nv_bfloat16>(p.o, p.o_stride, walk.batch, q_row, walk.head);
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    for (int c = 0; c < kVectors; ++c) {
       uint4 packed;
       packed.x = pack_bf16x2(o[c][0] * inverse_l, o[c][1] * inverse_l);
       packed.y = pack_bf16x2(o[c][2] * inverse_l, o[c][3] * inverse_l);
@@ -159,8 +160,8 @@ struct RowGroup {
   }
 
  private:
-  // The first output column of the lane's chunk c.
-  __device__ int column(int c) const { return kChunk * (lane + kLanes * c); }
+  // The first output column of the lane's vector c.
+  __device__ int column(int c) const { return kVector * (lane + kLanes * c); }
 
   template <typename Op>
   __device__ static float group_reduce(float value, Op op) {
