@@ -35,11 +35,13 @@ namespace tilewright {
 // statistics (H, Tq). With cu_seqlens_k, k and v are (Tk, Hk, D) and (Tk, Hk, Dv) likewise. Either
 // may be packed without the other. Lengths may be 0; a mask's Nq and Nk are those of each
 // sequence.
+//   cu_seqlens_q, cu_seqlens_k  (B + 1) int32, from 0, ascending, up to Tq or Tk at most
 //   seqused_k                   (B) int32, used lengths: only the first seqused_k[b] keys of
 //                               sequence b count, and a mask's Nk is this number. It is at most the
 //                               sequence's length. k need not be packed
 // They lie on the tensors' device, contiguous. Outputs' rows beyond the end of the last sequence
-// options.check_lengths is set.
+// are not written. On CPU tensors the values are checked. On CUDA tensors they are checked only if
+// options.check_lengths is set; without it the caller answers for them.
 //
 // Un-normalised. With row_max and row_sum, both fp32 of the shape of lse, o is fp32 and holds
 // sum_j exp(s_j - m) v_j of each row, where m is the maximum of its scores s (scale, soft cap and

@@ -13,7 +13,7 @@ namespace tilewright {
 enum class ErrorCode : std::uint8_t {
   invalid_argument,     // the call contradicts itself or its documented contract
   unsupported,          // a valid problem that the kernel or device at hand cannot run
-  workspace_too_small,  // fewer bytes were given than attention_workspace_bytes() asks for
+  workspace_too_small,  // fewer bytes were given than the operation's ..._workspace_bytes() returns
   no_device,            // no such device, or this build has no CUDA
   cuda,                 // the CUDA runtime or driver reported an error
 };

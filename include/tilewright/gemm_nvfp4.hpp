@@ -69,9 +69,10 @@ struct GemmNvfp4Options {
   // Each must be given if its global scale is.
   std::optional<GlobalScale> global_scale_a_kind = std::nullopt;
   std::optional<GlobalScale> global_scale_b_kind = std::nullopt;
-  // b is packed, and everything that wrote it was waited for before this call: by the host, as
-  // after loading a model, or by an earlier call on this stream without b_is_constant. The kernel
-  // then reads b's first tiles before the launches ahead on the stream have ended.
+  // The caller promises that b is packed and that all writes to it have ended before this call: the
+  // host has waited for them, as after loading a model, or an earlier GEMM on this stream, called
+  // without b_is_constant, has. The kernel may then read b's first tiles before the launches ahead
+  // on the stream have ended.
   bool b_is_constant = false;
   // The bits of a row of c do not depend on M, on L or on the other rows.
   bool batch_invariant = false;

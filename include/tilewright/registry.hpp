@@ -1,6 +1,6 @@
 // What the library can run: the kernels of every operation, what they take, and why a kernel cannot
 // run a problem. The operations are types, called Op below; they are in attention_kernels.hpp,
-// gemm_kernels.hpp and nvfp4_kernels.hpp.
+// gemm_bf16_kernels.hpp, gemm_nvfp4_kernels.hpp and nvfp4_kernels.hpp.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ struct Reason {
   std::string message;
 };
 
-// How a kernel runs a problem: decided on the host, from shapes alone.
+// How a kernel runs a problem: decided on the host, from the problem and the device alone.
 class Plan;
 
 // A row of an operation's table: all about one kernel.

@@ -1,9 +1,10 @@
 // prepack_nvfp4_weight and unpack_nvfp4_weight: a thread block takes a tile, and a thread takes the
 // 16 bytes of codes that a thread of the GEMM reads of it.
 //
-//   prepack   load 16 bytes of codes, 8 scales | move scales' signs and zeros into the codes
-//             store 4 words of codes and, every fourth thread, 2 words of scales
-//   unpack    the same backwards; thread blocks beyond the weight write the padding of its scales
+//   prepack   load 16 bytes of codes, 8 scales | if a scale is negative, flip its codes' signs; if
+//             it is zero, set its codes' magnitudes to zero | store 4 words of codes and, every
+//             fourth thread, 2 words of scales
+//   unpack    the reverse; thread blocks beyond the weight's rows write the padding of its scales
 //
 // Source    common/nvfp4_weight_layout.hpp has the layout, common/nvfp4_weight_tile.hpp a thread's
 //           share of it, which the CPU kernel uses, too.

@@ -1,7 +1,10 @@
-// quantize_nvfp4: a thread takes a block of 16 values.
+// quantize_nvfp4: a thread takes a block of 16 values. g is the global scale, e the same scale as a
+// number that values are multiplied by, and m the number by which a block's values become codes.
 //
-//   amax      the largest finite |x| in each thread block, a partial maximum (if g is not given)
-//   quantize  computes e from g or from the partial maxima, then scales and codes
+//   amax      the largest finite |x| of each thread block, a partial maximum; runs only if the
+//             global scale g is not given
+//   quantize  computes the encode scale e from g or from the partial maxima, then block scales and
+//             codes
 //
 //   quantize:   compute e; for each possible scale, its factor m -> factors[128] in SMEM
 //               load a batch of blocks | for each: largest |x| -> scale -> m -> codes, store
@@ -10,14 +13,17 @@
 // Tiles     block_tiles.cuh: a warp reads 32 neighbouring blocks, each in whole sectors of 32 bytes
 //           (of FP32 64); it writes 256 bytes of codes and 32 scales. If scales are swizzled, it
 //           takes 8 blocks in each of 4 rows, 32 apart: their scales lie beside each other.
-//           A batch is a thread's blocks in two rows, of FP32 in one. From batch to batch scales
-//           lie equal steps apart, as a thread's rows are a multiple of 128 apart if swizzled.
-// Order     `amax` walks over the rows downwards, `quantize` upwards from the last: what it reads
-//           first was read last, and is still in the L2 cache. Its thread blocks start where those
-//           of `amax` have ended, and wait for the others (programmatic dependent launch).
+//           A thread loads a batch of blocks at once: one block in each of two of its rows or, in
+//           FP32, in one row. If scales are swizzled, a thread's rows are a multiple of 128 apart.
+//           So its scales lie equal steps apart in either layout.
+// Order     `amax` goes from the first row to the last, `quantize` from the last row to the first:
+//           what `quantize` reads first, `amax` has read last, so it is still in the L2 cache. The
+//           thread blocks of `quantize` start on SMs where blocks of `amax` have ended, and wait
+//           until all of `amax` has ended (programmatic dependent launch).
 // SMEM      quantize: 128 factors, as a block's m depends on its scale alone.
 // Registers 256 threads, 6 thread blocks an SM: at most 40. For FP32, 5 thread blocks and 48.
-// Maximum   It is one of unsigned integers: threads may come in any order. No memory is cleared.
+// Maximum   `amax` compares the bits of |x| as unsigned integers. Each thread block writes its own
+//           partial maximum, so that there are no atomics and no memory has to be cleared.
 // Limits    Each row of x is aligned to 16 bytes, each row of codes to 8.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,17 +1,19 @@
 // An online softmax whose reference follows the row's maximum lazily.
 //
-// P = exp2(s * scale_log2 - r), and l and O are sums under the same reference r. Any r will do that
-// keeps P in range. K6 takes the running maximum: for each key tile, the lanes of a row find it by
-// shuffles, and l and O are scaled by its growth. Here the same happens in a tile's first step, in
-// steps with a mask or a soft cap and, without a causal mask, in a step after a tile with few keys.
-// All other steps keep r as long as no P exceeds a bound. Each thread checks its own scores alone,
-// so that such a step takes no shuffles and hardly ever scales O. A row's r depends on that row's
-// scores alone, whatever rows share its warp.
+// P = exp2(s * scale_log2 - r), and l and O are sums taken with the same reference r. Any r that
+// keeps P in range gives the same result. K6 takes the running maximum as r: in every step, over
+// one key tile, the lanes of a row find the maximum by shuffles, and l and O are rescaled. Here
+// three kinds of steps do so: the first step of a tile of queries, steps with a mask or a soft cap
+// and, without a causal mask, a step that follows a key tile of which less than half is seen. All
+// other steps keep r as long as no P exceeds a bound. For this each thread checks its own scores,
+// so that such a step takes no shuffles and hardly ever rescales O. The r of a row depends on the
+// scores of that row only, not on the other rows of its warp.
 //
-// In K6 a row's largest P is 1, which rounding to 16 bits keeps. Here it is any number up to the
-// bound, and is rounded. Hence the bound is low, except under a causal mask, where rows begin with
-// few keys and would soon exceed it; and O is divided by the sum with the largest P as rounded, so
-// that a key with all the weight still has weight 1. l itself and the LSE are not rounded.
+// In K6 a row's largest P is 1, which 16 bits hold exactly. Here it is any number up to the bound,
+// and so it is rounded. This has two consequences. The bound is low, except with a causal mask,
+// where rows begin with few keys and would soon exceed a low bound. And O is divided by a sum that
+// contains the rounded value of the largest P, so that a key with all the weight still has weight
+// 1. l itself and the LSE are computed from the unrounded P.
 //
 // Source    FlashAttention-4, the conditional rescaling of the online softmax. The rounded largest
 //           P in the divisor is our own.

@@ -1,9 +1,9 @@
 // The results that belong to a row of O: m, l and the LSE, and what a sink does to them.
 //
 // `Params` are the params of any operation that has these results. Its members lse, row_max and
-// row_sum are null where the caller does not ask for them (it asks for row_max and row_sum
-// together, with un-normalised O), as is sinks. Each of the four has its stride in a member beside
-// it.
+// row_sum are null if the caller does not ask for them, and sinks is null if there are none. A
+// caller that asks for row_max also asks for row_sum, and gets un-normalised O. The stride of each
+// of the four is a member named after it, such as lse_stride.
 #pragma once
 
 #include "cuda/attention/blocks/row_pointer.cuh"

@@ -1,5 +1,5 @@
-// Persistent blocks that learn by ticket which tile comes next. A block's first tile has the
-// block's index for its number.
+// Tickets tell a persistent block which tile it computes next. Its first tile takes no ticket: that
+// tile's number is the block's index.
 #pragma once
 
 #include "cuda/common/ticket.cuh"

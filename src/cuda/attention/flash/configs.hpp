@@ -13,7 +13,9 @@ namespace tilewright::cuda {
 // the time that each config takes for a problem (tools/gpu configs).
 enum class FlashUse : std::uint8_t {
   any,
-  few_tiles,  // tiles of 128 rows are no more than half the SMs or, if masked, the SMs
+  // For problems that, in tiles of 128 rows, have at most half as many tiles as there are SMs or,
+  // under a mask, at most as many. Packed and batch-invariant problems do not run in them.
+  few_tiles,
   // Tiles of 192 rows, for all packed problems. Others run in them unless smaller tiles would leave
   // fewer SMs idle in the last round, or the keys are few and a mask hides some: a large tile
   // computes more scores that the mask then discards.

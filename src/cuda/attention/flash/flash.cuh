@@ -1,11 +1,11 @@
 // Flash: the production forward attention (kernel flash).
 //
 // New here, over K6: blocks are persistent. A block computes one tile of query rows after another.
-// It loads the first keys of the next tile while its consumers finish this one, and it stores O of
-// the tile before meanwhile. Each feature is decided for each tile at run time: masks, soft cap,
-// sinks, packed sequences, splits, un-normalised O. Most key tiles need none of these and take a
-// step without that code; a problem that needs none at all runs a kernel without it (plain.cuh). A
-// consumer skips key tiles that its rows do not see.
+// While its consumers compute a tile, other warps load the first keys of the next tile and store
+// the O of the previous one. The features (masks, soft cap, sinks, packed sequences, splits,
+// un-normalised O) are chosen at run time. A key tile that needs neither mask nor soft cap takes a
+// step without their code. A problem with no feature beyond a causal mask runs a kernel that is
+// compiled without the others (plain.cuh). A consumer skips key tiles that its rows do not see.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     configs.hpp: Br = 64 rows for each of 1 to 3 consumers; Bc = 64 to 176 keys.
@@ -17,11 +17,12 @@
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
 //   warp 2            clear_unseen: writes zeros over values that no query sees; it mostly idles
 //   warp 3, a thread  store: O, while the consumers compute the next tile (TMA)
-//   consumers         K6's loop, ping-pong: issue QK(j), PV(j+1) | softmax of j | seldom: scale O
+//   consumers         K6's loop: issue QK(j), PV(j+1) | softmax of j | seldom: scale O. Key tile j
+//                     runs from the last to the first. The consumers take turns (ping-pong)
 //
 // In a cluster, two blocks need the same keys. Each loads half of every K and V tile, for both.
 //
-// Layouts   128-byte swizzle, 64 columns a TMA load; at D = 96 64-byte swizzle and 32 columns.
+// Layouts   128-byte swizzle, 64 columns a TMA load; 64-byte swizzle and 32 columns if D = 96.
 // Worklog   docs/worklog/flash.md
 #pragma once
 

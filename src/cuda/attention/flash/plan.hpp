@@ -1,4 +1,4 @@
-// How the flash kernel runs a problem: decided on the host, from shapes alone.
+// How the flash kernel runs a problem: decided on the host, from the problem and the number of SMs.
 #pragma once
 
 #include <cstddef>

@@ -7,12 +7,12 @@
 //   softmax   P = softmax(S) in place, LSE  one thread per row, blocks of 256 rows
 //   output    O = P V                       one thread per element of O, blocks of 16 x 16
 //
-// Source    the ladder's seed: "K1, naive attention"; S, P, O as in the attention paper.
+// Source    the definition of attention; S, P and O are named as in the FlashAttention paper.
 // Tiles     none: threads share data through the caches alone.
 // SMEM      none.
 // Registers as many as the compiler takes; nothing depends on their number.
-// Traffic   S is written once and read four times: 20 bytes of GMEM per score. That is why the
-//           workspace and the time both grow with Nq * Nk.
+// Traffic   24 bytes of GMEM per score. S is written, then read three times by `softmax`, which
+//           writes P in its place; `output` reads P. Workspace and time both grow with Nq * Nk.
 // Limits    D = 64 or 128, as the registry says (the code takes any); S must fit in memory.
 // Worklog   docs/worklog/k1.md
 #include "common/ceil_div.hpp"

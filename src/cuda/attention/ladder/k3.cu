@@ -9,7 +9,8 @@
 // SMEM      sQ 64 x D, sK and sV stages x 64 x D BF16, sP 64 x 64 FP32:
 //             D = 128: 16 + stages x 32 + 16 KB = 64, 96, 192 KB (+ barriers)
 //             D = 64:   8 + stages x 16 + 16 KB = 40, 56, 104 KB (+ barriers)
-// Registers 128 at most, as in K2.
+// Registers 128 at most, as in K2, where two blocks fit on an SM; 255 with five stages at D = 128,
+//           where only one fits.
 //
 //   thread 0      Q   KV0 KV1 ... KV[stages-1]         KV[stages]         KV[stages+1]  ...
 //                                                     ^ stage 0 free     ^ stage 1 free

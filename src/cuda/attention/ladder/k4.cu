@@ -1,8 +1,9 @@
 // K4.2: both GEMMs on tensor cores, and P goes from one to the other in registers (rung k4).
 //
 // New here: the online softmax works on WGMMA's accumulator in the registers where it lies. The
-// MMA's TV layouts tell which registers form a row and which lanes share it (wgmma_layout.cuh;
-// online_softmax.cuh has the arithmetic). P, rounded to BF16 in the same registers, is the A
+// MMA's TV layouts, CuTe's maps from (thread, value) to a position in the tile, tell which
+// registers form a row and which lanes share it (wgmma_layout.cuh; online_softmax.cuh has the
+// arithmetic). P, rounded to BF16 in the order of those registers, is the A
 // operand of P V. The lanes' sums of a row are added up once, at the end.
 //
 // Source    the ladder's seed and its companion, "K4.2"; PTX ISA, wgmma.mma_async.

@@ -1,9 +1,10 @@
 // K4.1: Q K^T on tensor cores (rung k4_qk); softmax and P V are K3's.
 //
 // New here: WGMMA, with which a warpgroup computes a GEMM of swizzled tiles in SMEM, asynchronously
-// (wgmma.cuh). The hardware decides which thread's register has which element of S. An identity
-// tensor that is partitioned in the same way has each register's (row, key), by which S is written
-// to SMEM. There the lanes that own a row read it (row_group.cuh).
+// (wgmma.cuh). The hardware decides which thread's register has which element of S. CuTe tells a
+// thread the (row, key) of each of its registers: it partitions a tensor of coordinates (an
+// "identity tensor") in the same way as S. With these coordinates the thread writes S to SMEM, from
+// which the lanes that share a row read it (row_group.cuh).
 //
 // Source    the ladder's seed and its companion, "K4.1"; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup = 64 rows x 2 lanes; thread 0 also loads.

@@ -2,17 +2,17 @@
 //
 // New here, over K5: the softmax runs while the tensor cores work. There are two ways, each of
 // which can be chosen by itself. Ping-pong: the consumers take turns to issue GEMMs, so that the
-// softmax of one runs while another's GEMMs do. Overlap: a consumer issues Q K^T of tile j and P V
-// of the tile before together, and runs the softmax of j while P V is computed. Tiles are walked
-// over from the last key to the first, so that those with a mask come first.
+// softmax of one runs while another's GEMMs do. Overlap: a consumer issues Q K^T of step j and P V
+// of step j - 1 together, and runs the softmax of step j while P V is computed. A step is a key
+// tile. The first step takes the last keys, so that the tiles with a mask come first.
 //
 // Source    the ladder's seed, "K6"; FlashAttention-3 paper, sections 3.1 and 3.2.
 // Tiles     D = 64: Br = 192 = 3 x 64, Bc = 128, 512 threads. D = 128 and 256: Br = 128 = 2 x 64,
 //           Bc = 176 and 80, 384 threads.
 // SMEM      sQ Br x D, sK and sV 2 x Bc x D BF16: 88, 208, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.
-// Registers 40 for a thread of the producer and 232 for one of a consumer, at D = 64 32 and 160. Of
-//           a consumer's, Bc / 2 hold S, Bc / 4 hold P and D / 2 hold O.
+// Registers 40 for a thread of the producer and 232 for one of a consumer; 32 and 160 at D = 64. Of
+//           a consumer's registers, Bc / 2 hold S, Bc / 4 hold P and D / 2 hold O.
 //
 //   consumer 0   QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2          | QK3 PV2
 //   consumer 1             QK1 PV0 | softmax 1          | QK2 PV1 | softmax 2

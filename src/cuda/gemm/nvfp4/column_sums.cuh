@@ -1,5 +1,5 @@
-// Where several consumers of a block have the same rows and different columns, they add up their
-// sums in SMEM at the end of a part.
+// Several consumers of a block may compute the same rows of C^T, each over other columns of K. At
+// the end of a part they add up their sums through SMEM.
 #pragma once
 
 #include <cutlass/arch/barrier.h>

@@ -1,8 +1,8 @@
 // The epilogue: it scales the sums of C^T, adds bias and residual, and writes C in its dtype.
 //
-// A warp has 16 rows of the weight, which are 16 neighbours in a row of C, and the tokens of the
-// tile that its consumer finishes. In SMEM the sums are rearranged, at most 32 tokens at a time, so
-// that four lanes have the 16 sums of a token, four each.
+// A warp has the sums of 16 rows of the weight, which are 16 neighbouring columns of C, for those
+// tokens of the tile that its consumer finishes. It rearranges them in SMEM, at most 32 tokens at a
+// time, so that four lanes have the 16 sums of a token, four each.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,10 +1,10 @@
-// Makes WGMMA's A operand of a packed weight tile: a thread's codes and scales become 16-bit
-// numbers in its registers.
+// Makes WGMMA's A operand from a packed weight tile: each thread turns its codes and scales into
+// 16-bit numbers in its registers.
 //
-// A pair of codes, masked out of its word, is two BF16 numbers: the values times 2^-126. The scale
-// gets an exponent that makes it 2^119 times too large. One multiplication gives the value times
-// the scale times 2^-7, exactly. For FP16 the same bits lie three places higher, and the factors
-// are 2^-14 and 2^7. The epilogue removes the 2^-7.
+// The bits of two codes, selected from a word by a mask, are two BF16 numbers: the codes' values
+// times 2^-126. The bits of a scale, with a constant exponent added, are the scale times 2^119. One
+// multiplication gives value * scale * 2^-7, exactly. For FP16 the same bits are shifted left by
+// three, and the factors are 2^-14 and 2^7. The epilogue removes the 2^-7.
 #pragma once
 
 #include <cuda_bf16.h>

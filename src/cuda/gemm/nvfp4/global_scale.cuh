@@ -1,6 +1,7 @@
-// Global scales in the epilogue. All that a sum is multiplied by becomes one factor, if that is a
-// normal number. Every path of a sum to C multiplies by it in finish_sum(), so that the bits of C
-// do not depend on the path.
+// Global scales in the epilogue. A sum's factors (both global scales and 2^7) are first multiplied
+// with each other. If their product is a normal FP32 number, the sum is multiplied by it once, in
+// finish_sum(); otherwise the sum is scaled step by step. All paths of the epilogue call
+// finish_sum(), so that C has the same bits whichever path writes it.
 #pragma once
 
 #include <limits>

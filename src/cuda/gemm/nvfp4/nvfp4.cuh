@@ -18,12 +18,14 @@
 //   consumers         wait | dequantise, issue WGMMA, dequantise, issue WGMMA, ... | release | at a
 //                     part's end: store its sums; or, as the reducer, add others' sums and write C
 //
-// Programmatic dependent launch: before the launch ahead on the stream has ended, a block sets
-// itself up. It also loads its first weights, if they are constant and its worker's number is not a
-// ticket. Everything else waits until that launch has ended.
+// Programmatic dependent launch: a block may start before the previous launch on the stream has
+// ended. Until then it initialises its barriers. It also loads its first weights, if the caller
+// says that they are constant and the block does not take a stream-K ticket. All else waits until
+// the previous launch has ended.
 //
-// In a cluster, two blocks compute different rows of the weight for the same tokens: each loads
-// half of the tokens, for both.
+// In a cluster, two blocks compute different rows of the weight for the same tokens. Each loads
+// half of every tile of tokens, for both: half of its columns or, if those cannot be divided, half
+// of its rows.
 //
 // Layouts   nvfp4_weight_layout.hpp; tokens are K-major, 64 columns wide in SMEM.
 // Worklog   docs/worklog/nvfp4-gemm.md

@@ -1,9 +1,11 @@
 // The sums of a tile's parts (stream-K) go to the tile's reducer through global memory.
 //
-// Consumers store their sums and go on. It takes long to make sure that all are stored, and to see
-// that other blocks' are: an otherwise idle warp, the courier, does both. A named barrier is
-// between it and its block's consumers. Between couriers each slot has a flag: the launch's epoch
-// in it says that the sums are there, and the courier that reads it clears it.
+// Consumers store their sums and go on. A warp that is otherwise idle, the courier, does the two
+// slow steps: it publishes its block's sums once all are stored, and waits for those of other
+// blocks. Two named barriers connect it with the consumers of its block: one says that their sums
+// are stored, the other that those of other blocks have arrived. Each slot has a flag in global
+// memory. A courier sets it to the launch's epoch when the slot's sums can be read; the courier
+// that waits for them clears it.
 #pragma once
 
 #include <cstdint>

@@ -2,13 +2,15 @@
 //
 // Workers (blocks, or clusters of blocks) first compute the stream-K tiles, `stream_k_tiles`. The
 // chunks of these, one tile after the other, are dealt out evenly, so that all workers are done at
-// about the same time; a worker's range may begin and end inside a tile. If there are more tiles,
-// they are a multiple of the workers, who then compute them whole.
+// about the same time; a worker's range may begin and end inside a tile. Then they compute the
+// other tiles whole. Where there are stream-K tiles, the number of the others is a multiple of the
+// number of workers.
 //
-// If a tile is cut into parts, the worker with its last chunks is the reducer, which adds the other
-// parts' sums to its own. A worker computes its range from the end: it hands over its part for
-// another reducer first, and so a reducer waits for workers of lower number only. If workers wait,
-// their numbers are tickets: those of lower number have started, and none waits for a higher one.
+// If a tile is cut into parts, the worker with its last chunks is the reducer: it adds the sums of
+// the other parts, which workers of lower numbers compute, to its own. A worker computes the last
+// tile of its range first, so that the part that another worker reduces is handed over early.
+// Under stream-K a worker's number is a ticket. So the workers that a reducer waits for have
+// already started, and no two workers wait for each other.
 #pragma once
 
 #include "common/divisor.hpp"
