@@ -13,7 +13,7 @@
 // Registers as many as the compiler takes; nothing depends on their number.
 // Layouts   Tiles are plain row-major. 16 threads read one column of 16 rows of sB, which lie 64
 //           bytes apart: two banks serve all 16 in 8 steps. gemm_swizzled removes that conflict.
-// Limits    K is a multiple of 32.
+// Limits    K is a multiple of 32; the table asks for 64, which the other steps need.
 // Worklog   docs/worklog/gemm-ladder.md
 #include <cuda_bf16.h>
 

@@ -3,7 +3,7 @@
 // New here: S never leaves the chip. A block keeps one tile of queries and walks over the keys tile
 // by tile; it rescales l and O whenever m grows (tile_walk.cuh, row_group.cuh).
 //
-// Source    FlashAttention-2, algorithm 1; the ladder's seed, "K2".
+// Source    FlashAttention-2, algorithm 1; the blog post "FlashAttention 3 - A Worklog", K2.
 // Tiles     Br = Bc = 64; 256 threads = 64 rows x 4 lanes.
 // SMEM      sQ 64 x D BF16, sKV 64 x D BF16 (K, then V in the same place), sP 64 x 64 FP32:
 //           48 KB at D = 128, 32 KB at D = 64.

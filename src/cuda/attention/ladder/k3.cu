@@ -4,7 +4,7 @@
 // K and V have SMEM of their own, so that a later tile can arrive while this one is read. The
 // arithmetic is K2's (row_group.cuh).
 //
-// Source    the ladder's seed, "K3"; PTX ISA, cp.async.bulk.tensor and mbarrier.
+// Source    "FlashAttention 3 - A Worklog", K3; PTX ISA, cp.async.bulk.tensor and mbarrier.
 // Tiles     Br = Bc = 64; 256 threads = 64 rows x 4 lanes; thread 0 also loads.
 // SMEM      sQ 64 x D, sK and sV stages x 64 x D BF16, sP 64 x 64 FP32:
 //             D = 128: 16 + stages x 32 + 16 KB = 64, 96, 192 KB (+ barriers)

@@ -6,7 +6,7 @@
 // arithmetic). P, rounded to BF16 in the order of those registers, is the A
 // operand of P V. The lanes' sums of a row are added up once, at the end.
 //
-// Source    the ladder's seed and its companion, "K4.2"; PTX ISA, wgmma.mma_async.
+// Source    "FlashAttention 3 - A Worklog" and "K4 in CuTe", K4.2; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup; thread 0 also loads.
 // SMEM      sQ 64 x D, sK and sV 5 x 64 x D BF16: 176 KB at D = 128, 88 KB at D = 64 (+ barriers).
 // Registers 255 at most; in each thread 32 hold S, 16 hold P and D / 2 hold O.

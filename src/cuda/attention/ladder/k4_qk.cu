@@ -6,7 +6,7 @@
 // "identity tensor") in the same way as S. With these coordinates the thread writes S to SMEM, from
 // which the lanes that share a row read it (row_group.cuh).
 //
-// Source    the ladder's seed and its companion, "K4.1"; PTX ISA, wgmma.mma_async.
+// Source    "FlashAttention 3 - A Worklog" and "K4 in CuTe", K4.1; PTX ISA, wgmma.mma_async.
 // Tiles     Br = Bc = 64; 128 threads, one warpgroup = 64 rows x 2 lanes; thread 0 also loads.
 // SMEM      sQ 64 x D, sK and sV 5 x 64 x D BF16, sS 64 x 64 FP32 (S, then P):
 //           192 KB at D = 128, 104 KB at D = 64 (+ barriers).

@@ -5,7 +5,8 @@
 // empty barriers (TmaRing) replace __syncthreads, setmaxnreg moves registers from the producer to
 // the consumers, and O is stored through SMEM by TMA.
 //
-// Source    the ladder's seed, "K5"; FlashAttention-3 paper, section 3.1; PTX ISA, setmaxnreg.
+// Source    "FlashAttention 3 - A Worklog", K5; FlashAttention-3 paper, section 3.1; PTX ISA,
+//           setmaxnreg.
 // Tiles     Br = 128 = 2 x 64; Bc = 128 (D = 64, 128), 80 (D = 256); 384 threads.
 // SMEM      sQ 128 x D, sK and sV 2 x Bc x D BF16: 80, 160, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q.

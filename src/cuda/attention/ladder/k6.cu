@@ -6,7 +6,7 @@
 // of step j - 1 together, and runs the softmax of step j while P V is computed. A step is a key
 // tile. The first step takes the last keys, so that the tiles with a mask come first.
 //
-// Source    the ladder's seed, "K6"; FlashAttention-3 paper, sections 3.1 and 3.2.
+// Source    "FlashAttention 3 - A Worklog", K6; FlashAttention-3 paper, sections 3.1 and 3.2.
 // Tiles     D = 64: Br = 192 = 3 x 64, Bc = 128, 512 threads. D = 128 and 256: Br = 128 = 2 x 64,
 //           Bc = 176 and 80, 384 threads.
 // SMEM      sQ Br x D, sK and sV 2 x Bc x D BF16: 88, 208, 224 KB at D = 64, 128, 256

@@ -19,13 +19,11 @@
 //                     part's end: store its sums; or, as the reducer, add others' sums and write C
 //
 // Programmatic dependent launch: a block may start before the previous launch on the stream has
-// ended. Until then it initialises its barriers. It also loads its first weights, if the caller
-// says that they are constant and the block does not take a stream-K ticket. All else waits until
-// the previous launch has ended.
+// ended. Until then it initialises its barriers and, if the caller says that weights are constant
+// and the block takes no stream-K ticket, loads its first weights. All else waits for that end.
 //
 // In a cluster, two blocks compute different rows of the weight for the same tokens. Each loads
-// half of every tile of tokens, for both: half of its columns or, if those cannot be divided, half
-// of its rows.
+// half of every tile of tokens for both: half of its columns, or else half of its rows.
 //
 // Layouts   nvfp4_weight_layout.hpp; tokens are K-major, 64 columns wide in SMEM.
 // Worklog   docs/worklog/nvfp4-gemm.md
