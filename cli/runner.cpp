@@ -34,7 +34,7 @@ std::optional<std::string> why_not(const Case& c, const KernelInfo& kernel, Devi
 // of the device's fastest kernel for the first case.
 Kernels runnable_kernels(Device device, const Cases& cases) {
   Kernels runnable;
-  std::string reason;
+  std::string reason = "the device has no kernels of this operation";
   for (const KernelInfo* const kernel : cases.front()->kernels()) {
     if (kernel->device != device.kind) {
       continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/ceil_div.hpp"
 #include "common/nvfp4_weight_layout.hpp"
 
 namespace tilewright::cuda {
@@ -10,18 +11,16 @@ namespace {
 
 constexpr int kGroupRows = 2048;  // of the weight, in a group of tiles that are computed together
 
-constexpr int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
-
 int chunks_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
-  return ceil_div(p.k, config.columns());
+  return static_cast<int>(ceil_div(p.k, config.columns()));
 }
 
 int row_tiles_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
-  return ceil_div(p.n, config.rows() * config.cluster);
+  return static_cast<int>(ceil_div(p.n, config.rows() * config.cluster));
 }
 
 int token_tiles_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
-  return ceil_div(p.m, config.tokens);
+  return static_cast<int>(ceil_div(p.m, config.tokens));
 }
 
 int tiles_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
@@ -32,8 +31,8 @@ TileOrder order_of(const GemmNvfp4Problem& p, const Nvfp4Config& config) {
   const int row_tiles = row_tiles_of(p, config);
   const int token_tiles = token_tiles_of(p, config);
   const int group = std::clamp(kGroupRows / (config.rows() * config.cluster), 1, row_tiles);
-  const int tokens = config.cuts_tokens() ? ceil_div(p.m, token_tiles) : config.tokens;
-  return {row_tiles, token_tiles, group, tokens};
+  const std::int64_t tokens = config.cuts_tokens() ? ceil_div(p.m, token_tiles) : config.tokens;
+  return {row_tiles, token_tiles, group, static_cast<int>(tokens)};
 }
 
 int workers_of(const Nvfp4Config& config, int sms) {
