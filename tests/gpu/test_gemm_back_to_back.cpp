@@ -41,7 +41,9 @@ class GemmBackToBackGpu : public GemmNvfp4Test {
   }
 
   GemmNvfp4Options options(const GemmCase& c, bool b_is_constant) const {
-    return {.b_is_constant = b_is_constant && c.b_is_packed, .kernel = kernel_};
+    GemmNvfp4Options options = options_of(c, kernel_);
+    options.b_is_constant = b_is_constant && c.b_is_packed;
+    return options;
   }
 
   static constexpr std::int64_t kRows = 336;  // of the weight
