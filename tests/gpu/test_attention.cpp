@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device_problem.hpp"
@@ -131,6 +132,19 @@ TEST_P(AttentionGpu, RunsInACapturedGraphOnAStream) {
       check_captured(problem, "flash", 1);
     }
   }
+}
+
+// The driver takes calls from threads with a current context only. The runtime makes one current on
+// a thread's first call that needs it.
+TEST_P(AttentionGpu, IsTheFirstUseOfTheGpuInItsThread) {
+  const Problem problem{.q_len = 200, .kv_len = 333, .heads = 2, .head_dim = 128};
+  const AttentionOptions options = options_of(problem, GetParam());
+  DeviceProblem device(problem);
+  const AttentionTensors tensors = device.views();
+  const DeviceWorkspace workspace(attention_workspace_bytes(tensors, options));
+  std::thread([&] { EXPECT_NO_THROW(attention(tensors, options, workspace.view())); }).join();
+  cuda_ok(cudaDeviceSynchronize());
+  expect_right(problem, device.results());
 }
 
 // Batches more than 2^31 elements apart: offsets need 64 bits.

@@ -22,6 +22,14 @@ Encoder find_encoder() {
   return reinterpret_cast<Encoder>(entry);
 }
 
+// The driver takes calls from threads with a current context only. A thread that has not used the
+// GPU yet gets its device's.
+void use_context() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaSetDevice(device), "cudaSetDevice");
+}
+
 CUtensorMapSwizzle code_of(TmaSwizzle swizzle) {
   switch (swizzle) {
     case TmaSwizzle::none:
@@ -40,11 +48,17 @@ CUtensorMap encode_tensor_map(const void* base, const TensorMapSpec& spec) {
   static const Encoder encode = find_encoder();
   constexpr std::array<std::uint32_t, 4> kElementStrides = {1, 1, 1, 1};
   CUtensorMap map{};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), spec.size.data(),
-             spec.stride_bytes.data(), spec.box.data(), kElementStrides.data(),
-             CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode_it = [&] {
+    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base),
+                  spec.size.data(), spec.stride_bytes.data(), spec.box.data(),
+                  kElementStrides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = encode_it();
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {
+    use_context();
+    result = encode_it();
+  }
   if (result != CUDA_SUCCESS) {
     throw Error(ErrorCode::cuda, "cuTensorMapEncodeTiled",
                 "refused a tensor map with code " + std::to_string(result));
