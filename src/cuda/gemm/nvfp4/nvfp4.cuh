@@ -313,7 +313,7 @@ __device__ void prepare_end(const KernelParams& p, const ConsumerPlace& place, c
 // finishes the tile: it adds the sums of the other parts, if there are any, and writes C.
 template <typename I, typename Sums>
 __device__ void finish_part(SharedStorage<I>& shared, const KernelParams& p,
-                            const CUtensorMap& map_c, const ConsumerPlace& place,
+                            const CUtensorMap& map_c, const ConsumerPlace& place, int worker,
                             const TilePart& part, Sums& sums, const TileOrigin& origin,
                             const typename I::Epilogue::Inputs& inputs) {
   constexpr Nvfp4Config C = I::C;
@@ -327,13 +327,13 @@ __device__ void finish_part(SharedStorage<I>& shared, const KernelParams& p,
   const int finisher = place.row_consumer * I::kColumnFinishers + place.column_consumer;
   const typename I::Sums exchange(p.partial, finisher * 128 + place.thread);
   if (part.end != p.schedule.chunks) {
-    exchange.store(slot_of<I>(worker_of(shared)), sums);
+    exchange.store(slot_of<I>(worker), sums);
     I::Barrier::arrive(I::kCourierThreads, kStoredBarrier);
     return;
   }
   if (part.begin > 0) {
     I::Barrier::sync(I::kCourierThreads, kArrivedBarrier);
-    exchange.add(slots_of<I>(p.schedule, part.tile, worker_of(shared)), sums);
+    exchange.add(slots_of<I>(p.schedule, part.tile, worker), sums);
   }
   if constexpr (C.stores_tiles()) {
     if (p.is_plain && store_tile(shared, p, map_c, place.row_consumer, sums, origin, inputs)) {
@@ -449,7 +449,11 @@ __device__ void compute(SharedStorage<I>& shared, const KernelParams& p, const C
     const int chunks = __shfl_sync(0xffffffffu, part.end - part.begin, 0);  // uniform
     const auto prepare = [&] { prepare_end<I>(p, place, part, finishes, origin, inputs); };
     compute_sums(shared, place, at, chunks, prepare, acc, totals);
-    finish_part(shared, p, map_c, place, part, sums, origin, inputs);
+    // The main loop is the same for all threads of a warp, and runs on uniform registers, as long
+    // as the compiler sees that. It does not where a loaded number is used, unless that is
+    // shuffled.
+    const int worker = C.is_large() ? worker_of(shared) : walk.worker();
+    finish_part(shared, p, map_c, place, worker, part, sums, origin, inputs);
   }
   if constexpr (C.stores_tiles()) {
     I::Store::finish();

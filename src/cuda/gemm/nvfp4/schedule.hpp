@@ -156,6 +156,9 @@ class PartWalk {
     return part.tile < schedule.tiles;
   }
 
+  // The worker's number, until it has taken a whole tile.
+  TILEWRIGHT_HOST_DEVICE constexpr int worker() const { return worker_; }
+
  private:
   int worker_;  // plus the number of workers for each whole tile that has been taken
   int end_;     // of what is left of the range; 0: the range is done
