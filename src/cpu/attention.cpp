@@ -51,16 +51,16 @@ struct Sequence {
 Sequence sequence_of(const AttentionParams& p, int batch) {
   Sequence s{
       .batch = batch, .first_query = 0, .first_key = 0, .q_len = p.q_len, .kv_len = p.kv_len};
-  if (p.cu_seqlens_q != nullptr) {
-    s.first_query = p.cu_seqlens_q[batch];
-    s.q_len = p.cu_seqlens_q[batch + 1] - s.first_query;
+  if (p.packed_q.cu_seqlens != nullptr) {
+    s.first_query = p.packed_q.cu_seqlens[batch];
+    s.q_len = p.packed_q.cu_seqlens[batch + 1] - s.first_query;
   }
-  if (p.cu_seqlens_k != nullptr) {
-    s.first_key = p.cu_seqlens_k[batch];
-    s.kv_len = p.cu_seqlens_k[batch + 1] - s.first_key;
+  if (p.kv_lengths.cu_seqlens != nullptr) {
+    s.first_key = p.kv_lengths.cu_seqlens[batch];
+    s.kv_len = p.kv_lengths.cu_seqlens[batch + 1] - s.first_key;
   }
-  if (p.seqused_k != nullptr) {
-    s.kv_len = p.seqused_k[batch];
+  if (p.kv_lengths.used != nullptr) {
+    s.kv_len = p.kv_lengths.used[batch];
   }
   return s;
 }
@@ -110,8 +110,8 @@ struct Keys {
 
 Keys visible_keys(const AttentionParams& p, const Sequence& s, int row) {
   const int here = row + s.kv_len - s.q_len;
-  const int right = p.causal ? 0 : p.window_right;
-  return {.first = std::max(here - p.window_left, 0), .end = std::min(here + right + 1, s.kv_len)};
+  const int right = p.causal ? 0 : p.window.right;
+  return {.first = std::max(here - p.window.left, 0), .end = std::min(here + right + 1, s.kv_len)};
 }
 
 // Converts rows to dense FP32 and scales them. Columns from head_dim on become zero.
@@ -221,10 +221,10 @@ TILEWRIGHT_INLINE void write_row(const AttentionParams& p, const Task& task, int
     return offset_of(stride, task.sequence.batch, task.sequence.first_query + task.row0 + i,
                      task.head);
   };
-  if (p.row_max != nullptr) {
+  if (p.statistics.max != nullptr) {
     std::copy_n(o, p.value_dim, static_cast<float*>(p.o) + offset(p.o_stride));
-    p.row_max[offset(p.row_max_stride)] = std::isnan(l) ? l : m;
-    p.row_sum[offset(p.row_sum_stride)] = l;
+    p.statistics.max[offset(p.statistics.max_stride)] = std::isnan(l) ? l : m;
+    p.statistics.sum[offset(p.statistics.sum_stride)] = l;
   } else {
     const float inverse_l = l == 0.0f ? 0.0f : 1.0f / l;
     T* const out = static_cast<T*>(p.o) + offset(p.o_stride);
@@ -306,8 +306,8 @@ TILEWRIGHT_INLINE void attend(const AttentionParams& p, const Task& task, Scratc
   for (int i = 0; i < task.rows; ++i) {
     float* const o = scratch.o.data() + i * padded_value_dim;
     RowStatistics row{.m = static_cast<float>(kLn2 * scratch.m[i]), .l = scratch.l[i]};
-    if (p.sinks != nullptr) {
-      row = add_sink(p.sinks[task.head * p.sinks_stride], row, o, padded_value_dim);
+    if (p.sinks.logits != nullptr) {
+      row = add_sink(p.sinks.logits[task.head * p.sinks.stride], row, o, padded_value_dim);
     }
     write_row<T>(p, task, i, row, o);
   }

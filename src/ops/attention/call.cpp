@@ -45,24 +45,24 @@ void set_tensors(const AttentionTensors& t, AttentionParams& params) {
   params.v_stride = row_strides(t.v);
   params.o_stride = row_strides(t.o);
   params.lse = data_of<float>(t.lse);
-  params.row_max = data_of<float>(t.row_max);
-  params.row_sum = data_of<float>(t.row_sum);
+  params.statistics.max = data_of<float>(t.row_max);
+  params.statistics.sum = data_of<float>(t.row_sum);
   params.lse_stride = t.lse ? statistic_strides(*t.lse) : OuterStrides{};
-  params.row_max_stride = t.row_max ? statistic_strides(*t.row_max) : OuterStrides{};
-  params.row_sum_stride = t.row_sum ? statistic_strides(*t.row_sum) : OuterStrides{};
-  params.sinks = data_of<const float>(t.sinks);
-  params.sinks_stride = t.sinks ? t.sinks->stride[0] : 0;
-  params.cu_seqlens_q = data_of<const int>(t.cu_seqlens_q);
-  params.cu_seqlens_k = data_of<const int>(t.cu_seqlens_k);
-  params.seqused_k = data_of<const int>(t.seqused_k);
+  params.statistics.max_stride = t.row_max ? statistic_strides(*t.row_max) : OuterStrides{};
+  params.statistics.sum_stride = t.row_sum ? statistic_strides(*t.row_sum) : OuterStrides{};
+  params.sinks.logits = data_of<const float>(t.sinks);
+  params.sinks.stride = t.sinks ? t.sinks->stride[0] : 0;
+  params.packed_q.cu_seqlens = data_of<const int>(t.cu_seqlens_q);
+  params.kv_lengths.cu_seqlens = data_of<const int>(t.cu_seqlens_k);
+  params.kv_lengths.used = data_of<const int>(t.seqused_k);
 }
 
 void set_options(const AttentionOptions& options, AttentionParams& params) {
   params.scale = options.scale.value_or(
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.head_dim))));
   params.causal = options.causal;
-  params.window_left = limit_of(options.window.left);
-  params.window_right = limit_of(options.window.right);
+  params.window.left = limit_of(options.window.left);
+  params.window.right = limit_of(options.window.right);
   params.softcap = options.softcap;
 }
 

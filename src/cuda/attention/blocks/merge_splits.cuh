@@ -32,8 +32,9 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   const int row = row_index / p.heads % p.q_len;
   const int batch = row_index / p.heads / p.q_len;
   const int lane = threadIdx.x % 32;
+  const RowStatistics& statistics = splits.statistics;
   const auto split_max = [&](int split) {
-    return *row_pointer<const float>(splits.row_max, splits.row_max_stride, split * p.batch + batch,
+    return *row_pointer<const float>(statistics.max, statistics.max_stride, split * p.batch + batch,
                                      row, head);
   };
 
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   };
   float l = 0.0f;
   for (int split = 0; split < count; ++split) {
-    l += weight(split) * *row_pointer<const float>(splits.row_sum, splits.row_sum_stride,
+    l += weight(split) * *row_pointer<const float>(statistics.sum, statistics.sum_stride,
                                                    split * p.batch + batch, row, head);
   }
   const RowResult result = row_result(p, head, m, l);
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     store_statistics(p, batch, row, head, result);
   }
 
-  const bool is_normalized = p.row_max == nullptr;
+  const bool is_normalized = p.statistics.max == nullptr;
   const float factor = !is_normalized     ? result.rescale
                        : result.l == 0.0f ? 0.0f
                                           : result.rescale / result.l;

@@ -1,11 +1,11 @@
 // The results that belong to a row of O: m, l and the LSE, and what a sink does to them.
 //
-// `Params` are the params of any operation that has these results. Its members lse, row_max and
-// row_sum are null if the caller does not ask for them, and sinks is null if there are none. A
-// caller that asks for row_max also asks for row_sum, and gets un-normalised O. The stride of each
-// of the four is a member named after it, such as lse_stride.
+// `Params` are the params of any operation that has these results. Its members are `sinks`,
+// `statistics`, and `lse` with `lse_stride`; `lse` is null if the caller does not ask for it. A
+// caller that asks for the maximum also asks for the sum, and gets un-normalised O.
 #pragma once
 
+#include "common/attention_parts.hpp"
 #include "cuda/attention/blocks/row_pointer.cuh"
 #include "cuda/common/numeric.cuh"
 
@@ -61,12 +61,12 @@ __device__ void output_factors(const RowResult (&result)[kRows], bool is_normali
 template <typename Params>
 __device__ RowResult row_result(const Params& p, int head, float m, float l) {
   const RowResult result{.m = m, .l = l, .rescale = 1.0f};
-  return p.sinks ? with_sink(result, p.sinks[head * p.sinks_stride]) : result;
+  return p.sinks.logits ? with_sink(result, p.sinks.logits[head * p.sinks.stride]) : result;
 }
 
 template <typename Params>
 __device__ bool wants_statistics(const Params& p) {
-  return p.lse != nullptr || p.row_max != nullptr;
+  return p.lse != nullptr || p.statistics.max != nullptr;
 }
 
 // Stores those of LSE, m and l that the caller asks for. fmaxf drops a NaN, but a sum keeps it: l
@@ -78,10 +78,10 @@ __device__ void store_statistics(const Params& p, int batch, int row, int head,
     *row_pointer<float>(p.lse, p.lse_stride, batch, row, head) =
         result.l == 0.0f ? kMinusInf : result.m + logf(result.l);
   }
-  if (p.row_max != nullptr) {
-    *row_pointer<float>(p.row_max, p.row_max_stride, batch, row, head) =
+  if (p.statistics.max != nullptr) {
+    *row_pointer<float>(p.statistics.max, p.statistics.max_stride, batch, row, head) =
         isnan(result.l) ? result.l : result.m;
-    *row_pointer<float>(p.row_sum, p.row_sum_stride, batch, row, head) = result.l;
+    *row_pointer<float>(p.statistics.sum, p.statistics.sum_stride, batch, row, head) = result.l;
   }
 }
 

@@ -1,6 +1,8 @@
 // Which keys a query sees under a causal mask or a window.
 #pragma once
 
+#include "common/attention_parts.hpp"
+
 namespace tilewright::cuda {
 
 // The keys that row i of a sequence's queries sees: [first(i), end(i)).
@@ -11,11 +13,11 @@ struct VisibleKeys {
   int right;  // at most the number of queries, from which on every key is seen. So sums stay within
               // 31 bits, also for rows of a tile that lie beyond the last query
 
-  __device__ VisibleKeys(int q_len, int keys, bool is_causal, int window_left, int window_right)
+  __device__ VisibleKeys(int q_len, int keys, bool is_causal, const KeyWindow& window)
       : kv_len(keys),
         diagonal(keys - q_len),
-        left(window_left),
-        right(is_causal ? 0 : min(window_right, q_len)) {}
+        left(window.left),
+        right(is_causal ? 0 : min(window.right, q_len)) {}
 
   __device__ int first(int row) const { return max(row + diagonal - left, 0); }
   __device__ int end(int row) const { return min(max(row + diagonal + right + 1, 0), kv_len); }

@@ -35,18 +35,19 @@ __device__ __forceinline__ void finish_statistics(const AttentionParams& p, cons
                                                   const LazyRows<kRows>& rows, float scale_log2,
                                                   float (&factor)[kRows]) {
   RowResult result[kRows];
-  finish_rows<Element, TiledMma>(rows, scale_log2, p.row_max != nullptr, result);
-  if (p.sinks != nullptr) {
-    add_sink(result, p.sinks[tile.head * p.sinks_stride]);
+  finish_rows<Element, TiledMma>(rows, scale_log2, p.statistics.max != nullptr, result);
+  if (p.sinks.logits != nullptr) {
+    add_sink(result, p.sinks.logits[tile.head * p.sinks.stride]);
   }
-  output_factors(result, p.row_max == nullptr, factor);
+  output_factors(result, p.statistics.max == nullptr, factor);
   store_results(p, tile, row0, cO, result);
 }
 
 // Can TMA store this tile's O? It would also store rows beyond a packed sequence's end.
 template <int kBr>
 __device__ bool goes_by_tma(const AttentionParams& p, const FlashTile& tile) {
-  return p.row_max == nullptr && (p.cu_seqlens_q == nullptr || tile.row0 + kBr <= tile.q_len);
+  return p.statistics.max == nullptr &&
+         (p.packed_q.cu_seqlens == nullptr || tile.row0 + kBr <= tile.q_len);
 }
 
 // Stores rows of O from registers: in FP32 if un-normalised, else in 16 bits.
@@ -58,7 +59,7 @@ __device__ void store_rows(const AttentionParams& p, const FlashTile& tile, int 
     const int in_sequence = row0 + cute::get<0>(cO(i, 0));
     const bool exists = in_sequence < tile.q_len;
     const int row = tile.q_start + in_sequence;
-    if (p.row_max != nullptr) {
+    if (p.statistics.max != nullptr) {
       auto* const out = row_pointer<float>(p.o, p.o_stride, tile.out_batch, row, tile.head);
       store_row<TiledMma>(out, rO, i, exists);
     } else {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void finish_output(Output& output, const AttentionPar
                                               const TensorR& rO, const TensorC& cO) {
   bool by_tma = goes_by_tma<Config::C.br()>(p, tile);
   // If packed, it depends on the tile. All lanes agree, but only the vote tells the compiler so.
-  if (p.cu_seqlens_q != nullptr) {
+  if (p.packed_q.cu_seqlens != nullptr) {
     by_tma = __all_sync(0xffffffffu, by_tma);
   }
   if (by_tma) {

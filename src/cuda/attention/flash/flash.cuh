@@ -125,7 +125,7 @@ __device__ void schedule_tiles(SharedStorage<Config>& shared, const AttentionPar
                                const FlashSchedule& schedule) {
   constexpr FlashConfig C = Config::C;
   constexpr int kCluster = C.cluster;
-  const bool is_packed = kCluster == 1 && p.cu_seqlens_q != nullptr;
+  const bool is_packed = kCluster == 1 && p.packed_q.cu_seqlens != nullptr;
   const int rank = kCluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
   const bool is_leader = threadIdx.x % 32 == 0;
   PackedTiles packed(p, C.br());
@@ -415,13 +415,14 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   static_assert(sizeof(shared) <= Config::kMost_bytes);
-  const bool may_clear = !kIsPlain && (p.cu_seqlens_k || p.seqused_k || p.window_left < p.kv_len);
+  const bool may_clear =
+      !kIsPlain && (p.kv_lengths.cu_seqlens || p.kv_lengths.used || p.window.left < p.kv_len);
 
   if (threadIdx.x == 32) {  // another thread than the one that sets up barriers
     prefetch_tma_descriptor(&maps.k);
     prefetch_tma_descriptor(&maps.q);
     prefetch_tma_descriptor(&maps.v);
-    if (p.row_max == nullptr) {
+    if (p.statistics.max == nullptr) {
       prefetch_tma_descriptor(&maps.o);
     }
   }

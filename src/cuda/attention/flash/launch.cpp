@@ -21,16 +21,16 @@ AttentionParams splits_of(const AttentionParams& p, const FlashWorkspace& at) {
   auto* const workspace = static_cast<char*>(p.workspace);
   const std::int64_t row_size = p.value_dim;
   AttentionParams splits = p;
-  splits.sinks = nullptr;  // the sink counts once, in the merge
+  splits.sinks = {};  // the sink counts once, in the merge
   splits.lse = nullptr;
   splits.o = workspace + at.o;
   splits.o_stride = {
       .batch = p.q_len * p.heads * row_size, .seq = p.heads * row_size, .head = row_size};
-  splits.row_max = reinterpret_cast<float*>(workspace + at.row_max);
-  splits.row_sum = reinterpret_cast<float*>(workspace + at.row_sum);
+  splits.statistics.max = reinterpret_cast<float*>(workspace + at.row_max);
+  splits.statistics.sum = reinterpret_cast<float*>(workspace + at.row_sum);
   const std::int64_t q_len = p.q_len;
-  splits.row_max_stride = {.batch = p.heads * q_len, .seq = 1, .head = q_len};
-  splits.row_sum_stride = splits.row_max_stride;
+  splits.statistics.max_stride = {.batch = p.heads * q_len, .seq = 1, .head = q_len};
+  splits.statistics.sum_stride = splits.statistics.max_stride;
   return splits;
 }
 

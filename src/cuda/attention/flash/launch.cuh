@@ -23,14 +23,14 @@ void launch_config(const AttentionParams& p, const FlashPlan& plan, void* ticket
         base, tile_map_spec(is_packed ? 1 : p.batch, seqlen, heads, head_dim, stride, rows,
                             Config::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64));
   };
-  const bool packs_q = p.cu_seqlens_q != nullptr;
-  const bool packs_k = p.cu_seqlens_k != nullptr;
+  const bool packs_q = p.packed_q.cu_seqlens != nullptr;
+  const bool packs_k = p.kv_lengths.cu_seqlens != nullptr;
   TensorMaps maps{
       .q = map(p.q, packs_q, p.q_len, p.heads, C.head_dim, p.q_stride, kWarpgroupRows),
       .k = map(p.k, packs_k, p.kv_len, p.kv_heads, C.head_dim, p.k_stride, C.bc / C.cluster),
       .v = map(p.v, packs_k, p.kv_len, p.kv_heads, C.value_dim, p.v_stride, C.bc / C.cluster),
       .o = {}};
-  if (p.row_max == nullptr) {
+  if (p.statistics.max == nullptr) {
     maps.o = map(p.o, packs_q, p.q_len, p.heads, C.value_dim, p.o_stride, kWarpgroupRows);
   }
 

@@ -9,9 +9,9 @@ namespace tilewright::cuda {
 // Is this a dense problem, causal or not, that wants O and at most the LSE? This function's
 // conditions and the constants that with_constants() sets must agree.
 inline bool is_plain(const AttentionParams& p) {
-  return p.row_max == nullptr && p.window_left == kNoLimit && p.window_right == kNoLimit &&
-         p.softcap == 0.0f && p.sinks == nullptr && p.cu_seqlens_q == nullptr &&
-         p.cu_seqlens_k == nullptr && p.seqused_k == nullptr;
+  return p.statistics.max == nullptr && p.window.left == kNoLimit && p.window.right == kNoLimit &&
+         p.softcap == 0.0f && p.sinks.logits == nullptr && p.packed_q.cu_seqlens == nullptr &&
+         p.kv_lengths.cu_seqlens == nullptr && p.kv_lengths.used == nullptr;
 }
 
 // `p` itself or, in the plain kernel, a copy whose constants the compiler knows.
@@ -19,11 +19,12 @@ template <bool kIsPlain>
 __device__ decltype(auto) with_constants(const AttentionParams& p) {
   if constexpr (kIsPlain) {
     AttentionParams plain = p;
-    plain.row_max = plain.row_sum = nullptr;
-    plain.window_left = plain.window_right = kNoLimit;
+    plain.statistics.max = plain.statistics.sum = nullptr;
+    plain.window = {};
     plain.softcap = 0.0f;
-    plain.sinks = nullptr;
-    plain.cu_seqlens_q = plain.cu_seqlens_k = plain.seqused_k = nullptr;
+    plain.sinks.logits = nullptr;
+    plain.packed_q = {};
+    plain.kv_lengths = {};
     return plain;
   } else {
     return (p);

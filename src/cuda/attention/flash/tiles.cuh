@@ -14,7 +14,7 @@
 namespace tilewright::cuda {
 
 __device__ inline VisibleKeys visible_keys(const AttentionParams& p, int q_len, int kv_len) {
-  return {q_len, kv_len, p.causal, p.window_left, p.window_right};
+  return {q_len, kv_len, p.causal, p.window};
 }
 
 // A tile of query rows of one head, and the key tiles [kv_first, kv_end) that it sees. Consumers
@@ -76,10 +76,10 @@ struct FlashSchedule {
 };
 
 __device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
-  if (p.seqused_k != nullptr) {
-    return p.seqused_k[sequence];
+  if (p.kv_lengths.used != nullptr) {
+    return p.kv_lengths.used[sequence];
   }
-  const int* const starts = p.cu_seqlens_k;
+  const int* const starts = p.kv_lengths.cu_seqlens;
   return starts != nullptr ? starts[sequence + 1] - starts[sequence] : p.kv_len;
 }
 
@@ -87,7 +87,7 @@ __device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
 __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
                                   const FlashConfig& config, int sequence, int row0, int q_len,
                                   int split) {
-  const int* const starts = p.cu_seqlens_k;
+  const int* const starts = p.kv_lengths.cu_seqlens;
   const int kv_len = kv_len_of(p, sequence);
   tile.kv_batch = starts ? 0 : sequence;
   tile.kv_start = starts ? starts[sequence] : 0;
@@ -102,7 +102,8 @@ __device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, con
   tile.kv_first = kv_first;
   tile.kv_end = max(s.splits > 1 ? min(end, split_first + s.split_tiles) : end, kv_first);
   tile.seen_first = keys.first(0);
-  tile.seen_end = starts || p.seqused_k ? kv_len : INT_MAX;  // beyond p.kv_len, TMA reads zeros
+  tile.seen_end =
+      starts || p.kv_lengths.used ? kv_len : INT_MAX;  // beyond p.kv_len, TMA reads zeros
 }
 
 __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int head) {
@@ -140,7 +141,7 @@ __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, con
 class PackedTiles {
  public:
   __device__ PackedTiles(const AttentionParams& p, int br) {
-    if (p.cu_seqlens_q != nullptr) {
+    if (p.packed_q.cu_seqlens != nullptr) {
       count(p, br);
     }
   }
@@ -165,8 +166,8 @@ class PackedTiles {
     const int sequence = __shfl_sync(kAll, own_, lane);
     if (threadIdx.x % 32 == 0) {
       index -= lane > 0 ? before : 0;
-      const int q_start = p.cu_seqlens_q[sequence];
-      const int q_len = p.cu_seqlens_q[sequence + 1] - q_start;
+      const int q_start = p.packed_q.cu_seqlens[sequence];
+      const int q_len = p.packed_q.cu_seqlens[sequence + 1] - q_start;
       const int row0 = (ceil_div(q_len, config.br()) - 1 - index / p.heads) * config.br();
       tile.batch = 0;
       tile.out_batch = 0;
@@ -198,7 +199,7 @@ class PackedTiles {
     }
     upto_ = 0;
     if (own_ < p.batch) {
-      const int q_len = p.cu_seqlens_q[own_ + 1] - p.cu_seqlens_q[own_];
+      const int q_len = p.packed_q.cu_seqlens[own_ + 1] - p.packed_q.cu_seqlens[own_];
       upto_ = ceil_div(q_len, br) * p.heads;
     }
 #pragma unroll 1

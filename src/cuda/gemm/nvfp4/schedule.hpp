@@ -57,6 +57,12 @@ class GemmSchedule {
   // Deals the chunks out for the shortest time, and raises `most` to that. Returns the number of
   // parts.
   constexpr int deal_out_from(int& most, int lag) {
+    // Fewer cannot do: at most as many workers reach the end of a tile as there are tiles, and each
+    // of the others leaves `lag` chunks. A whole tile for each of these workers always does.
+    const int others = workers > stream_k_tiles ? workers - stream_k_tiles : 0;
+    const int least = (stream_k_tiles * chunks + others * lag + workers - 1) / workers;
+    const int start = least < chunks ? least : int{chunks};
+    most = most > start ? most : start;
     int parts = deal_out(most, lag);
     while (parts == 0) {
       parts = deal_out(++most, lag);
