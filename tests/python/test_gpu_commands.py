@@ -136,8 +136,10 @@ def test_a_race_that_fails_shows_in_the_exit_status(run, status, says):
 def test_sanitizers(run, arguments, tools):
     process, calls = run("sanitize", *arguments)
     assert process.returncode == 0, process.stderr
-    assert [call[call.index("--tool") + 1] for call in calls] == tools
-    for tool, call in zip(tools, calls, strict=True):
+    shards = collections.Counter(call[call.index("--tool") + 1] for call in calls)
+    assert shards == dict.fromkeys(tools, 3)
+    for call in calls:
+        tool = call[call.index("--tool") + 1]
         (tests,) = (option for option in call if option.startswith("--gtest_filter="))
         assert ("AddsUpPartsOfTiles" in tests) == (tool != "racecheck")
         assert "SmallProblems" in tests
@@ -146,9 +148,27 @@ def test_sanitizers(run, arguments, tools):
 
 def test_a_sanitizer_that_finds_something_does_not_stop_the_others(run):
     process, calls = run("sanitize", FAIL_ON="memcheck", STATUS="1")
-    assert len(calls) == 4
+    assert len(calls) == 12
     assert process.returncode == 1
-    assert process.stderr == "FAILED memcheck: exit status 1\n"
+    assert process.stderr == "".join(f"FAILED memcheck-{shard}\n" for shard in range(3))
+
+
+def test_tests_run_side_by_side(run, tmp_path):
+    programs = tmp_path / "build"
+    for name in ("tests/gpu_tests", "cli/tilewright"):
+        (programs / name).parent.mkdir(parents=True)
+        (programs / name).write_text(NOTE)
+        (programs / name).chmod(0o755)
+    process, calls = run("test", BUILD=str(programs), FAIL_ON="attention", STATUS="3")
+    assert process.stderr == "FAILED tilewright-attention\n"
+    filters = collections.Counter(call[-1] for call in calls if "--gtest_brief=1" in call)
+    gemms = "*Gemm*:*Nvfp4*:*Activations*"
+    assert filters == {f"--gtest_filter=-{gemms}": 3, f"--gtest_filter={gemms}": 3}
+    (files,) = (
+        [name for name in call if name.endswith(".py")] for call in calls if "pytest" in call
+    )
+    assert all((TOOL.parents[1] / name).exists() for name in files)
+    assert "tests/python/test_gpu.py" in files
 
 
 def test_help_names_every_command(run):
