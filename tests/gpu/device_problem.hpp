@@ -52,12 +52,16 @@ class DeviceProblem {
   // The host's tensors with the outputs that are on the device.
   HostTensors results() {
     HostTensors results = host_;
+    download_outputs(results);
+    return results;
+  }
+
+  void download_outputs(HostTensors& results) {
     const auto from = device_.outputs();
     const auto to = results.outputs();
     for (std::size_t i = 0; i < to.size(); ++i) {
       from[i]->download(*to[i]);
     }
-    return results;
   }
 
   bool guards_untouched() {

@@ -39,15 +39,16 @@ struct Expected {
   double max_abs_limit = 0;
 };
 
-reference::AttentionResult result_of(const Problem& problem, reference::Rounding rounding) {
-  HostTensors tensors = make_tensors(problem);
+reference::AttentionResult result_of(const Problem& problem, HostTensors& tensors,
+                                     reference::Rounding rounding) {
   return reference::attention(tensors.views(), options_of(problem, "auto"), rounding);
 }
 
 // Twice the largest error of the reference that rounds what the dtype makes it round, and FP32
 // arithmetic's own.
-double max_abs_limit_of(const Problem& problem, const reference::AttentionResult& exact) {
-  const auto rounded = result_of(problem, precision_of(problem.dtype).rounding);
+double max_abs_limit_of(const Problem& problem, HostTensors& tensors,
+                        const reference::AttentionResult& exact) {
+  const auto rounded = result_of(problem, tensors, precision_of(problem.dtype).rounding);
   double largest = 0;
   double largest_error = 0;
   for (std::size_t i = 0; i < rounded.o.size(); ++i) {
@@ -62,14 +63,17 @@ double max_abs_limit_of(const Problem& problem, const reference::AttentionResult
 // Where specials leave few rows to be compared the limit is that of all rows: the fewer there are,
 // the smaller is the largest error of them.
 Expected expect(const Problem& problem) {
-  Expected expected{.exact = result_of(problem, reference::Rounding::exact)};
+  HostTensors tensors = make_tensors(problem);
+  Expected expected{.exact = result_of(problem, tensors, reference::Rounding::exact)};
   if (problem.specials.empty()) {
-    expected.max_abs_limit = max_abs_limit_of(problem, expected.exact);
+    expected.max_abs_limit = max_abs_limit_of(problem, tensors, expected.exact);
     return expected;
   }
   Problem plain = problem;
   plain.specials.clear();
-  expected.max_abs_limit = max_abs_limit_of(plain, result_of(plain, reference::Rounding::exact));
+  tensors = make_tensors(plain);
+  expected.max_abs_limit =
+      max_abs_limit_of(plain, tensors, result_of(plain, tensors, reference::Rounding::exact));
   return expected;
 }
 
