@@ -10,7 +10,7 @@ namespace tilewright::cuda {
 // What a config is for. A problem runs in the first config of the table that fits it.
 enum class Nvfp4Use : std::uint8_t {
   any,
-  one_round,    // there are at most as many tiles as workers
+  one_round,    // no more tiles than workers: each of all tokens; or nearly as many, all full
   many_tiles,   // the tiles occupy three quarters of the GPU at least, and padding is small
   full_rounds,  // as many_tiles; and few workers idle in the last round, or each has few columns
 };
@@ -61,7 +61,7 @@ inline constexpr Nvfp4Config kNvfp4Configs[] = {
     {1, 2, 32, 2, 1, Nvfp4Use::any, 0, 32, 8192},
     {2, 2, 32, 2, 1, Nvfp4Use::any, 32, 32},
     {1, 1, 16, 2, 1, Nvfp4Use::any, 16, 16},  // batch_invariant
-    {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 64, 8192},
+    {1, 2, 64, 2, 1, Nvfp4Use::one_round, 0, 128, 8192},
     {2, 1, 64, 2, 1, Nvfp4Use::any, 64, 128, 2048},
     {2, 1, 256, 1, 1, Nvfp4Use::full_rounds, kAnyM, kAnyM, 8192},
     {2, 1, 256, 1, 2, Nvfp4Use::many_tiles, kAnyM, kAnyM},

@@ -63,7 +63,8 @@ bool fits(const Nvfp4Config& config, const GemmNvfp4Problem& p, int sms) {
     return true;
   }
   if (config.use == Nvfp4Use::one_round) {
-    return tiles <= workers;
+    const bool has_full_tiles = p.m % config.tokens == 0 && are_full(tiles, workers);
+    return tiles <= workers && (p.m <= config.tokens || has_full_tiles);
   }
   // Per token, tiles of half as many tokens take an eighth longer, but they may have less padding.
   const auto padded_to = [&](std::int64_t tokens) { return ceil_div(p.m, tokens) * tokens; };
