@@ -121,6 +121,9 @@ double load(const ConstTensorView& tensor, std::int64_t offset) {
   if (tensor.dtype == DType::int32) {
     return static_cast<const std::int32_t*>(tensor.data)[offset];
   }
+  if (tensor.dtype == DType::int64) {
+    return static_cast<double>(static_cast<const std::int64_t*>(tensor.data)[offset]);
+  }
   const std::uint16_t bits = static_cast<const std::uint16_t*>(tensor.data)[offset];
   return tensor.dtype == DType::fp16 ? fp16_to_float(bits) : bf16_to_float(bits);
 }
@@ -132,6 +135,10 @@ void store(const TensorView& tensor, std::int64_t offset, double value) {
   }
   if (tensor.dtype == DType::int32) {
     static_cast<std::int32_t*>(tensor.data)[offset] = static_cast<std::int32_t>(value);
+    return;
+  }
+  if (tensor.dtype == DType::int64) {
+    static_cast<std::int64_t*>(tensor.data)[offset] = static_cast<std::int64_t>(value);
     return;
   }
   const auto single = static_cast<float>(value);

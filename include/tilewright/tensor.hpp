@@ -15,6 +15,7 @@ enum class DType : std::uint8_t {
   fp16,
   bf16,
   int32,
+  int64,
   e2m1x2,  // a byte of two FP4 values; shapes and strides count bytes
   e4m3,    // FP8 without infinities (e4m3fn); of block scales the sign is 0
   e8m0,    // an exponent only: 2^(byte - 127), and 255 is NaN
@@ -23,6 +24,8 @@ enum class DType : std::uint8_t {
 
 constexpr std::size_t size_bytes(DType dtype) {
   switch (dtype) {
+    case DType::int64:
+      return 8;
     case DType::fp32:
     case DType::int32:
       return 4;
@@ -50,6 +53,8 @@ constexpr std::string_view name(DType dtype) {
       return "bf16";
     case DType::int32:
       return "int32";
+    case DType::int64:
+      return "int64";
     case DType::e2m1x2:
       return "e2m1x2";
     case DType::e4m3:

@@ -54,7 +54,7 @@ inline DType held_dtype(const std::string& argument, nb::dlpack::dtype dtype,
   fail(argument, "has dtype " + dtype_text(dtype) + ", cannot hold " + held);
 }
 
-// `takes` says what the argument may have: "int32", or dtypes of numbers.
+// `takes` says what the argument may have: "int32", "int64", or dtypes of numbers.
 inline DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype,
                       const std::string& takes) {
   if (dtype == nb::dtype<float>()) {
@@ -70,6 +70,9 @@ inline DType to_dtype(const std::string& argument, nb::dlpack::dtype dtype,
   }
   if (takes == name(DType::int32) && dtype == nb::dtype<std::int32_t>()) {
     return DType::int32;
+  }
+  if (takes == name(DType::int64) && dtype == nb::dtype<std::int64_t>()) {
+    return DType::int64;
   }
   fail(argument, "has dtype " + dtype_text(dtype) + ", must be " + takes);
 }

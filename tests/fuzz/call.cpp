@@ -13,7 +13,7 @@ namespace {
 
 constexpr Wide kMostElements = 1 << 15;
 
-constexpr std::array kDTypes = {DType::fp32,   DType::fp16, DType::bf16, DType::int32,
+constexpr std::array kDTypes = {DType::fp32,   DType::fp16, DType::bf16, DType::int32, DType::int64,
                                 DType::e2m1x2, DType::e4m3, DType::e8m0, DType::u8};
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();

@@ -3,7 +3,13 @@
 import sys
 from typing import Any
 
-LIBRARY_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int32": "int32"}
+LIBRARY_DTYPES = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "int32": "int32",
+    "int64": "int64",
+}
 
 
 def normal(shapes: list[tuple[int, ...]], dtype: str, device: str, seed: int) -> list[Any]:
