@@ -17,15 +17,14 @@ template <int kIndex, typename T>
 struct ConfigOf {
   using Element = T;
   static constexpr DecodeConfig C = kDecodeConfigs[kIndex];
-  static constexpr int kConsumers = 1;
-  static constexpr int kThreads = block_threads(kConsumers);
+  static constexpr int kThreads = block_threads(1);
   static constexpr int kConsumerWarps = kWarpgroupThreads / 32;
   using Position = RingPosition<C.stages>;
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, C.stages, C.value_dim>;
   static_assert(kWarpgroupRows == kDecodeTileRows);
 };
 
-// What a block computes at once: key tiles [tile_first, tile_end) for one row tile.
+// What a worker computes at once, for one row tile.
 struct Part {
   SequenceLengths lengths;
   int sequence;
@@ -35,14 +34,25 @@ struct Part {
   int heads;       // of the row tile; the other rows of a token do not exist
   int token0;      // within the sequence
   int tokens;
-  int tile_first;
-  int tile_end;
-  int seen_first;  // no query of the sequence sees keys outside [seen_first, seen_end), and their
-  int seen_end;    // values may be NaN
+  TileRange tiles;  // key tiles of this block
+  int seen_first;   // no query of the sequence sees keys outside [seen_first, seen_end), and their
+  int seen_end;     // values may be NaN
   PartPlace place;
   bool is_end;  // there are no more parts
 };
 using PartRing = TileRing<Part>;
+
+// A block's results, which the blocks of its cluster read.
+template <typename Config>
+struct Exchange {
+  static constexpr int kRow = Config::C.value_dim + 8;  // shifts a row's banks against the next's
+  alignas(16) float o[kWarpgroupRows * kRow];
+  float max[kWarpgroupRows];
+  float sum[kWarpgroupRows];
+  cutlass::arch::ClusterBarrier written;  // by all blocks: their results may be read
+  cutlass::arch::ClusterBarrier read;     // by all blocks: this block's may be overwritten
+};
+struct NoExchange {};
 
 // `Config` is a ConfigOf.
 template <typename Config>
@@ -57,6 +67,7 @@ struct SharedStorage {
   TmaRing<C.stages> v;
   PartRing parts;
   int ticket;
+  cute::conditional_t<C.in_clusters, Exchange<Config>, NoExchange> exchange;
 };
 
 struct TensorMaps {
@@ -66,17 +77,21 @@ struct TensorMaps {
 // A launch's schedule, and where partial results lie.
 struct Launch {
   DecodeShape shape;
-  int workers;
+  Workers workers;
   int box_rows;        // keys that a TMA load brings
   Divisor page_boxes;  // TMA loads of a page
   int slot_rows;
-  float* o;
-  float* row_max;
-  float* row_sum;
-  std::uint64_t* item_counters;
-  std::uint64_t* group_counters;
+  float* o;                 // (slots, slot_rows, Dv)
+  float* row_max;           // (slots, slot_rows)
+  float* row_sum;           // likewise
+  std::uint64_t* counters;  // (slots, cluster)
   std::uint64_t epoch;
 };
+
+// The block's index in its worker.
+__device__ inline int rank_in(const Launch& launch) {
+  return static_cast<int>(blockIdx.x) % launch.workers.cluster;
+}
 
 }  // namespace decode
 }  // namespace tilewright::cuda

@@ -5,17 +5,18 @@
 // sequences. Query heads that share a KV head, and new tokens, are rows of one tile of 64.
 //
 // Source    FlashDecoding; stream-K (Osama et al., 2023) for the even shares.
-// Tiles     configs.hpp: 64 rows; Bc = 64 or 128 keys. schedule.hpp says which block computes what.
-// SMEM      sQ 64 x D, sK stages x Bc x D, sV stages x Bc x Dv, 16-bit.
-// Registers up to 255, or 216 for a thread of the consumer where an SM has two blocks. Bc / 2 hold
+// Tiles     configs.hpp: 64 rows; Bc = 64 keys. schedule.hpp says which block computes what.
+// SMEM      sQ 64 x D, sK stages x Bc x D, sV stages x Bc x Dv, 16-bit; in a cluster O 64 x Dv,
+// FP32. Registers up to 255, or 64 for a thread of the producer and 192 for one of the consumer
+// where an SM has two blocks. Bc / 2 hold
 //           S, Bc / 4 hold P and Dv / 2 hold O.
 //
-//   warp 0            load_kv: K and V tiles; each lane loads its page's rows (TMA)
-//   warp 1            schedule: finds the block's parts from the lengths in memory (walk.cuh)
-//   warp 2, a thread  load_q: Q of each part (TMA)
+//   warp 0            load_kv: finds the block's parts from the lengths in memory (walk.cuh); loads
+//                     K and V tiles, each lane its page's rows (TMA)
+//   warp 1, a thread  load_q: Q of each part (TMA)
 //   consumer          issue QK(j + 1), PV(j) | softmax of j + 1 | scale O. At a part's end it
 //   stores
-//                     results, or a partial result; the last part of an item merges (results.cuh)
+//                     results, or a partial result that is merged with others (results.cuh)
 //
 // Layouts   128-byte swizzle, 64 columns a TMA load; 64-byte swizzle and 32 columns if D = 96.
 // Worklog   docs/worklog/decode.md
@@ -101,29 +102,23 @@ __device__ __forceinline__ void load_box(const CUtensorMap& map, TmaBarrier& bar
   }
 }
 
-// One warp loads all K and V tiles. Boxes without a key that is seen are left out, since their
-// pages may not exist.
+// One warp finds the parts and loads their K and V tiles. Boxes without a key that is seen are left
+// out, since their pages may not exist.
 template <typename Config>
 __device__ void load_kv(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
                         const TensorMaps& maps) {
   constexpr DecodeConfig C = Config::C;
   constexpr int kBox = Config::Tiles::kBoxColumns;
-  const bool is_leader = threadIdx.x % 32 == 0;
   const int box_rows = launch.box_rows;
   const int boxes = C.bc / box_rows;  // of a tile
   typename Config::Position at;
-  PartRing::Position at_part;
-  while (true) {
-    const Part& part = shared.parts.wait(at_part);
-    if (part.is_end) {
-      break;
-    }
+  for_each_part(shared.parts, p, launch, [&](const Part& part) {
     BoxPlaces places(p, launch, part);
-    for (int j = part.tile_first; j < part.tile_end; ++j) {
+    for (int j = part.tiles.first; j < part.tiles.end; ++j) {
       const int tile_box = j * boxes;
       const int first = max(part.seen_first / box_rows, tile_box);
       const int end = min(ceil_div(part.seen_end, box_rows), tile_box + boxes);
-      if (is_leader) {
+      if (threadIdx.x % 32 == 0) {
         const int rows = (end - first) * box_rows;
         shared.k.acquire(at, rows * C.head_dim * 2);
         shared.v.acquire(at, rows * C.value_dim * 2);
@@ -142,10 +137,8 @@ __device__ void load_kv(SharedStorage<Config>& shared, const Params& p, const La
       }
       at.advance();
     }
-    __syncwarp();
-    shared.parts.release(at_part);
-    at_part.advance();
-  }
+    __syncwarp();  // no lane reads the part any more
+  });
 }
 
 // One thread loads the rows of Q: a box of heads and tokens.
@@ -162,7 +155,7 @@ __device__ void load_q(SharedStorage<Config>& shared, const Params& p, const Lau
     if (part.is_end) {
       break;
     }
-    if (part.tile_first < part.tile_end) {
+    if (part.tiles.first < part.tiles.end) {
       const int rows = launch.shape.tile_heads * launch.shape.tile_tokens;
       TmaBarrier& full = shared.q.acquire(at, rows * C.head_dim * 2);
 #pragma unroll
@@ -225,6 +218,10 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   typename Config::Position at;
   RingPosition<1> at_q;
   PartRing::Position at_part;
+  std::uint32_t exchange_phase = 0;
+  if constexpr (C.in_clusters) {
+    cluster_wait();
+  }
   while (true) {
     const Part& part = shared.parts.wait(at_part);
     if (part.is_end) {
@@ -257,8 +254,8 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
     };
 
     clear(tOrO);
-    int j = part.tile_first;
-    if (j < part.tile_end) {
+    int j = part.tiles.first;
+    if (j < part.tiles.end) {
       shared.q.wait(at_q);
       shared.k.wait(at);
       wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
@@ -266,7 +263,7 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
       softmax(j);
       round_to_16_bits(tSrS, rP);
 #pragma unroll 1
-      for (; j + 1 < part.tile_end; ++j) {
+      for (; j + 1 < part.tiles.end; ++j) {
         const typename Config::Position at_v = at;
         at.advance();
         shared.k.wait(at);
@@ -296,15 +293,38 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
       result[i] = {
           .m = rows.m[i] * (scale_log2 / kLog2e), .l = row_sum<MmaPv>(rows.l[i]), .rescale = 1.0f};
     }
-    if (part.place.parts == 1) {
-      store_whole<Element, MmaPv>(p, launch, part, rO, cO, result);
-    } else {
-      store_partial<MmaPv, C.value_dim>(launch, part, rO, cO, result);
-      merge_parts(shared, p, launch, part);
-    }
+    finish_part<Config, MmaPv>(shared, p, launch, part, rO, cO, result, exchange_phase);
     __syncwarp();
     shared.parts.release(at_part);
     at_part.advance();
+  }
+  if constexpr (C.in_clusters) {
+    wait_for_all(shared.exchange.read, exchange_phase ^ 1);  // no block ends while others read
+  }
+}
+
+// Brings what the kernel reads first nearer while it has to wait anyway: its parameters to the SM,
+// and lengths and tables, whose values may still change, to the L2 cache.
+__device__ inline void preload(const Params& p, const Launch& launch) {
+  const auto touch = [](const auto& object) {
+    constexpr int kLine_bytes = 64;
+    const int at = static_cast<int>(threadIdx.x / 32) * kLine_bytes;
+    for (int i = at; i < static_cast<int>(sizeof(object)); i += 8 * kLine_bytes) {
+      const int word = *reinterpret_cast<const int*>(reinterpret_cast<const char*>(&object) + i);
+      asm volatile("" ::"r"(word));
+    }
+  };
+  touch(p);
+  touch(launch);
+  const int sequence = threadIdx.x;
+  const auto prefetch = [](const int* address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+  };
+  if (sequence < p.batch) {
+    prefetch(p.rows.cache_seqlens + sequence);
+    if (p.rows.block_table != nullptr) {
+      prefetch(p.rows.block_table + sequence * p.rows.table_stride);
+    }
   }
 }
 
@@ -322,7 +342,11 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads,
     shared.q.init(Config::kConsumerWarps);
     shared.k.init(Config::kConsumerWarps);
     shared.v.init(Config::kConsumerWarps);
-    shared.parts.init(Config::kConsumerWarps + 2);  // and the warps that load
+    shared.parts.init(Config::kConsumerWarps + 1);  // and the warp that loads Q
+    if constexpr (Config::C.in_clusters) {
+      shared.exchange.written.init(launch.workers.cluster);
+      shared.exchange.read.init(launch.workers.cluster);
+    }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 64) {
     prefetch_tma_descriptor(&maps.k);
@@ -330,6 +354,10 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads,
     prefetch_tma_descriptor(&maps.q);
   }
   let_next_launch_start();
+  preload(p, launch);
+  if constexpr (Config::C.in_clusters) {
+    cluster_arrive_relaxed();  // a block's barriers are set up; who uses others' waits for them
+  }
   __syncthreads();
   wait_for_launch_before();
 
@@ -337,18 +365,20 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads,
   const int warp = cutlass::canonical_warp_idx_sync();
   if (warp < kWarpgroupThreads / 32) {
     if constexpr (kSharesSm) {
-      cutlass::arch::warpgroup_reg_dealloc<40>();
+      cutlass::arch::warpgroup_reg_dealloc<64>();
     }
     if (warp == 0) {
       load_kv<Config>(shared, p, launch, maps);
-    } else if (warp == 1) {
-      schedule<Config>(shared, p, launch);
-    } else if (warp == 2 && threadIdx.x % 32 == 0) {
+    } else if (warp == 1 && threadIdx.x % 32 == 0) {
       load_q<Config>(shared, p, launch, maps.q);
+    }
+    if constexpr (Config::C.in_clusters) {
+      __syncwarp();
+      cluster_wait();
     }
   } else {
     if constexpr (kSharesSm) {
-      cutlass::arch::warpgroup_reg_alloc<216>();
+      cutlass::arch::warpgroup_reg_alloc<192>();
     }
     consume<Config>(shared, p, launch);
   }

@@ -35,8 +35,8 @@ Plan plan_in(const Problem& problem, const DeviceInfo& device, int config) {
   return plan;
 }
 
-Plan plan_first(const Problem& problem, const DeviceInfo& device) {
-  return plan_in(problem, device, first_decode_config(problem).value());
+Plan plan_best(const Problem& problem, const DeviceInfo& device) {
+  return plan_in(problem, device, best_decode_config(problem, device.multiprocessors).value());
 }
 
 template <int kConfig>
@@ -58,6 +58,10 @@ std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int 
           "divisors of " + bc + (least > 1 ? " from 2 on" : "") + ", and multiples of " + bc);
     }
   }
+  if (!takes(c, problem)) {
+    return Reason{ErrorCode::unsupported, "batch_invariant",
+                  "is true, kernel " + kernel.info.name + " runs in clusters"};
+  }
   constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
   if (most_units(problem, c.bc) > kMostUnits) {
     return takes_reason(kernel.info, "q", "a batch with more than 2^31 tiles of keys", "fewer");
@@ -65,8 +69,9 @@ std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int 
   return std::nullopt;
 }
 
-std::optional<Reason> refuses_first(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  return refuses_in(kernel, problem, first_decode_config(problem).value());
+std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
+                                   const DeviceInfo& device) {
+  return refuses_in(kernel, problem, best_decode_config(problem, device.multiprocessors).value());
 }
 
 template <int kConfig>
@@ -101,8 +106,8 @@ Row decode_kernel() {
                       .alignment_bytes = 16,
                       .doc = "docs/worklog/decode.md"},
              .facts = {.head_dims = kHeadDims, .features = kFeatures},
-             .refuses = refuses_first,
-             .plan = plan_first,
+             .refuses = refuses_best,
+             .plan = plan_best,
              .launch = built<launch_decode>()};
   static const auto& variants =
       kept(variants_of(decode, std::make_integer_sequence<int, kDecodeConfigCount>{}));

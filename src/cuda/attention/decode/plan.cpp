@@ -17,6 +17,26 @@ std::int64_t most_row_tiles(const Problem& p, int tile_tokens) {
                   : p.batch * ceil_div(p.q_len, std::int64_t{tile_tokens});
 }
 
+DecodeShape shape_of(const Problem& p, int bc) {
+  return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), bc);
+}
+
+std::int64_t most_items(const Problem& p, int bc) {
+  const DecodeShape shape = shape_of(p, bc);
+  return most_row_tiles(p, shape.tile_tokens) * p.kv_heads * shape.head_blocks;
+}
+
+// The largest cluster, of a power of two, of which there is room for one for each item. Larger ones
+// than two blocks do not fill all SMs.
+int cluster_of(std::int64_t items, int sms) {
+  constexpr int kUnfilled = 12;
+  int cluster = kMaxDecodeCluster;
+  while (cluster > 2 && items * cluster > sms - kUnfilled) {
+    cluster /= 2;
+  }
+  return cluster;
+}
+
 DecodeWorkspace workspace_of(const DecodePlan& plan, std::size_t value_dim) {
   constexpr std::size_t kAlignment = 256;
   DecodeWorkspace at{};
@@ -27,7 +47,7 @@ DecodeWorkspace workspace_of(const DecodePlan& plan, std::size_t value_dim) {
   };
   const auto slots = static_cast<std::size_t>(plan.slots);
   const std::size_t rows = slots * static_cast<std::size_t>(plan.slot_rows);
-  at.counters = place(2 * slots * sizeof(std::uint64_t));
+  at.counters = place(slots * static_cast<std::size_t>(plan.cluster) * sizeof(std::uint64_t));
   at.row_max = place(rows * sizeof(float));
   at.row_sum = place(rows * sizeof(float));
   at.o = place(rows * value_dim * sizeof(float));
@@ -36,14 +56,20 @@ DecodeWorkspace workspace_of(const DecodePlan& plan, std::size_t value_dim) {
 
 }  // namespace
 
-std::optional<int> first_decode_config(const Problem& problem) {
+bool takes(const DecodeConfig& c, const Problem& p) {
+  return c.head_dim == p.head_dim && c.value_dim == value_dim(p) &&
+         !(c.in_clusters && p.batch_invariant);
+}
+
+std::optional<int> best_decode_config(const Problem& problem, int sms) {
+  std::optional<int> best;
   for (int i = 0; i < kDecodeConfigCount; ++i) {
-    if (kDecodeConfigs[i].head_dim == problem.head_dim &&
-        kDecodeConfigs[i].value_dim == value_dim(problem)) {
-      return i;
+    const DecodeConfig& c = kDecodeConfigs[i];
+    if (takes(c, problem) && (!c.in_clusters || 2 * most_items(problem, c.bc) <= sms)) {
+      best = i;
     }
   }
-  return std::nullopt;
+  return best;
 }
 
 DecodeShape decode_shape(int heads, int kv_heads, int bc) {
@@ -54,30 +80,28 @@ DecodeShape decode_shape(int heads, int kv_heads, int bc) {
           .tile_heads = Divisor(tile_heads),
           .tile_tokens = kDecodeTileRows / tile_heads,
           .head_blocks = ceil_div(group, tile_heads),
-          .bc = bc,
+          .bc = Divisor(bc),
           .is_causal = false,
           .window = {},
           .is_invariant = false};
 }
 
 std::int64_t most_units(const Problem& p, int bc) {
-  const DecodeShape shape =
-      decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), bc);
   const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{bc});
   std::int64_t units = tiles;  // of an item
   if (p.batch_invariant) {
     units = std::min<std::int64_t>(ceil_div(tiles, std::int64_t{kMinSplitTiles}), kMaxSplits);
   }
-  return most_row_tiles(p, shape.tile_tokens) * p.kv_heads * shape.head_blocks * units;
+  return most_items(p, bc) * units;
 }
 
 DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   const DecodeConfig& c = kDecodeConfigs[config];
-  const DecodeShape shape =
-      decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), c.bc);
+  const DecodeShape shape = shape_of(p, c.bc);
   DecodePlan plan{};
   plan.config = config;
-  plan.workers = std::min(sms * c.blocks_per_sm, kMaxDecodeWorkers);
+  plan.cluster = c.in_clusters ? cluster_of(most_items(p, c.bc), sms) : 1;
+  plan.workers = std::min(sms * c.blocks_per_sm / plan.cluster, kMaxDecodeWorkers);
   plan.box_rows =
       static_cast<int>(p.page_size > 0 ? std::min<std::int64_t>(p.page_size, c.bc) : c.bc);
   plan.slot_rows =

@@ -12,8 +12,9 @@
 namespace tilewright::cuda {
 
 struct DecodePlan {
-  int config;          // of kDecodeConfigs
-  int workers;         // blocks
+  int config;   // of kDecodeConfigs
+  int cluster;  // blocks of a worker
+  int workers;
   int box_rows;        // keys that a TMA load brings
   int slot_rows;       // rows of a partial result
   std::int64_t slots;  // partial results in the workspace
@@ -21,7 +22,7 @@ struct DecodePlan {
 
 // What lies where in the workspace, in bytes from its start.
 struct DecodeWorkspace {
-  std::size_t counters;  // (2, slots) 8 bytes each: of items, and of groups of parts
+  std::size_t counters;  // (slots, cluster) 8 bytes each
   std::size_t row_max;   // (slots, slot_rows) FP32
   std::size_t row_sum;   // likewise
   std::size_t o;         // (slots, slot_rows, Dv) FP32
@@ -34,8 +35,12 @@ struct DecodeDetails {
   DecodeWorkspace at;
 };
 
-// The first config with the problem's head dims; nothing if there is none.
-std::optional<int> first_decode_config(const AttentionWithKvCacheProblem& problem);
+// Can this config run the problem? Clusters are for few items, and batch-invariant problems do not
+// run in them, since a cluster's size depends on the batch.
+bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
+
+// The config for `problem`: one in clusters if the items are few. Nothing if there is none.
+std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem, int sms);
 
 // The schedule's shape of a problem with so many heads; its masks are left to the caller.
 DecodeShape decode_shape(int heads, int kv_heads, int bc);

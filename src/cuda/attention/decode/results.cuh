@@ -1,5 +1,7 @@
-// What becomes of a part's O, m and l: they are the results of a whole item, or a partial result
-// that the item's last part to arrive merges with the others.
+// What becomes of a part's O, m and l. A worker that computes a whole item stores its results. The
+// parts of other items leave partial results in the workspace, and the last part to arrive merges
+// them. The blocks of a cluster merge theirs first, through each other's SMEM: each block merges a
+// slice of O, and it is the slice's results that are stored, or that wait in the workspace.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
@@ -10,6 +12,7 @@
 
 #include "cuda/attention/blocks/row_results.cuh"
 #include "cuda/attention/blocks/store_rows.cuh"
+#include "cuda/attention/decode/cluster.cuh"
 #include "cuda/attention/decode/config.cuh"
 #include "cuda/common/ticket.cuh"
 #include "ops/attention_with_kvcache/params.hpp"
@@ -44,22 +47,7 @@ __device__ inline RowResult with_sink_of(const Params& p, int head, const RowRes
                                    : result;
 }
 
-// Where a slot's row lies.
-struct SlotRow {
-  float* o;
-  float* max;
-  float* sum;
-};
-
-template <int kValueDim>
-__device__ SlotRow slot_row(const Launch& launch, int slot, int row) {
-  const std::int64_t index = std::int64_t{slot} * launch.slot_rows + row;
-  return {.o = launch.o + index * kValueDim,
-          .max = launch.row_max + index,
-          .sum = launch.row_sum + index};
-}
-
-// Stores a whole item's results.
+// Stores a whole item's results from registers.
 template <typename Element, typename TiledMma, int kRows, typename TensorO, typename TensorC>
 __device__ void store_whole(const Params& p, const Launch& launch, const Part& part, TensorO& rO,
                             const TensorC& cO, RowResult (&result)[kRows]) {
@@ -91,184 +79,223 @@ __device__ void store_whole(const Params& p, const Launch& launch, const Part& p
   }
 }
 
-// Stores a part's partial result in its slot.
-template <typename TiledMma, int kValueDim, int kRows, typename TensorO, typename TensorC>
+// Stores this thread's rows, as they are, where `place(row)` says.
+template <typename TiledMma, int kRows, typename TensorO, typename TensorC, typename Place>
 __device__ void store_partial(const Launch& launch, const Part& part, const TensorO& rO,
-                              const TensorC& cO, const RowResult (&result)[kRows]) {
+                              const TensorC& cO, const RowResult (&result)[kRows],
+                              const Place& place) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int row = cute::get<0>(cO(i, 0));
     if (row_of(part, launch.shape, row).exists) {
-      const SlotRow out = slot_row<kValueDim>(launch, part.place.slot(part.place.index), row);
-      store_row<TiledMma>(out.o, rO, i, true);
+      const auto [o, max, sum] = place(row);
+      store_row<TiledMma>(o, rO, i, true);
       if (threadIdx.x % 4 == 0) {
-        *out.max = result[i].m;
-        *out.sum = result[i].l;
+        *max = result[i].m;
+        *sum = result[i].l;
       }
     }
   }
 }
 
-// The partial results of `count` parts, at most 32: every step-th from part `first` on.
-struct Sources {
-  int first;
-  int count;
-  int step;
-
-  __device__ int slot(const PartPlace& place, int i) const { return place.slot(first + i * step); }
+// Four columns of a row of O, and the row's m and l.
+struct Piece {
+  float m = kMinusInf;
+  float l = 0.0f;
+  float4 o{};
 };
 
-// The merged statistics of a row, and the weight of each source: lane i has that of source i.
-struct MergedRow {
-  RowResult result;
-  float weight;
+// Where a row of a partial result lies.
+struct PartialRow {
+  float* o;
+  float* max;
+  float* sum;
 };
 
 template <int kValueDim>
-__device__ MergedRow merge_statistics(const Launch& launch, const PartPlace& place,
-                                      const Sources& from, int row) {
-  constexpr unsigned kAll = 0xffffffffu;
-  const int lane = threadIdx.x % 32;
-  float m = kMinusInf;
-  float l = 0.0f;
-  if (lane < from.count) {
-    const SlotRow source = slot_row<kValueDim>(launch, from.slot(place, lane), row);
-    m = __ldcg(source.max);
-    l = __ldcg(source.sum);
-  }
-  float m_all = m;
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    m_all = fmaxf(m_all, __shfl_xor_sync(kAll, m_all, offset));
-  }
-  const float reference = m_all == kMinusInf ? 0.0f : m_all;
-  const float weight = exp2_approx((m - reference) * kLog2e);
-  l *= weight;
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    l += __shfl_xor_sync(kAll, l, offset);
-  }
-  return {.result = {.m = m_all, .l = l, .rescale = 1.0f}, .weight = weight};
+__device__ PartialRow slot_row(const Launch& launch, int slot, int row) {
+  const std::int64_t index = std::int64_t{slot} * launch.slot_rows + row;
+  return {.o = launch.o + index * kValueDim,
+          .max = launch.row_max + index,
+          .sum = launch.row_sum + index};
 }
 
-// Stores four columns of a row's results.
+// Merges the pieces load(0) to load(count - 1) in their order: kAhead at a time, whose loads are
+// under way together.
+template <int kAhead, typename Load>
+__device__ __forceinline__ Piece merge_pieces(int count, const Load& load) {
+  Piece merged;
+#pragma unroll 1
+  for (int first = 0; first < count; first += kAhead) {
+    Piece pieces[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (first + i < count) {
+        pieces[i] = load(first + i);
+      }
+    }
+    float m = merged.m;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      m = fmaxf(m, pieces[i].m);
+    }
+    const float reference = m == kMinusInf ? 0.0f : m;
+    const float rescale = exp2_approx((merged.m - reference) * kLog2e);
+    merged.m = m;
+    merged.l *= rescale;
+    merged.o = {merged.o.x * rescale, merged.o.y * rescale, merged.o.z * rescale,
+                merged.o.w * rescale};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const Piece& piece = pieces[i];
+      const float weight = exp2_approx((piece.m - reference) * kLog2e);
+      merged.l = fmaf(weight, piece.l, merged.l);
+      merged.o = {fmaf(weight, piece.o.x, merged.o.x), fmaf(weight, piece.o.y, merged.o.y),
+                  fmaf(weight, piece.o.z, merged.o.z), fmaf(weight, piece.o.w, merged.o.w)};
+    }
+  }
+  return merged;
+}
+
+// Stores a merged piece as a part of the caller's results.
 template <typename Element>
-__device__ void store_columns(const Params& p, const Part& part, const Row& row, int column,
-                              const float4& o) {
-  if (p.statistics.max != nullptr) {
-    auto* const out = row_pointer<float>(p.o, p.o_stride, part.sequence, row.token, row.head);
-    *reinterpret_cast<float4*>(out + column) = o;
-  } else {
+__device__ void store_final(const Params& p, const Part& part, const Row& row, int column,
+                            const Piece& piece) {
+  const bool is_normalized = p.statistics.max == nullptr;
+  const RowResult result[1] = {
+      with_sink_of(p, row.head, {.m = piece.m, .l = piece.l, .rescale = 1.0f})};
+  float factor[1];
+  output_factors(result, is_normalized, factor);
+  const float4 o{piece.o.x * factor[0], piece.o.y * factor[0], piece.o.z * factor[0],
+                 piece.o.w * factor[0]};
+  if (is_normalized) {
     auto* const out = row_pointer<Element>(p.o, p.o_stride, part.sequence, row.token, row.head);
     *reinterpret_cast<uint2*>(out + column) =
         uint2{pack_x2<Element>(o.x, o.y), pack_x2<Element>(o.z, o.w)};
+  } else {
+    auto* const out = row_pointer<float>(p.o, p.o_stride, part.sequence, row.token, row.head);
+    *reinterpret_cast<float4*>(out + column) = o;
+  }
+  if (column == 0) {
+    store_statistics(p, part.sequence, row.token, row.head, result[0]);
   }
 }
 
-// A warp merges one row. Sources are added in their order. If `is_final`, the result goes to the
-// caller's tensors, else to the first source's slot.
-template <typename Element, int kValueDim>
-__device__ __forceinline__ void merge_row(const Params& p, const Launch& launch, const Part& part,
-                                          const Sources& from, bool is_final, int index) {
-  constexpr int kAhead = 16;  // loads of a lane that are under way at once
-  const Row row = row_of(part, launch.shape, index);
-  if (!row.exists) {
-    return;
-  }
-  MergedRow merged = merge_statistics<kValueDim>(launch, part.place, from, index);
-  const int lane = threadIdx.x % 32;
-  float factor[1] = {1.0f};
-  if (is_final) {
-    RowResult result[1] = {with_sink_of(p, row.head, merged.result)};
-    output_factors(result, p.statistics.max == nullptr, factor);
-    if (lane == 0) {
-      store_statistics(p, part.sequence, row.token, row.head, result[0]);
-    }
-  } else if (lane == 0) {
-    const SlotRow out = slot_row<kValueDim>(launch, from.slot(part.place, 0), index);
-    *out.max = merged.result.m;
-    *out.sum = merged.result.l;
-  }
-#pragma unroll
-  for (int first_column = 0; first_column < kValueDim; first_column += 128) {
-    const int column = first_column + 4 * lane;
-    const bool is_column = column < kValueDim;
-    float4 o{};
-    for (int first = 0; first < from.count; first += kAhead) {
-      float4 terms[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (is_column && first + i < from.count) {
-          const int slot = from.slot(part.place, first + i);
-          terms[i] = __ldcg(
-              reinterpret_cast<const float4*>(slot_row<kValueDim>(launch, slot, index).o + column));
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const float weight = __shfl_sync(0xffffffffu, merged.weight, first + i);
-        if (first + i < from.count) {
-          o = {fmaf(weight, terms[i].x, o.x), fmaf(weight, terms[i].y, o.y),
-               fmaf(weight, terms[i].z, o.z), fmaf(weight, terms[i].w, o.w)};
-        }
-      }
-    }
-    if (is_column && is_final) {
-      store_columns<Element>(p, part, row, column,
-                             {o.x * factor[0], o.y * factor[0], o.z * factor[0], o.w * factor[0]});
-    } else if (is_column) {
-      float* const out = slot_row<kValueDim>(launch, from.slot(part.place, 0), index).o + column;
-      *reinterpret_cast<float4*>(out) = o;
+// Calls work(row's number, row, column) for the pieces of the block's slice, spread over the
+// consumer's threads. The slices of a cluster's blocks are as large.
+template <int kValueDim, typename Work>
+__device__ __forceinline__ void for_each_piece(const Launch& launch, const Part& part,
+                                               const Work& work) {
+  constexpr int kPieces = kValueDim / 4;  // of a row
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  for (int i = rank_in(launch) * kWarpgroupThreads + thread; i < launch.slot_rows * kPieces;
+       i += launch.workers.cluster * kWarpgroupThreads) {
+    const int index = i / kPieces;
+    const Row row = row_of(part, launch.shape, index);
+    if (row.exists) {
+      work(index, row, 4 * (i % kPieces));
     }
   }
 }
 
-// The consumer says that a result is in its slot. Returns whether it was the last of `count`.
+// The consumer says that its slice of a partial result is in the workspace. Returns whether all
+// parts' are.
 template <typename Config>
 __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch,
-                             std::uint64_t* counter, int count) {
+                             const PartPlace& place) {
   sync_consumer();  // all threads have stored
   if (threadIdx.x % kWarpgroupThreads == 0) {
     __threadfence();
-    const TicketCounter tickets{.word = counter, .epoch = launch.epoch};
+    const TicketCounter tickets{
+        .word = launch.counters + place.counter * launch.workers.cluster + rank_in(launch),
+        .epoch = launch.epoch};
     shared.ticket = tickets.take();
-    if (shared.ticket == count - 1) {
+    if (shared.ticket == place.parts - 1) {
       tickets.clear();
     }
     __threadfence();
   }
   sync_consumer();
-  return shared.ticket == count - 1;
+  return shared.ticket == place.parts - 1;
 }
 
-// After store_partial(): merges what is complete.
+// Merges the slices of all parts of an item if they are complete.
 template <typename Config>
 __device__ void merge_parts(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
                             const Part& part) {
-  const PartPlace& place = part.place;
-  const int groups = ceil_div(place.parts, kMergeFanIn);
-  const int warp = threadIdx.x % kWarpgroupThreads / 32;
-  const auto merge = [&](const Sources& from, bool is_final) {
-    for (int row = warp; row < launch.slot_rows; row += Config::kConsumerWarps) {
-      merge_row<typename Config::Element, Config::C.value_dim>(p, launch, part, from, is_final,
-                                                               row);
-    }
-  };
-  if (groups > 1) {
-    const int group = place.index / kMergeFanIn;
-    const Sources from{.first = group * kMergeFanIn,
-                       .count = min(place.parts - group * kMergeFanIn, kMergeFanIn),
-                       .step = 1};
-    if (!arrives_last(shared, launch, launch.group_counters + place.group_counter(group),
-                      from.count)) {
-      return;
-    }
-    merge(from, false);
+  constexpr int kValueDim = Config::C.value_dim;
+  constexpr int kAhead = kValueDim > 128 ? 8 : 16;
+  if (arrives_last(shared, launch, part.place)) {
+    for_each_piece<kValueDim>(launch, part, [&](int index, const Row& row, int column) {
+      const Piece merged = merge_pieces<kAhead>(part.place.parts, [&](int i) {
+        const PartialRow at = slot_row<kValueDim>(launch, part.place.slot(i), index);
+        return Piece{.m = __ldcg(at.max),
+                     .l = __ldcg(at.sum),
+                     .o = __ldcg(reinterpret_cast<const float4*>(at.o + column))};
+      });
+      store_final<typename Config::Element>(p, part, row, column, merged);
+    });
   }
-  const Sources from = groups > 1 ? Sources{.first = 0, .count = groups, .step = kMergeFanIn}
-                                  : Sources{.first = 0, .count = place.parts, .step = 1};
-  if (arrives_last(shared, launch, launch.item_counters + place.counter, from.count)) {
-    merge(from, true);
+}
+
+// Merges the results of the cluster's blocks, which are in their SMEM.
+template <typename Config>
+__device__ void merge_blocks(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
+                             const Part& part) {
+  constexpr int kValueDim = Config::C.value_dim;
+  constexpr int kAhead = kValueDim > 128 ? 8 : 16;
+  using Mine = Exchange<Config>;
+  for_each_piece<kValueDim>(launch, part, [&](int index, const Row& row, int column) {
+    const Piece merged = merge_pieces<kAhead>(launch.workers.cluster, [&](int rank) {
+      const Mine& theirs = *of_block(&shared.exchange, rank);
+      return Piece{.m = theirs.max[index],
+                   .l = theirs.sum[index],
+                   .o = *reinterpret_cast<const float4*>(&theirs.o[index * Mine::kRow + column])};
+    });
+    if (part.place.parts == 1) {
+      store_final<typename Config::Element>(p, part, row, column, merged);
+    } else {
+      const PartialRow at = slot_row<kValueDim>(launch, part.place.slot(part.place.index), index);
+      *reinterpret_cast<float4*>(at.o + column) = merged.o;
+      if (column == 0) {
+        *at.max = merged.m;
+        *at.sum = merged.l;
+      }
+    }
+  });
+}
+
+// Finishes a part: `result` and the rows of O are this thread's. `phase` is that of the exchange
+// in a cluster, which has two barriers for each part.
+template <typename Config, typename TiledMma, int kRows, typename TensorO, typename TensorC>
+__device__ void finish_part(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
+                            const Part& part, TensorO& rO, const TensorC& cO,
+                            RowResult (&result)[kRows], std::uint32_t& phase) {
+  if constexpr (Config::C.in_clusters) {
+    using Mine = Exchange<Config>;
+    Mine& mine = shared.exchange;
+    mine.read.wait(phase ^ 1);  // before the first part there is nothing to read
+    store_partial<TiledMma>(launch, part, rO, cO, result, [&](int row) {
+      return PartialRow{
+          .o = mine.o + row * Mine::kRow, .max = mine.max + row, .sum = mine.sum + row};
+    });
+    sync_consumer();
+    arrive_in_all(mine.written, launch.workers.cluster);
+    wait_for_all(mine.written, phase);
+    merge_blocks(shared, p, launch, part);
+    sync_consumer();
+    arrive_in_all(mine.read, launch.workers.cluster);
+    phase ^= 1;
+    if (part.place.parts > 1) {
+      merge_parts(shared, p, launch, part);
+    }
+  } else if (part.place.parts == 1) {
+    store_whole<typename Config::Element, TiledMma>(p, launch, part, rO, cO, result);
+  } else {
+    store_partial<TiledMma>(launch, part, rO, cO, result, [&](int row) {
+      return slot_row<Config::C.value_dim>(launch, part.place.slot(part.place.index), row);
+    });
+    merge_parts(shared, p, launch, part);
   }
 }
 

@@ -8,7 +8,8 @@
 //          one unit. The parts of an item are merged in their order
 //
 // Units are numbered: sequence by sequence, in a sequence item by item. Worker w of W computes the
-// units from w U / W to (w + 1) U / W of all U, so that every worker reads as many keys.
+// units from w U / W to (w + 1) U / W of all U, so that every worker reads as many keys. A worker
+// is a block or, for few items, a cluster of blocks, which share each part's key tiles.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,14 @@
 #include "common/divisor.hpp"
 
 namespace tilewright::cuda {
+
+// a / b rounded down, of numbers from 0 up whose quotient is below 2^22. A division of integers
+// takes several times as long.
+TILEWRIGHT_HOST_DEVICE constexpr int quotient(int a, int b) {
+  const int q = static_cast<int>(static_cast<float>(a) * (1.0f / static_cast<float>(b)));
+  const int over = q * b > a;
+  return q - over + ((q - over + 1) * b <= a);
+}
 
 TILEWRIGHT_HOST_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 TILEWRIGHT_HOST_DEVICE constexpr int most(int a, int b) { return a < b ? b : a; }
@@ -101,23 +110,44 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
   return work;
 }
 
-// `units` units for `workers` workers, or for one each if there are fewer. No worker goes without.
+// Who computes: workers, which are blocks or clusters of blocks.
+struct Workers {
+  int count;
+  int cluster;      // blocks of a worker
+  int merge_tiles;  // key tiles that a block computes in the time in which parts are merged
+};
+
+// How units are shared out. Items that all have the same number of units stay whole where the time
+// that is lost since some workers have less to do is shorter than a merge of parts.
 class UnitShares {
  public:
-  TILEWRIGHT_HOST_DEVICE constexpr UnitShares(int units, int workers)
-      : workers_(least(units, workers)),
-        quotient_(workers_ > 0 ? units / workers_ : 0),
-        rest_(units - quotient_ * workers_),
-        per_unit_(units > 0 ? static_cast<float>(workers_) / static_cast<float>(units) : 0.0f) {}
-
-  TILEWRIGHT_HOST_DEVICE constexpr int workers() const { return workers_; }
-
-  // The first unit of worker w, from 0 to workers(): w U / W, rounded down.
-  TILEWRIGHT_HOST_DEVICE constexpr int begin(int w) const {
-    return w * quotient_ + w * rest_ / workers_;
+  // `most_units` is the largest item's.
+  TILEWRIGHT_HOST_DEVICE constexpr UnitShares(int units, int items, int most_units,
+                                              const Workers& of) {
+    if (units == 0) {
+      return;
+    }
+    const int each = quotient(items + of.count - 1, of.count);  // whole items of a worker
+    const bool are_equal = std::int64_t{items} * most_units == units;
+    const bool are_whole =
+        are_equal && each * most_units <= quotient(units, of.count) + of.merge_tiles * of.cluster;
+    grain_ = are_whole ? most_units : 1;
+    const int grains = are_whole ? items : units;
+    workers_ = least(are_whole ? grains : quotient(units + of.cluster - 1, of.cluster), of.count);
+    step_ = quotient(grains, workers_);
+    rest_ = grains - step_ * workers_;
+    per_unit_ = static_cast<float>(workers_) / static_cast<float>(units);
   }
 
-  // The worker that computes unit u. The estimate is at most 1 off.
+  // How many workers there is work for: no worker before this one goes without.
+  TILEWRIGHT_HOST_DEVICE constexpr int workers() const { return workers_; }
+
+  // The first unit of worker w, from 0 to workers().
+  TILEWRIGHT_HOST_DEVICE constexpr int begin(int w) const {
+    return grain_ * (w * step_ + quotient(w * rest_, workers_));
+  }
+
+  // The worker that computes unit u, where items are not whole. The estimate is at most 1 off.
   TILEWRIGHT_HOST_DEVICE constexpr int worker_of(int u) const {
     int w = least(static_cast<int>((static_cast<float>(u) + 0.5f) * per_unit_), workers_ - 1);
     w -= begin(w) > u;
@@ -125,21 +155,28 @@ class UnitShares {
   }
 
  private:
-  int workers_;
-  int quotient_;
-  int rest_;
-  float per_unit_;
+  int workers_ = 0;
+  int grain_ = 1;  // units that stay together
+  int step_ = 0;
+  int rest_ = 0;
+  float per_unit_ = 0.0f;
 };
 
-// Where an item's parts leave their partial results, and which part this one is. With more parts
-// than kMergeFanIn, groups of as many are merged first, each by its last part to arrive, and then
-// the groups.
-inline constexpr int kMergeFanIn = 16;
+// The key tiles of a part that block `rank` of a cluster of `size` computes: [first, end).
+struct TileRange {
+  int first;
+  int end;
+};
+TILEWRIGHT_HOST_DEVICE constexpr TileRange share_of(const TileRange& of, int rank, int size) {
+  const int tiles = of.end - of.first;
+  return {.first = of.first + tiles * rank / size, .end = of.first + tiles * (rank + 1) / size};
+}
 
+// Where an item's parts leave their partial results, and which part this one is.
 struct PartPlace {
   int parts;    // of the item; 1: nothing is to be merged
   int index;    // of this part
-  int counter;  // the item's
+  int counter;  // that counts the item's parts
   int slot0;    // of part 0
   int slot1;    // of part 1; each further part's is slot_step behind
   int slot_step;
@@ -147,17 +184,11 @@ struct PartPlace {
   TILEWRIGHT_HOST_DEVICE constexpr int slot(int part) const {
     return part == 0 ? slot0 : slot1 + (part - 1) * slot_step;
   }
-
-  // A group's counter, which no group of another item has: an item whose parts have the workers
-  // (or units) [first, last] has the counters [first, last) if it has several groups, and one that
-  // begins in `last` has that.
-  TILEWRIGHT_HOST_DEVICE constexpr int group_counter(int group) const {
-    return counter + most(group * kMergeFanIn - 1, 0);
-  }
 };
 
 // A worker has two slots: for a part with which its share begins, and for one that begins within
-// the share and ends beyond it. `first_unit` is the item's first.
+// the share and ends beyond it. At most one item begins within a share and ends beyond it: it has
+// the worker's counter. `first_unit` is the item's first.
 TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shares, int worker,
                                                           int first_unit, int units) {
   const int first = shares.worker_of(first_unit);

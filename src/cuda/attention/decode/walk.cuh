@@ -1,4 +1,4 @@
-// One warp finds the parts that its block computes, from the lengths in memory.
+// A warp finds the parts that its block computes, from the lengths in memory.
 #pragma once
 
 #include "cuda/attention/decode/config.cuh"
@@ -31,26 +31,28 @@ __device__ inline int cache_row_of(const Params& p, int sequence) {
 class Walk {
  public:
   __device__ Walk(const Params& p, const Launch& launch) : p_(p), launch_(launch) {
-    int total = 0;
-    for (first_ = 0; first_ < p.batch; first_ += 32) {
-      before_ = total;
+    int units = 0;
+    int items = 0;
+    int most_units = 0;
+    for (; first_ < p.batch; first_ += 32) {
+      before_ = units;
       count();
-      total = __shfl_sync(kAll, upto_, 31);
+      units = __shfl_sync(kAll, upto_, 31);
+      items += __reduce_add_sync(kAll, work_.items);
+      most_units = max(most_units, __reduce_max_sync(kAll, work_.units));
     }
-    total_ = total;
+    shares_ = UnitShares(units, items, most_units, launch.workers);
+    first_ = 0;
     if (p.batch > 32) {
-      first_ = 0;
       before_ = 0;
       count();
-    } else {
-      first_ = 0;
     }
   }
 
-  __device__ int total() const { return total_; }
+  __device__ const UnitShares& shares() const { return shares_; }
 
-  // Calls write(lane's view) on the lane whose sequence has unit `unit`, which is at or after that
-  // of the call before. All lanes call it.
+  // Calls write() on the lane whose sequence has unit `unit`, which is at or after that of the call
+  // before. All lanes call it.
   template <typename Write>
   __device__ void at(int unit, const Write& write) {
     while (unit >= __shfl_sync(kAll, upto_, 31)) {
@@ -58,10 +60,9 @@ class Walk {
       first_ += 32;
       count();
     }
-    const bool is_mine = unit < upto_ && unit >= upto_ - work_.units * work_.items;
-    if (is_mine) {
-      write(first_ + static_cast<int>(threadIdx.x) % 32, lengths_, work_,
-            unit - (upto_ - work_.units * work_.items));
+    const int before = upto_ - work_.units * work_.items;
+    if (unit >= before && unit < upto_) {
+      write(first_ + static_cast<int>(threadIdx.x) % 32, lengths_, work_, unit - before);
     }
   }
 
@@ -89,12 +90,12 @@ class Walk {
 
   const Params& p_;
   const Launch& launch_;
-  int first_ = 0;   // sequence of lane 0
-  int before_ = 0;  // units before it
-  int total_ = 0;
+  int first_ = 0;              // sequence of lane 0
+  int before_ = 0;             // units before it
   SequenceLengths lengths_{};  // of this lane's sequence
   SequenceWork work_{};
   int upto_ = 0;  // units up to the end of this lane's sequence
+  UnitShares shares_{0, 0, 0, {}};
 };
 
 // Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends
@@ -104,27 +105,30 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
                                  int unit, int end) {
   const DecodeShape& shape = launch.shape;
-  const int item = at / work.units;
+  const int item = quotient(at, work.units);
   const int first = at - item * work.units;  // unit of the item
   const int units = shape.is_invariant ? 1 : min(work.units - first, end - unit);
-  const int row_tile = item % work.row_tiles;
-  const int head_block = item / work.row_tiles;
+  const int head_block = work.row_tiles == 1 ? item : item / work.row_tiles;
+  const int kv_head = shape.head_blocks == 1 ? head_block : head_block / shape.head_blocks;
+  const int head_in_group = (head_block - kv_head * shape.head_blocks) * shape.tile_heads;
   part.lengths = lengths;
   part.sequence = sequence;
   part.cache_row = cache_row_of(p, sequence);
-  part.kv_head = head_block / shape.head_blocks;
-  const int head_in_group = (head_block - part.kv_head * shape.head_blocks) * shape.tile_heads;
-  part.first_head = part.kv_head * shape.group + head_in_group;
+  part.kv_head = kv_head;
+  part.first_head = kv_head * shape.group + head_in_group;
   part.heads = min(shape.group - head_in_group, static_cast<int>(shape.tile_heads));
-  part.token0 = row_tile * shape.tile_tokens;
+  part.token0 = (item - head_block * work.row_tiles) * shape.tile_tokens;
   part.tokens = min(lengths.q_len - part.token0, shape.tile_tokens);
 
   const CacheKeys keys = shape.keys_of(lengths);
   const int tile_first = work.tile_first + first * work.unit_tiles;
-  const int tile_end = min(tile_first + units * work.unit_tiles, work.tile_end);
-  part.tile_first = max(tile_first, keys.first(part.token0) / shape.bc);
-  part.tile_end = max(min(tile_end, ceil_div(keys.end(part.token0 + part.tokens - 1), shape.bc)),
-                      part.tile_first);
+  TileRange tiles{.first = max(tile_first, keys.first(part.token0) / shape.bc),
+                  .end = min(min(tile_first + units * work.unit_tiles, work.tile_end),
+                             ceil_div(keys.end(part.token0 + part.tokens - 1), shape.bc))};
+  tiles.end = max(tiles.end, tiles.first);
+  part.tiles = launch.workers.cluster == 1
+                   ? tiles
+                   : share_of(tiles, rank_in(launch), launch.workers.cluster);
   part.seen_first = keys.first(0);
   part.seen_end = keys.end(lengths.q_len - 1);
   if (units == work.units) {
@@ -132,38 +136,41 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   } else if (shape.is_invariant) {
     part.place = place_of_unit(unit - first, work.units, first);
   } else {
-    part.place = place_of_share(shares, static_cast<int>(blockIdx.x), unit - first, work.units);
+    const int worker = static_cast<int>(blockIdx.x) / launch.workers.cluster;
+    part.place = place_of_share(shares, worker, unit - first, work.units);
   }
+  part.is_end = false;
   return units;
 }
 
-// Puts the block's parts into the ring, and then one that says that there are no more.
-template <typename Config>
-__device__ void schedule(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
+// Calls work(part) for each part that the block computes, with the part in the ring. A whole warp
+// calls it.
+template <typename Work>
+__device__ void for_each_part(PartRing& ring, const Params& p, const Launch& launch,
+                              const Work& work) {
   Walk walk(p, launch);
-  const UnitShares shares(walk.total(), launch.workers);
-  const int worker = blockIdx.x;
+  const UnitShares& shares = walk.shares();
+  const int worker = static_cast<int>(blockIdx.x) / launch.workers.cluster;
   const bool has_work = worker < shares.workers();
   const int end = has_work ? shares.begin(worker + 1) : 0;
   PartRing::Position at;
-  int unit = has_work ? shares.begin(worker) : 0;
-  while (unit < end) {
-    Part& part = shared.parts.acquire(at);
+  for (int unit = has_work ? shares.begin(worker) : 0; unit < end;) {
+    Part& part = ring.acquire(at);
     int units = 0;
-    walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& work,
+    walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
                       int unit_of_sequence) {
       units =
-          write_part(part, p, launch, shares, sequence, lengths, work, unit_of_sequence, unit, end);
-      part.is_end = false;
-      shared.parts.put(at);
+          write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
+      ring.put(at);
     });
     unit += __reduce_max_sync(0xffffffffu, units);
+    work(part);
     at.advance();
   }
-  Part& part = shared.parts.acquire(at);
+  Part& part = ring.acquire(at);
   if (threadIdx.x % 32 == 0) {
     part.is_end = true;
-    shared.parts.put(at);
+    ring.put(at);
   }
 }
 
