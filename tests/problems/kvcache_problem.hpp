@@ -135,11 +135,4 @@ using KvCacheHostTensors = KvCacheTensorSet<reference::HostTensor>;
 // query sees, rows of q behind the last sequence, entries of the table beyond sequences' ends.
 KvCacheHostTensors make_tensors(const KvCacheProblem& problem);
 
-// The same problem in caches without pages, whose slots hold the same keys and values.
-struct WithoutPages {
-  KvCacheProblem problem;
-  KvCacheHostTensors tensors;
-};
-WithoutPages without_pages(const KvCacheProblem& problem, KvCacheHostTensors& tensors);
-
 }  // namespace tilewright::test
