@@ -11,4 +11,10 @@ namespace tilewright {
 // A kernel's facts in words.
 std::vector<Limit> limits_of(const AttentionWithKvCacheFacts& facts);
 
+namespace cuda {
+
+// The decode kernel's row of the table, with its variants.
+Kernel<AttentionWithKvCache> decode_kernel();
+
+}  // namespace cuda
 }  // namespace tilewright

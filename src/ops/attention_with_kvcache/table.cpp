@@ -27,6 +27,7 @@ std::vector<Row> make_table() {
                 .doc = "docs/architecture.md"},
        .facts = {.features = kAllFeatures},
        .launch = without_plan<AttentionWithKvCache, cpu::attention_with_kvcache>()},
+      cuda::decode_kernel(),
   });
 }
 
