@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tilewright/attention_kernels.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
 #include "tilewright/gemm_bf16_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
@@ -11,7 +12,8 @@ namespace tilewright {
 template <class... Ops>
 struct OperationList {};
 
-using Operations = OperationList<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
-                                 ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
+using Operations =
+    OperationList<Attention, AttentionWithKvCache, GemmBf16, GemmNvfp4, QuantizeNvfp4,
+                  DequantizeNvfp4, ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
 
 }  // namespace tilewright
