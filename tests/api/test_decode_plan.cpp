@@ -1,0 +1,260 @@
+// How the decode kernel's work is dealt out, and its plan: both are computed without a GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/attention/decode/plan.hpp"
+#include "cuda/attention/decode/schedule.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+using Problem = AttentionWithKvCacheProblem;
+
+constexpr int kSms = 132;
+
+class Random {
+ public:
+  int operator()(int first, int last) {
+    return std::uniform_int_distribution<int>(first, last)(engine_);
+  }
+
+ private:
+  std::mt19937 engine_{20261124};
+};
+
+DecodeShape shape_of(int heads, int kv_heads, bool is_causal, const KeyWindow& window) {
+  DecodeShape shape = decode_shape(heads, kv_heads, 64);
+  shape.is_causal = is_causal;
+  shape.window = window;
+  return shape;
+}
+
+// ---- Quotients and shares
+
+TEST(DecodeSchedule, QuotientsAreExact) {
+  Random random;
+  for (int i = 0; i < 200000; ++i) {
+    const int b = random(1, i % 2 == 0 ? 300 : 1 << 20);
+    const int a = random(0, std::numeric_limits<int>::max() - b);
+    if (a / b < 1 << 22) {
+      ASSERT_EQ(quotient(a, b), a / b) << a << " / " << b;
+    }
+  }
+}
+
+TEST(DecodeSchedule, SharesCoverAllUnitsOnce) {
+  Random random;
+  for (int i = 0; i < 20000; ++i) {
+    const int items = random(1, 600);
+    const int most_units = random(1, i % 3 == 0 ? 2000 : 20);
+    const bool are_equal = random(0, 1) == 1;
+    const int units = are_equal ? items * most_units : random(items, items * most_units);
+    const Workers workers{.count = random(1, kMaxDecodeWorkers),
+                          .cluster = 1 << random(0, 3),
+                          .merge_tiles = random(0, 20)};
+    const UnitShares shares(units, items, most_units, workers);
+    ASSERT_GE(shares.workers(), 1);
+    ASSERT_LE(shares.workers(), workers.count);
+    ASSERT_EQ(shares.begin(0), 0);
+    ASSERT_EQ(shares.begin(shares.workers()), units);
+    for (int w = 0; w < shares.workers(); ++w) {
+      ASSERT_LT(shares.begin(w), shares.begin(w + 1)) << "worker " << w << " goes without";
+    }
+  }
+}
+
+TEST(DecodeSchedule, NoUnitsNeedNoWorker) {
+  EXPECT_EQ(UnitShares(0, 0, 0, {.count = 132, .cluster = 1, .merge_tiles = 10}).workers(), 0);
+}
+
+TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
+  const Workers workers{.count = 264, .cluster = 1, .merge_tiles = 12};
+  const UnitShares whole(1024 * 16, 1024, 16, workers);  // 4 items each, on 256 of 264 workers
+  for (int w = 0; w < whole.workers(); ++w) {
+    EXPECT_EQ(whole.begin(w) % 16, 0);
+  }
+  const UnitShares split(8 * 1024, 8, 1024, workers);
+  EXPECT_EQ(split.workers(), 264);
+}
+
+// ---- Parts and their places
+
+struct Share {
+  int worker;
+  int item;
+  PartPlace place;
+};
+
+// All parts of items that are not whole, where item i has units[i] units.
+std::vector<Share> shares_of(const std::vector<int>& units, const UnitShares& shares) {
+  std::vector<Share> all;
+  int first = 0;
+  for (int item = 0; item < static_cast<int>(units.size()); ++item) {
+    const int count = units[static_cast<std::size_t>(item)];
+    for (int w = 0; w < shares.workers(); ++w) {
+      const int begin = std::max(shares.begin(w), first);
+      const int end = std::min(shares.begin(w + 1), first + count);
+      if (begin < end && end - begin < count) {
+        all.push_back({w, item, place_of_share(shares, w, first, count)});
+      }
+    }
+    first += count;
+  }
+  return all;
+}
+
+TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
+  Random random;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<int> units(static_cast<std::size_t>(random(1, 60)));
+    int total = 0;
+    for (int& count : units) {
+      count = random(1, random(0, 5) == 0 ? 900 : 12);
+      total += count;
+    }
+    const UnitShares shares(total, static_cast<int>(units.size()), total + 1,
+                            {.count = random(1, 264), .cluster = 1, .merge_tiles = 0});
+    std::set<int> slots;
+    std::vector<int> parts(units.size(), 0);
+    std::vector<std::optional<int>> counter(units.size());
+    std::set<int> counters;
+    for (const Share& share : shares_of(units, shares)) {
+      const auto item = static_cast<std::size_t>(share.item);
+      ASSERT_EQ(share.place.index, parts[item]) << "parts come in the order of workers";
+      ++parts[item];
+      ASSERT_TRUE(slots.insert(share.place.slot(share.place.index)).second);
+      ASSERT_LT(share.place.slot(share.place.index), 2 * shares.workers());
+      ASSERT_TRUE(!counter[item] || *counter[item] == share.place.counter);
+      if (!counter[item]) {
+        counter[item] = share.place.counter;
+        ASSERT_TRUE(counters.insert(share.place.counter).second) << "two items share a counter";
+      }
+    }
+    for (const Share& share : shares_of(units, shares)) {
+      ASSERT_EQ(share.place.parts, parts[static_cast<std::size_t>(share.item)]);
+    }
+  }
+}
+
+TEST(DecodeSchedule, AClusterSharesATileRange) {
+  for (int tiles = 0; tiles < 40; ++tiles) {
+    for (const int size : {1, 2, 4, 8}) {
+      int next = 7;
+      for (int rank = 0; rank < size; ++rank) {
+        const TileRange share = share_of({.first = 7, .end = 7 + tiles}, rank, size);
+        EXPECT_EQ(share.first, next);
+        EXPECT_LE(share.first, share.end);
+        next = share.end;
+      }
+      EXPECT_EQ(next, 7 + tiles);
+    }
+  }
+}
+
+// ---- Work of a sequence
+
+TEST(DecodeSchedule, WorkHasEveryKeyThatIsSeen) {
+  Random random;
+  for (int i = 0; i < 3000; ++i) {
+    const int kv_heads = random(1, 4);
+    const int heads = kv_heads * random(1, 100);
+    const KeyWindow window{.left = random(0, 2) == 0 ? random(0, 200) : kNoLimit,
+                           .right = random(0, 2) == 0 ? random(0, 50) : kNoLimit};
+    DecodeShape shape = shape_of(heads, kv_heads, random(0, 1) == 1, window);
+    shape.is_invariant = random(0, 1) == 1;
+    const int kv_len = random(0, 700);
+    const SequenceLengths lengths{
+        .q_start = 0, .q_len = random(1, 90), .kv_len = kv_len, .leftpad = random(0, kv_len)};
+    const SequenceWork work = work_of(shape, lengths);
+    const CacheKeys keys = shape.keys_of(lengths);
+    ASSERT_GE(work.units, 1);
+    ASSERT_GE(work.units * work.unit_tiles, work.tile_end - work.tile_first);
+    ASSERT_GE(work.row_tiles * shape.tile_tokens, lengths.q_len);
+    ASSERT_GE(work.items * shape.tile_tokens * shape.tile_heads, heads * lengths.q_len);
+    if (shape.is_invariant) {
+      ASSERT_LE(work.units, kMaxSplits);
+    }
+    for (int token = 0; token < lengths.q_len; ++token) {
+      if (keys.first(token) < keys.end(token)) {
+        ASSERT_LE(work.tile_first * 64, keys.first(token));
+        ASSERT_GE(work.tile_end * 64, keys.end(token));
+      }
+    }
+  }
+}
+
+// ---- The plan
+
+Problem problem(int batch, int kv_heads, int capacity) {
+  return {
+      .batch = batch, .cache_rows = batch, .capacity = capacity, .heads = 32, .kv_heads = kv_heads};
+}
+
+DecodePlan plan_of(const Problem& p) {
+  return plan_decode(p, kSms, best_decode_config(p, kSms).value()).plan;
+}
+
+TEST(DecodePlan, FewItemsRunInClusters) {
+  EXPECT_EQ(plan_of(problem(1, 8, 65536)).cluster, 8);
+  EXPECT_EQ(plan_of(problem(3, 8, 65536)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);
+  EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
+  EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, 2 * kSms);
+}
+
+TEST(DecodePlan, BatchInvariantProblemsRunInNoCluster) {
+  Problem p = problem(1, 8, 65536);
+  p.batch_invariant = true;
+  EXPECT_EQ(plan_of(p).cluster, 1);
+  EXPECT_EQ(plan_of(p).slots, 8 * kMaxSplits);
+}
+
+TEST(DecodePlan, ALoadBringsAPageOrATile) {
+  Problem p = problem(4, 8, 4096);
+  EXPECT_EQ(plan_of(p).box_rows, 64);
+  p.page_size = 16;
+  EXPECT_EQ(plan_of(p).box_rows, 16);
+  p.page_size = 256;
+  EXPECT_EQ(plan_of(p).box_rows, 64);
+}
+
+TEST(DecodePlan, WorkspaceDoesNotGrowWithTheCache) {
+  const Problem small = problem(64, 8, 1024);
+  const Problem large = problem(64, 8, 1 << 22);
+  EXPECT_EQ(plan_decode(small, kSms, 4).at.bytes, plan_decode(large, kSms, 4).at.bytes);
+}
+
+// Every page size is either run or refused by name.
+TEST(DecodePlan, PagesDivideATileOrAreMultiplesOfIt) {
+  const auto* const decode = find_kernel<AttentionWithKvCache>("decode");
+  ASSERT_NE(decode, nullptr);
+  DeviceInfo device;
+  device.multiprocessors = kSms;
+  for (const int head_dim : {64, 96, 128, 256}) {
+    for (int page_size = 1; page_size <= 300; ++page_size) {
+      Problem p = problem(2, 8, page_size * 10);
+      p.head_dim = head_dim;
+      p.page_size = page_size;
+      const bool fits = page_size < 64 ? 64 % page_size == 0 : page_size % 64 == 0;
+      const bool runs = fits && !(head_dim == 96 && page_size == 1);
+      const auto reason = decode->refuses(*decode, p, device);
+      ASSERT_EQ(!reason.has_value(), runs) << head_dim << ", pages of " << page_size;
+      if (reason) {
+        EXPECT_EQ(reason->argument, "k_cache");
+        EXPECT_NE(reason->message.find("page_size " + std::to_string(page_size)), std::string::npos)
+            << reason->message;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tilewright::cuda
