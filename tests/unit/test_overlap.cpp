@@ -23,7 +23,7 @@ ConstTensorView matrix(std::int64_t offset_bytes, DType dtype, std::int64_t rows
 
 void collect(const ConstTensorView& view, int dim, std::int64_t offset, std::set<int>& bytes) {
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(view.dtype));
-  if (dim == view.rank) {
+  if (dim == view.rank || dim == kMaxRank) {
     const auto base = static_cast<const std::byte*>(view.data) - memory.data();
     for (int i = 0; i < element_bytes; ++i) {
       bytes.insert(static_cast<int>(base + offset * element_bytes + i));
