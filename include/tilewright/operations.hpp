@@ -4,6 +4,7 @@
 #include "tilewright/attention_kernels.hpp"
 #include "tilewright/gemm_bf16_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
+#include "tilewright/merge_states.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {
@@ -12,6 +13,6 @@ template <class... Ops>
 struct OperationList {};
 
 using Operations = OperationList<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
-                                 ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
+                                 ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight, MergeStates>;
 
 }  // namespace tilewright

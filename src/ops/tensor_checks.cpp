@@ -81,6 +81,12 @@ void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtyp
   }
 }
 
+void check_is_float(const char* argument, const ConstTensorView& tensor) {
+  if (tensor.dtype != DType::fp32 && tensor.dtype != DType::fp16 && tensor.dtype != DType::bf16) {
+    fail(argument, "has dtype " + std::string(name(tensor.dtype)) + ", must be fp32, fp16 or bf16");
+  }
+}
+
 void check_device(const char* argument, const ConstTensorView& tensor, Device device,
                   const char* like) {
   if (tensor.device != device) {

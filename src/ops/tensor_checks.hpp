@@ -35,6 +35,9 @@ void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames 
 void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtype,
                  const char* why = "");
 
+// Checks that the dtype is fp32, fp16 or bf16.
+void check_is_float(const char* argument, const ConstTensorView& tensor);
+
 // Checks that a tensor is on `device`, which is that of the argument `like`.
 void check_device(const char* argument, const ConstTensorView& tensor, Device device,
                   const char* like);
