@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
+    from tilewright._merge_states import merge_states
     from tilewright._native import commit as __commit__
     from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
     from tilewright._native import version as __version__
@@ -55,6 +56,7 @@ __all__ = [
     "gemm_bf16",
     "gemm_nvfp4",
     "kernels",
+    "merge_states",
     "prepack_nvfp4_weight",
     "quantize_nvfp4",
     "swizzle_scales",
@@ -68,6 +70,7 @@ _LAZY = {
     "kernels": ("tilewright._kernels", "kernels"),
     "gemm_bf16": ("tilewright._gemm_bf16", "gemm_bf16"),
     "gemm_nvfp4": ("tilewright._gemm_nvfp4", "gemm_nvfp4"),
+    "merge_states": ("tilewright._merge_states", "merge_states"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
     "prepack_nvfp4_weight": ("tilewright._nvfp4", "prepack_nvfp4_weight"),
     "quantize_nvfp4": ("tilewright._nvfp4", "quantize_nvfp4"),

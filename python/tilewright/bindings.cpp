@@ -22,6 +22,7 @@ namespace tilewright {
 void bind_attention(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
+void bind_merge_states(nb::module_& m);
 void bind_nvfp4(nb::module_& m);
 void bind_kernels(nb::module_& m);
 
@@ -64,6 +65,7 @@ NB_MODULE(_native, m) {
   bind_attention(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
+  bind_merge_states(m);
   bind_nvfp4(m);
   bind_kernels(m);
 
