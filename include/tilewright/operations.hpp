@@ -1,6 +1,7 @@
 // All operations, as a list of types.
 #pragma once
 
+#include "tilewright/append_kv.hpp"
 #include "tilewright/attention_kernels.hpp"
 #include "tilewright/gemm_bf16_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
@@ -12,7 +13,8 @@ namespace tilewright {
 template <class... Ops>
 struct OperationList {};
 
-using Operations = OperationList<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4,
-                                 ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight, MergeStates>;
+using Operations =
+    OperationList<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4, ConvertScales,
+                  PrepackNvfp4Weight, UnpackNvfp4Weight, MergeStates, AppendKv>;
 
 }  // namespace tilewright

@@ -29,16 +29,20 @@ __device__ __forceinline__ Float8 load_eight(const float* source) {
   return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
 
-__device__ __forceinline__ void store_eight(const Float8& v, __nv_bfloat16* target) {
-  *reinterpret_cast<uint4*>(target) =
-      make_uint4(pack_bf16x2(v.value[0], v.value[1]), pack_bf16x2(v.value[2], v.value[3]),
-                 pack_bf16x2(v.value[4], v.value[5]), pack_bf16x2(v.value[6], v.value[7]));
+// Rounded to the type of `target`, which is not looked at. Any NaN becomes 0x7fff.
+__device__ __forceinline__ uint4 pack_eight(const Float8& v, const __nv_bfloat16*) {
+  return make_uint4(pack_bf16x2(v.value[0], v.value[1]), pack_bf16x2(v.value[2], v.value[3]),
+                    pack_bf16x2(v.value[4], v.value[5]), pack_bf16x2(v.value[6], v.value[7]));
 }
 
-__device__ __forceinline__ void store_eight(const Float8& v, __half* target) {
-  *reinterpret_cast<uint4*>(target) =
-      make_uint4(pack_fp16x2(v.value[0], v.value[1]), pack_fp16x2(v.value[2], v.value[3]),
-                 pack_fp16x2(v.value[4], v.value[5]), pack_fp16x2(v.value[6], v.value[7]));
+__device__ __forceinline__ uint4 pack_eight(const Float8& v, const __half*) {
+  return make_uint4(pack_fp16x2(v.value[0], v.value[1]), pack_fp16x2(v.value[2], v.value[3]),
+                    pack_fp16x2(v.value[4], v.value[5]), pack_fp16x2(v.value[6], v.value[7]));
+}
+
+template <typename Half>
+__device__ __forceinline__ void store_eight(const Float8& v, Half* target) {
+  *reinterpret_cast<uint4*>(target) = pack_eight(v, target);
 }
 
 __device__ __forceinline__ void store_eight(const Float8& v, float* target) {

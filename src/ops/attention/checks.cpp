@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cuda_backend.hpp"
+#include "ops/length_checks.hpp"
 #include "ops/overlap.hpp"
 
 namespace tilewright {
@@ -206,34 +206,6 @@ void check_options(const AttentionTensors& t, const AttentionOptions& options) {
 
 // ---- Values of lengths
 
-std::vector<int> values_of(const ConstTensorView& lengths, Stream stream) {
-  const auto* const data = static_cast<const int*>(lengths.data);
-  const auto count = static_cast<std::size_t>(lengths.shape[0]);
-  if (lengths.device.kind == DeviceKind::cuda) {
-    return cuda::read_ints(data, count, lengths.device.index, stream);
-  }
-  return {data, data + count};
-}
-
-// The values must start at 0 and ascend, up to `rows` at most.
-void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
-                      const char* rows_of) {
-  if (values.front() != 0) {
-    fail(argument, "starts with " + std::to_string(values.front()) + ", must start with 0");
-  }
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    if (values[i] < values[i - 1]) {
-      fail(argument, "falls from " + std::to_string(values[i - 1]) + " to " +
-                         std::to_string(values[i]) + " at element " + std::to_string(i) +
-                         ", must ascend");
-    }
-  }
-  if (values.back() > rows) {
-    fail(argument, "ends with " + std::to_string(values.back()) + ", must be at most " +
-                       std::to_string(rows) + ", the tokens of " + rows_of);
-  }
-}
-
 void check_seqused_k(const std::vector<int>& used, const std::vector<int>& cu_seqlens_k,
                      std::int64_t kv_len) {
   for (std::size_t b = 0; b < used.size(); ++b) {
@@ -284,15 +256,15 @@ void check_alignment(const AttentionTensors& t, const KernelInfo& kernel) {
 
 void check_length_values(const AttentionTensors& t, Stream stream) {
   if (t.cu_seqlens_q) {
-    check_cu_seqlens("cu_seqlens_q", values_of(*t.cu_seqlens_q, stream), seqlen_of(t.q), "q");
+    check_cu_seqlens("cu_seqlens_q", values_of<int>(*t.cu_seqlens_q, stream), seqlen_of(t.q), "q");
   }
   std::vector<int> cu_seqlens_k;
   if (t.cu_seqlens_k) {
-    cu_seqlens_k = values_of(*t.cu_seqlens_k, stream);
+    cu_seqlens_k = values_of<int>(*t.cu_seqlens_k, stream);
     check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, seqlen_of(t.k), "k");
   }
   if (t.seqused_k) {
-    check_seqused_k(values_of(*t.seqused_k, stream), cu_seqlens_k, seqlen_of(t.k));
+    check_seqused_k(values_of<int>(*t.seqused_k, stream), cu_seqlens_k, seqlen_of(t.k));
   }
 }
 
