@@ -23,6 +23,7 @@ from tilewright._errors import (
 )
 
 if TYPE_CHECKING:
+    from tilewright._append_kv import append_kv
     from tilewright._attention import attention
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
@@ -51,6 +52,7 @@ __all__ = [
     "UnsupportedError",
     "__commit__",
     "__version__",
+    "append_kv",
     "attention",
     "dequantize_nvfp4",
     "gemm_bf16",
@@ -65,6 +67,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "append_kv": ("tilewright._append_kv", "append_kv"),
     "attention": ("tilewright._attention", "attention"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
