@@ -1,6 +1,7 @@
 // Every wrong argument of append_kv(): the code, the argument and the message of the exception, and
 // outputs that stay untouched.
 #include "append_call.hpp"
+#include "registry_test.hpp"
 
 namespace tilewright::test {
 namespace {
@@ -62,6 +63,40 @@ TEST(AppendCalls, OnAGpuThatIsNotThereAreRefused) {
   const BadCall no_device{
       "no_device", {}, "device", {"cuda:0", cpu_only_notice().data()}, ErrorCode::no_device};
   expect_throws(no_device, c, [&] { append_kv(c.t); });
+}
+
+TEST(AppendKernels, SayWhatTheyDoNotTake) {
+  const Kernel<AppendKv>& hopper = named<AppendKv>("hopper");
+  EXPECT_EQ(workspace_bytes(hopper, {.rows = 100, .kv_heads = 8}, kH200), 0u);
+  using BadProblem = BadCallOf<AppendKvProblem>;
+  for (const BadProblem& bad : {
+           BadProblem{"head_dim",
+                      [](auto& p) { p.head_dim = 100; },
+                      "k",
+                      {"has head_dim 100, kernel hopper takes multiples of 8"},
+                      ErrorCode::unsupported},
+           BadProblem{"value_dim",
+                      [](auto& p) { p.value_dim = 4; },
+                      "v",
+                      {"has head_dim 4, kernel hopper takes multiples of 8"},
+                      ErrorCode::unsupported},
+           BadProblem{"dtype",
+                      [](auto& p) { p.dtype = DType::fp32; },
+                      "k",
+                      {"has dtype fp32, kernel hopper takes fp16, bf16"},
+                      ErrorCode::unsupported},
+           BadProblem{"heads",
+                      [](auto& p) { p.rows = p.kv_heads = 1 << 15; },
+                      "k",
+                      {"has 2^31 or more heads of q, k and v in all rows"},
+                      ErrorCode::unsupported},
+           BadProblem{"rows", [](auto& p) { p.rows = 0; }, "rows", {"is 0, must be at least 1"}},
+       }) {
+    AppendKvProblem problem;
+    bad.spoil(problem);
+    expect_throws(bad, [&] { workspace_bytes(hopper, problem, kH200); });
+  }
+  EXPECT_EQ(workspace_bytes(named<AppendKv>("cpu"), {.head_dim = 100}, kH200), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -2,6 +2,7 @@
 // and outputs that stay untouched.
 #include "bad_call.hpp"
 #include "reference/host_tensor.hpp"
+#include "registry_test.hpp"
 #include "tilewright/merge_states.hpp"
 
 namespace tilewright::test {
@@ -84,6 +85,35 @@ TEST(MergeCalls, OnAGpuThatIsNotThereAreRefused) {
   const BadCall no_device{
       "no_device", {}, "device", {"cuda:0", cpu_only_notice().data()}, ErrorCode::no_device};
   expect_throws(no_device, c, [&] { merge_states(c.t); });
+}
+
+TEST(MergeKernels, SayWhatTheyDoNotTake) {
+  const Kernel<MergeStates>& hopper = named<MergeStates>("hopper");
+  EXPECT_EQ(workspace_bytes(hopper, {.parts = 4, .tokens = 100, .heads = 8}, kH200), 0u);
+  using BadProblem = BadCallOf<MergeStatesProblem>;
+  for (const BadProblem& bad : {
+           BadProblem{"head_dim",
+                      [](auto& p) { p.head_dim = 100; },
+                      "o",
+                      {"has head_dim 100, kernel hopper takes multiples of 8"},
+                      ErrorCode::unsupported},
+           BadProblem{"dtype",
+                      [](auto& p) { p.dtype = DType::e4m3; },
+                      "o",
+                      {"has dtype e4m3, kernel hopper takes fp32, fp16, bf16"},
+                      ErrorCode::unsupported},
+           BadProblem{"elements",
+                      [](auto& p) { p.tokens = p.heads = 1 << 14; },
+                      "o",
+                      {"has T x H x Dv of 2^34 or more"},
+                      ErrorCode::unsupported},
+           BadProblem{"parts", [](auto& p) { p.parts = 0; }, "parts", {"is 0, must be at least 1"}},
+       }) {
+    MergeStatesProblem problem;
+    bad.spoil(problem);
+    expect_throws(bad, [&] { workspace_bytes(hopper, problem, kH200); });
+  }
+  EXPECT_EQ(workspace_bytes(named<MergeStates>("cpu"), {.head_dim = 100}, kH200), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
