@@ -65,14 +65,17 @@ __device__ float rotated_second(float x1, float x2, float cos, float sin) {
   return __fadd_rn(__fmul_rn(x2, cos), __fmul_rn(x1, sin));
 }
 
-// Neighbouring entries of a table, which has vectors where its rows are aligned.
+// Neighbouring entries of a table, loaded as vectors where its rows are aligned to them.
 template <int kCount, typename T>
 __device__ void load_entries(const T* source, float (&entries)[kCount]) {
-  using Vector = std::conditional_t<kCount * sizeof(T) == sizeof(uint2), uint2, uint4>;
+  constexpr std::size_t kBytes = kCount * sizeof(T);
+  using Vector = std::conditional_t<kBytes % sizeof(uint4) == 0, uint4,
+                                    std::conditional_t<kBytes == sizeof(uint2), uint2, T>>;
+  static_assert(kBytes % sizeof(Vector) == 0);
   alignas(uint4) T elements[kCount];
   if (reinterpret_cast<std::uintptr_t>(source) % sizeof(Vector) == 0) {
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(kCount * sizeof(T) / sizeof(Vector)); ++i) {
+    for (int i = 0; i < static_cast<int>(kBytes / sizeof(Vector)); ++i) {
       reinterpret_cast<Vector*>(elements)[i] = reinterpret_cast<const Vector*>(source)[i];
     }
   } else {
