@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
-#include "common/half.hpp"
+#include "reference/attention_row.hpp"
 #include "reference/host_tensor.hpp"
 #include "reference/parallel_for.hpp"
 
@@ -13,18 +14,6 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-double round_to(Rounding rounding, double value) {
-  switch (rounding) {
-    case Rounding::exact:
-      return value;
-    case Rounding::bf16:
-      return bf16_to_float(float_to_bf16(static_cast<float>(value)));
-    case Rounding::fp16:
-      return fp16_to_float(float_to_fp16(static_cast<float>(value)));
-  }
-  return value;
-}
 
 // A (B, N, H, D) tensor, or a packed (T, H, D) one as a batch of 1, as dense (B, H, N, D) doubles.
 struct Dense {
@@ -73,83 +62,25 @@ Rows rows_of(std::int64_t b, const Dense& tensor,
   return {.batch = 0, .first = at(b), .length = at(b + 1) - at(b)};
 }
 
-// The keys [first, end) that query i of nq sees among nk.
-struct Keys {
-  std::int64_t first;
-  std::int64_t end;
-};
-
-Keys visible_keys(std::int64_t i, std::int64_t nq, std::int64_t nk,
-                  const AttentionOptions& options) {
+// The keys that query i of nq sees among nk.
+std::vector<std::int64_t> visible_keys(std::int64_t i, std::int64_t nq, std::int64_t nk,
+                                       const AttentionOptions& options) {
   const std::int64_t here = i + nk - nq;
   const std::int64_t all = nq + nk;  // what a wider window sees, it sees too
-  Keys keys{.first = 0, .end = nk};
+  std::int64_t first = 0;
+  std::int64_t end = nk;
   if (options.causal) {
-    keys.end = std::min(keys.end, here + 1);
+    end = std::min(end, here + 1);
   }
   if (options.window.left) {
-    keys.first = std::max(keys.first, here - std::min(*options.window.left, all));
+    first = std::max(first, here - std::min(*options.window.left, all));
   }
   if (options.window.right) {
-    keys.end = std::min(keys.end, here + std::min(*options.window.right, all) + 1);
+    end = std::min(end, here + std::min(*options.window.right, all) + 1);
   }
+  std::vector<std::int64_t> keys(static_cast<std::size_t>(std::max(end - first, std::int64_t{0})));
+  std::iota(keys.begin(), keys.end(), first);
   return keys;
-}
-
-// What a row's softmax depends on beside its keys.
-struct Scoring {
-  double scale;
-  double softcap;  // 0: none
-  double sink;     // -infinity: none
-  Rounding rounding;
-};
-
-struct RowSums {
-  double max;
-  double sum;
-};
-
-// One query row against some keys of its head, whose row 0 are k and v: writes the un-normalised o.
-RowSums attend(const double* q, const double* k, std::int64_t dim, const double* v,
-               std::int64_t value_dim, Keys keys, const Scoring& scoring, double* o) {
-  std::vector<double> s;
-  double max = scoring.sink;  // NaN scores leave it as it is
-  for (std::int64_t j = keys.first; j < keys.end; ++j) {
-    double dot = 0;
-    for (std::int64_t d = 0; d < dim; ++d) {
-      dot += q[d] * k[j * dim + d];
-    }
-    double score = scoring.scale * dot;
-    if (scoring.softcap > 0) {
-      score = scoring.softcap * std::tanh(score / scoring.softcap);
-    }
-    s.push_back(score);
-    max = std::max(max, score);
-  }
-  if (std::isnan(scoring.sink) || std::ranges::any_of(s, [](double x) { return std::isnan(x); })) {
-    std::fill(o, o + value_dim, kNaN);
-    return {.max = kNaN, .sum = kNaN};
-  }
-  std::fill(o, o + value_dim, 0.0);
-  if (max == kMinusInfinity) {
-    return {.max = kMinusInfinity, .sum = 0};
-  }
-  double sum = scoring.sink == -kMinusInfinity ? 1.0 : std::exp(scoring.sink - max);
-  for (std::int64_t j = keys.first; j < keys.end; ++j) {
-    const double weight = std::exp(s[static_cast<std::size_t>(j - keys.first)] - max);
-    sum += weight;
-    const double rounded_weight = round_to(scoring.rounding, weight);
-    for (std::int64_t d = 0; d < value_dim; ++d) {
-      o[d] += rounded_weight * v[j * value_dim + d];
-    }
-  }
-  return {.max = max, .sum = sum};
-}
-
-void normalize(double* o, std::int64_t dim, double sum, Rounding rounding) {
-  for (std::int64_t d = 0; d < dim; ++d) {
-    o[d] = sum == 0 ? 0.0 : round_to(rounding, o[d] / sum);
-  }
 }
 
 // What all rows of a call share.

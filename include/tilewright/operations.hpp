@@ -3,6 +3,7 @@
 
 #include "tilewright/append_kv.hpp"
 #include "tilewright/attention_kernels.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
 #include "tilewright/gemm_bf16_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
 #include "tilewright/merge_states.hpp"
@@ -13,8 +14,8 @@ namespace tilewright {
 template <class... Ops>
 struct OperationList {};
 
-using Operations =
-    OperationList<Attention, GemmBf16, GemmNvfp4, QuantizeNvfp4, DequantizeNvfp4, ConvertScales,
-                  PrepackNvfp4Weight, UnpackNvfp4Weight, MergeStates, AppendKv>;
+using Operations = OperationList<Attention, AttentionWithKvCache, GemmBf16, GemmNvfp4,
+                                 QuantizeNvfp4, DequantizeNvfp4, ConvertScales, PrepackNvfp4Weight,
+                                 UnpackNvfp4Weight, MergeStates, AppendKv>;
 
 }  // namespace tilewright

@@ -1,6 +1,7 @@
 // What the library can run: the kernels of every operation, what they take, and why a kernel cannot
 // run a problem. The operations are types, called Op below; they are in attention_kernels.hpp,
-// gemm_bf16_kernels.hpp, gemm_nvfp4_kernels.hpp and nvfp4_kernels.hpp.
+// attention_with_kvcache_kernels.hpp, gemm_bf16_kernels.hpp, gemm_nvfp4_kernels.hpp and
+// nvfp4_kernels.hpp.
 #pragma once
 
 #include <cstddef>

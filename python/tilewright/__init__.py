@@ -25,6 +25,7 @@ from tilewright._errors import (
 if TYPE_CHECKING:
     from tilewright._append_kv import append_kv
     from tilewright._attention import attention
+    from tilewright._attention_with_kvcache import attention_with_kvcache
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "append_kv",
     "attention",
+    "attention_with_kvcache",
     "dequantize_nvfp4",
     "gemm_bf16",
     "gemm_nvfp4",
@@ -69,6 +71,7 @@ __all__ = [
 _LAZY = {
     "append_kv": ("tilewright._append_kv", "append_kv"),
     "attention": ("tilewright._attention", "attention"),
+    "attention_with_kvcache": ("tilewright._attention_with_kvcache", "attention_with_kvcache"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
     "gemm_bf16": ("tilewright._gemm_bf16", "gemm_bf16"),

@@ -7,9 +7,8 @@ from tilewright._arguments import flag, kernel_name
 from tilewright._errors import invalid, renamed
 from tilewright._frameworks import (
     ANY_FLOAT,
-    BYTE_FORMATS,
-    dtype_name,
     framework_for,
+    holds_e4m3,
     to_native,
 )
 
@@ -146,11 +145,7 @@ def append_kv(
 
 def _output(framework: Any, argument: str, array: Any) -> _native.Tensor:
     byte_format = None
-    if argument.endswith("_cache") and _has_bytes(array):
+    if argument.endswith("_cache") and holds_e4m3(array):
         byte_format = "e4m3"
     takes = "fp32" if argument.endswith("_descale") else ANY_FLOAT
     return to_native(framework, argument, array, True, "k", byte_format, takes)
-
-
-def _has_bytes(array: Any) -> bool:
-    return dtype_name(getattr(array, "dtype", None)) in ("uint8", BYTE_FORMATS["e4m3"])

@@ -9,12 +9,33 @@ from typing import Any
 from tilewright._errors import invalid, wrong_type
 
 _SIZE_LIMIT = 1 << 30
+_WINDOW_LIMIT = 1 << 63
 
 
 def flag(argument: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise wrong_type(argument, f"is {value!r}, must be True or False")
     return value
+
+
+def window_sides(window_size: Any) -> tuple[int, int]:
+    """(left, right), in keys; -1: no limit."""
+    try:
+        left, right = (operator.index(side) for side in window_size)
+    except (TypeError, ValueError):
+        message = f"is {window_size!r}, must be a pair of integers (left, right)"
+        raise wrong_type("window_size", message) from None
+    if not (-1 <= left < _WINDOW_LIMIT and -1 <= right < _WINDOW_LIMIT):
+        message = f"is {window_size!r}, each must be at least 0 and less than 2^63, or -1: no limit"
+        raise invalid("window_size", message)
+    return left, right
+
+
+def number(argument: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise wrong_type(argument, f"is {value!r}, must be a number") from None
 
 
 def kernel_name(kernel: Any) -> str:

@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 from tilewright import _native
-from tilewright._arguments import flag, kernel_name
+from tilewright._arguments import flag, kernel_name, number, window_sides
 from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import (
     ANY_FLOAT,
@@ -18,8 +18,6 @@ from tilewright._frameworks import (
 
 # The dtypes of inputs other than q, k and v.
 _TAKES = {"sinks": "fp32", "cu_seqlens_q": "int32", "cu_seqlens_k": "int32", "seqused_k": "int32"}
-
-_WINDOW_LIMIT = 1 << 63
 
 
 def attention(
@@ -103,13 +101,13 @@ def attention(
         "cu_seqlens_k": cu_seqlens_k,
         "seqused_k": seqused_k,
     }
-    left, right = _window(window_size)
+    left, right = window_sides(window_size)
     options = {
-        "softmax_scale": None if softmax_scale is None else _number("softmax_scale", softmax_scale),
+        "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
         "causal": flag("causal", causal),
         "window_size_left": left,
         "window_size_right": right,
-        "softcap": _number("softcap", softcap),
+        "softcap": number("softcap", softcap),
         "batch_invariant": flag("batch_invariant", batch_invariant),
         "check_lengths": flag("check_lengths", check_lengths),
         "kernel_name": kernel_name(kernel),
@@ -181,25 +179,6 @@ def statistics_of(normalize: bool, return_lse: bool) -> tuple[str, ...]:
         message = "is True, must be False without normalize: lse is row_max + log(row_sum)"
         raise invalid("return_lse", message)
     return ("row_max", "row_sum")
-
-
-def _window(window_size: Any) -> tuple[int, int]:
-    try:
-        left, right = (operator.index(side) for side in window_size)
-    except (TypeError, ValueError):
-        message = f"is {window_size!r}, must be a pair of integers (left, right)"
-        raise wrong_type("window_size", message) from None
-    if not (-1 <= left < _WINDOW_LIMIT and -1 <= right < _WINDOW_LIMIT):
-        message = f"is {window_size!r}, each must be at least 0 and less than 2^63, or -1: no limit"
-        raise invalid("window_size", message)
-    return left, right
-
-
-def _number(argument: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise wrong_type(argument, f"is {value!r}, must be a number") from None
 
 
 def _check_max_seqlen(argument: str, value: Any) -> None:

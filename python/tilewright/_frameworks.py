@@ -54,6 +54,10 @@ class NumPy:
                 raise invalid("dtype", message) from None
         return numpy.empty(shape, self.like.dtype if dtype is None else dtype)
 
+    def full(self, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+        """An array of one value."""
+        return sys.modules["numpy"].full(shape, value, dtype)
+
     def deliver(self, array: Any) -> Any:
         return array
 
@@ -85,6 +89,11 @@ class Torch:
         with self.on_stream:  # the memory is reused in this stream's order
             return self.torch.empty(shape, dtype=torch_dtype, device=self.like.device)
 
+    def full(self, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+        torch_dtype = getattr(self.torch, dtype)
+        with self.on_stream:
+            return self.torch.full(shape, value, dtype=torch_dtype, device=self.like.device)
+
     def deliver(self, array: Any) -> Any:
         return array
 
@@ -109,6 +118,10 @@ class CuPy:
     def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         with self.like.device, self.on_stream:
             return self.cupy.empty(shape, self.like.dtype if dtype is None else dtype)
+
+    def full(self, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+        with self.like.device, self.on_stream:
+            return self.cupy.full(shape, value, dtype)
 
     def deliver(self, array: Any) -> Any:
         return array
@@ -140,6 +153,9 @@ class Jax:
     def empty(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         jax_dtype = self.like.dtype if dtype is None else dtype
         return self.jax.numpy.empty(shape, jax_dtype, device=self.device)
+
+    def full(self, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+        return self.jax.numpy.full(shape, value, dtype, device=self.device)
 
     def deliver(self, array: Any) -> Any:
         if self.stream:
@@ -189,6 +205,11 @@ def dtype_name(dtype: Any) -> str:
     """ "float32", of any framework's dtype, of a scalar type or of the name itself."""
     text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     return text.rpartition(".")[2]
+
+
+def holds_e4m3(array: Any) -> bool:
+    """Whether an array's dtype is E4M3, or that of its bytes."""
+    return dtype_name(getattr(array, "dtype", None)) in ("uint8", BYTE_FORMATS["e4m3"])
 
 
 def to_native(

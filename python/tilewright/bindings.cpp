@@ -21,6 +21,7 @@ namespace tilewright {
 // Each adds an operation's functions and what its kernels may be asked, and the last the tables.
 void bind_append_kv(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_attention_with_kvcache(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
 void bind_merge_states(nb::module_& m);
@@ -65,6 +66,7 @@ NB_MODULE(_native, m) {
 
   bind_append_kv(m);
   bind_attention(m);
+  bind_attention_with_kvcache(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
   bind_merge_states(m);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "attention_options.hpp"
 #include "kernel_queries.hpp"
 #include "native_call.hpp"
 #include "tilewright/attention_kernels.hpp"
@@ -15,17 +16,10 @@ namespace {
 
 using AttentionCall = NativeCall<Attention, attention_workspace_bytes, attention>;
 
-// One side of a window. Python has -1 for a side without a limit.
-std::optional<std::int64_t> to_window_side(std::int64_t keys) {
-  return keys == -1 ? std::nullopt : std::optional(keys);
-}
-
 AttentionCall make_call(const nb::dict& tensors, std::optional<double> softmax_scale, bool causal,
                         std::int64_t window_size_left, std::int64_t window_size_right,
                         double softcap, bool batch_invariant, bool check_lengths,
                         const std::string& kernel_name) {
-  const std::optional<float> scale =
-      softmax_scale ? std::optional(static_cast<float>(*softmax_scale)) : std::nullopt;
   return {tensors,
           {.q = view(tensors, "q"),
            .k = view(tensors, "k"),
@@ -39,9 +33,8 @@ AttentionCall make_call(const nb::dict& tensors, std::optional<double> softmax_s
            .row_max = find(tensors, "row_max"),
            .row_sum = find(tensors, "row_sum")},
           {.causal = causal,
-           .window = {.left = to_window_side(window_size_left),
-                      .right = to_window_side(window_size_right)},
-           .scale = scale,
+           .window = to_window(window_size_left, window_size_right),
+           .scale = to_scale(softmax_scale),
            .softcap = static_cast<float>(softcap),
            .batch_invariant = batch_invariant,
            .check_lengths = check_lengths,

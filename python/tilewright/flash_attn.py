@@ -1,16 +1,24 @@
-"""FlashAttention-3's functions, with its arguments in its order, on tilewright.attention().
+"""FlashAttention-3's functions, with its arguments in its order, on tilewright.attention() and
+tilewright.attention_with_kvcache().
 
-    from tilewright.flash_attn import flash_attn_func, flash_attn_varlen_func
+    from tilewright.flash_attn import (
+        flash_attn_func,
+        flash_attn_varlen_func,
+        flash_attn_with_kvcache,
+    )
 
-Arguments that the library has no use for must hold their defaults, and softmax_scale may not be 0:
-FlashAttention-2 has dropout_p in its place. docs/migrating-from-flash-attention.md says what
-differs.
+Arguments that the library has no use for must hold their defaults, and softmax_scale of the first
+two may not be 0: FlashAttention-2 has dropout_p in its place.
+docs/migrating-from-flash-attention.md says what differs.
 """
 
+import operator
 from typing import Any
 
 from tilewright._attention import attention
-from tilewright._errors import UnsupportedError, invalid
+from tilewright._attention_with_kvcache import attention_with_kvcache
+from tilewright._errors import UnsupportedError, invalid, renamed
+from tilewright._frameworks import framework_for, framework_of
 
 
 def flash_attn_func(
@@ -114,6 +122,113 @@ def flash_attn_varlen_func(
         seqused_k=seqused_k,
         return_lse=return_attn_probs,
     )
+
+
+def flash_attn_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    qv: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    page_table: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k_new: Any = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Any = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Attention of q (batch, q_len, heads, head_dim) over caches, to which k and v are appended.
+
+    cache_seqlens is (batch,) int32, or an integer for all sequences; None: caches are full. Where q
+    is packed k and v are packed likewise, and cu_seqlens_k_new must be cu_seqlens_q itself. Returns
+    out, or (out, lse) with return_softmax_lse. scheduler_metadata, num_splits, pack_gqa,
+    max_seqlen_q and rotary_interleaved are not looked at.
+    """
+    _refuse(
+        qv=qv,
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        rotary_seqlens=rotary_seqlens,
+        q_descale=q_descale,
+        attention_chunk=attention_chunk or None,
+        sm_margin=sm_margin or None,
+    )
+    if cu_seqlens_k_new is not None and cu_seqlens_k_new is not cu_seqlens_q:
+        message = "is another array than cu_seqlens_q, must be the same: q's tokens are appended"
+        raise UnsupportedError("unsupported", "cu_seqlens_k_new", message)
+    with renamed(block_table="page_table", leftpad_k="cache_leftpad"):
+        return attention_with_kvcache(
+            q,
+            k_cache,
+            v_cache,
+            _lengths(cache_seqlens, q, k_cache, k, page_table, cu_seqlens_q),
+            block_table=page_table,
+            cache_batch_idx=cache_batch_idx,
+            leftpad_k=cache_leftpad,
+            cu_seqlens_q=cu_seqlens_q,
+            k=k,
+            v=v,
+            k_descale=k_descale,
+            v_descale=v_descale,
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            return_lse=return_softmax_lse,
+        )
+
+
+def _lengths(
+    cache_seqlens: Any, q: Any, k_cache: Any, k: Any, page_table: Any, cu_seqlens_q: Any
+) -> Any:
+    """cache_seqlens as an array."""
+    if cache_seqlens is None and k is not None:
+        raise invalid("cache_seqlens", "is None, must be given where k is: k is appended there")
+    if cache_seqlens is not None and not _is_integer(cache_seqlens):
+        return cache_seqlens
+    framework = framework_for("q", q, None)
+    arrays = {"k_cache": (k_cache, 2), "page_table": (page_table, 2), "k": (k, 0)}
+    arrays |= {"q": (q, 1), "cu_seqlens_q": (cu_seqlens_q, 1)}
+    for argument, (array, least_rank) in arrays.items():
+        if array is None and argument != "k_cache":
+            continue
+        framework_of(argument, array)
+        if len(array.shape) < least_rank:
+            return framework.full((1,), 0, "int32")  # the call refuses the rank by name
+    batch = q.shape[0] if cu_seqlens_q is None else max(cu_seqlens_q.shape[0] - 1, 0)
+    capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
+    if cache_seqlens is None:
+        return framework.full((batch,), capacity, "int32")
+    is_appended = k is not None and cu_seqlens_q is None and len(k.shape) > 1
+    most = capacity - (k.shape[1] if is_appended else 0)
+    if not 0 <= operator.index(cache_seqlens) <= most:
+        message = f"is {cache_seqlens}, must be between 0 and {most}, the room in the caches"
+        raise invalid("cache_seqlens", message)
+    return framework.full((batch,), operator.index(cache_seqlens), "int32")
+
+
+def _is_integer(value: Any) -> bool:
+    """A number, and no array of a dimension or more."""
+    return not getattr(value, "shape", ()) and hasattr(value, "__index__")
 
 
 def _refuse_dropout(softmax_scale: Any) -> None:

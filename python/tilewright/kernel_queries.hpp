@@ -20,12 +20,12 @@ inline std::optional<std::string> text_of(const std::optional<Reason>& reason) {
 }
 
 inline DType parse_dtype(std::string_view text) {
-  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16, DType::e2m1x2}) {
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16, DType::e2m1x2, DType::e4m3}) {
     if (text == name(dtype)) {
       return dtype;
     }
   }
-  fail("dtype", "is '" + std::string(text) + "', must be fp32, fp16, bf16 or e2m1x2");
+  fail("dtype", "is '" + std::string(text) + "', must be fp32, fp16, bf16, e2m1x2 or e4m3");
 }
 
 template <class Op>

@@ -104,7 +104,7 @@ void quantize_row(const SourceRow<T>& row, int dims, float descale, std::uint8_t
 // Writes a row and head of k or v into its cache.
 template <typename T>
 void append_row(const AppendKvParams& p, const SourceRow<T>& row, int dims, const RowPlace& place,
-                int head, const Descales& descales, void* cache, const OuterStrides& stride) {
+                int head, const AppendDescales& descales, void* cache, const OuterStrides& stride) {
   const std::int64_t offset = stride.offset(place.page, place.in_page, head);
   if (!p.is_quantized) {
     return store_row(row, dims, static_cast<T*>(cache) + offset);

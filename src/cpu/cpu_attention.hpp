@@ -1,10 +1,14 @@
 #pragma once
 
 #include "ops/attention/params.hpp"
+#include "ops/attention_with_kvcache/params.hpp"
 
 namespace tilewright::cpu {
 
 // FlashAttention-2's tiling on all cores, in FP32, for FP32, FP16 or BF16 tensors.
 void attention(const AttentionParams& params, Stream);
+
+// The same over KV caches, which may also be of E4M3; new rows are appended first.
+void attention_with_kvcache(const AttentionWithKvCacheParams& params, Stream);
 
 }  // namespace tilewright::cpu

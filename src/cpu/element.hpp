@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/block_scale.hpp"
 #include "common/half.hpp"
 #include "cpu/vector.hpp"
 #include "tilewright/tensor.hpp"
@@ -15,10 +16,14 @@ struct Fp16 {
 struct Bf16 {
   std::uint16_t bits;
 };
+struct E4m3 {
+  std::uint8_t bits;
+};
 
 TILEWRIGHT_INLINE float to_float(float value) { return value; }
 TILEWRIGHT_INLINE float to_float(Fp16 value) { return fp16_to_float(value.bits); }
 TILEWRIGHT_INLINE float to_float(Bf16 value) { return bf16_to_float(value.bits); }
+TILEWRIGHT_INLINE float to_float(E4m3 value) { return e4m3_to_float(value.bits); }
 TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
 TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
 TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }

@@ -11,23 +11,32 @@
 
 namespace tilewright {
 
-// The elements of a tensor of rank 1 or 2 whose last dimension is contiguous, row after row. If
-// they are on a GPU, it copies them from there, behind the stream's work.
+// `count` elements of a tensor on `device`, from `data` on. If they are on a GPU, it copies them
+// from there, behind the stream's work.
+template <typename T>
+std::vector<T> values_at(const T* data, std::int64_t count, Device device, Stream stream) {
+  if (device.kind == DeviceKind::cpu) {
+    return {data, data + count};
+  }
+  std::vector<T> values(static_cast<std::size_t>(count));
+  cuda::copy_to_host(values.data(), data, values.size() * sizeof(T), device.index, stream);
+  return values;
+}
+
+// The elements of a tensor of rank 1 or 2 whose last dimension is contiguous, row after row.
 template <typename T>
 std::vector<T> values_of(const ConstTensorView& t, Stream stream) {
-  const std::int64_t rows = t.rank == 2 ? t.shape[0] : 1;
-  const auto columns = static_cast<std::size_t>(t.shape[t.rank - 1]);
+  const auto* const data = static_cast<const T*>(t.data);
+  const std::int64_t columns = t.shape[t.rank - 1];
+  if (t.rank == 1) {
+    return values_at(data, columns, t.device, stream);
+  }
   std::vector<T> values;
-  values.reserve(static_cast<std::size_t>(rows) * columns);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const T* const data = static_cast<const T*>(t.data) + (rows > 1 ? row * t.stride[0] : 0);
-    if (t.device.kind == DeviceKind::cpu) {
-      values.insert(values.end(), data, data + columns);
-      continue;
-    }
-    values.resize(values.size() + columns);
-    cuda::copy_to_host(values.data() + values.size() - columns, data, columns * sizeof(T),
-                       t.device.index, stream);
+  values.reserve(static_cast<std::size_t>(t.shape[0] * columns));
+  for (std::int64_t row = 0; row < t.shape[0]; ++row) {
+    const std::vector<T> its =
+        values_at(data + (row > 0 ? row * t.stride[0] : 0), columns, t.device, stream);
+    values.insert(values.end(), its.begin(), its.end());
   }
   return values;
 }

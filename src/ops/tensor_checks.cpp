@@ -112,6 +112,13 @@ void check_same(const char* argument, const char* what, std::int64_t value, Piec
   }
 }
 
+void check_both_or_none(const char* first, bool has_first, const char* second, bool has_second) {
+  if (has_first != has_second) {
+    fail(has_first ? second : first,
+         std::string("is absent, must be given where ") + (has_first ? first : second) + " is");
+  }
+}
+
 // Sorted by stride, each dimension must step over all that lies below it.
 void check_no_overlap(const char* argument, const TensorView& tensor) {
   std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> dims{};  // |stride|, size
@@ -138,6 +145,13 @@ void check_is_aligned(const char* argument, const void* data, int alignment_byte
     fail(argument, "starts " + std::to_string(address % alignment_bytes) + " bytes past a " +
                        std::to_string(alignment_bytes) + "-byte boundary, must be aligned to " +
                        std::to_string(alignment_bytes) + " bytes");
+  }
+}
+
+void check_elements_are_aligned(const char* argument,
+                                const std::optional<ConstTensorView>& tensor) {
+  if (tensor) {
+    check_is_aligned(argument, tensor->data, static_cast<int>(size_bytes(tensor->dtype)));
   }
 }
 

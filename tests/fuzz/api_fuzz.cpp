@@ -22,8 +22,9 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 namespace tilewright::fuzz {
 namespace {
 
-constexpr std::array kMakers = {make_attention, make_gemm,      make_quantize, make_dequantize,
-                                make_swizzle,   make_unswizzle, make_prepack,  make_unpack};
+constexpr std::array kMakers = {make_attention,  make_gemm,    make_quantize,
+                                make_dequantize, make_swizzle, make_unswizzle,
+                                make_prepack,    make_unpack,  make_kvcache};
 
 Tally accepted("calls were accepted");
 Tally compared("of them were compared with the reference");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fuzz/attention_parts.hpp"
 #include "fuzz/call.hpp"
 #include "fuzz/check.hpp"
 #include "reference/attention.hpp"
@@ -13,23 +14,8 @@
 namespace tilewright::fuzz {
 namespace {
 
-constexpr std::array kFloats = {DType::fp32, DType::fp16, DType::bf16};
-constexpr std::array<std::int64_t, 6> kHeadDims = {16, 1, 2, 8, 33, 64};
 constexpr std::array<std::int64_t, 5> kWindows = {0, 1, 3, 1 << 20,
                                                   std::numeric_limits<std::int64_t>::max()};
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr std::int64_t kMostHeadDim = 16384;  // of the kernel "cpu", see registry.hpp
-constexpr double kMostOption = 1e38;
-constexpr std::array kExtremes = {-1.0f,  -1e-45f, 1e-45f, 1e-40f,
-                                  1e-38f, 9.9e37f, 2e38f,  std::numeric_limits<float>::infinity(),
-                                  kNaN};
-
-// What rounding the weights and an output does, of the sum of |weight| |v|.
-double relative_error(DType dtype) {
-  const double rounding = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::fp16 ? 0x1p-11 : 0;
-  return 2.1 * rounding + 3e-5;
-}
 
 class AttentionCall final : public Call {
  public:
@@ -104,11 +90,7 @@ class AttentionCall final : public Call {
                                      std::vector<double>& expected, const char* name) {
       if (statistic) {
         expect_unwritten(*statistic, expected);
-        std::vector<double> bounds;
-        for (const double value : expected) {
-          bounds.push_back(1e-5 + 1e-5 * std::abs(value));
-        }
-        check_near(*statistic, expected, bounds, name);
+        check_near(*statistic, expected, statistic_bounds(expected), name);
       }
     };
     check_statistic(t.lse, exact.lse, "lse");
@@ -208,10 +190,10 @@ class AttentionCall final : public Call {
   void spoil_options() override {
     switch (choices_.below(6)) {
       case 0:
-        options_.scale = choices_.one_of(kExtremes);
+        options_.scale = choices_.one_of(kExtremeOptions);
         break;
       case 1:
-        options_.softcap = choices_.one_of(kExtremes);
+        options_.softcap = choices_.one_of(kExtremeOptions);
         break;
       case 2:
         options_.window.left = choices_.coin() ? -1 : std::numeric_limits<std::int64_t>::min();
@@ -314,17 +296,7 @@ class AttentionCall final : public Call {
   }
 
   void judge_options(Contract& c) const {
-    const auto is_bad = [](double value) { return !(value >= 0 && value <= kMostOption); };
-    if (is_bad(options_.scale.value_or(0))) {
-      c.refuse("scale");
-    }
-    const double least_softcap = options_.softcap == 0 ? 0 : scale() / kMostOption;
-    if (is_bad(options_.softcap) || options_.softcap < least_softcap) {
-      c.refuse("softcap");
-    }
-    if (options_.window.left.value_or(0) < 0 || options_.window.right.value_or(0) < 0) {
-      c.refuse("window");
-    }
+    judge_score_options(c, options_.scale, scale(), options_.softcap, options_.window);
     if (options_.kernel != "auto" && options_.kernel != "cpu") {
       c.refuse("kernel");
       c.refuse("q");  // it is on no device of that kernel's
@@ -333,26 +305,16 @@ class AttentionCall final : public Call {
 
   // From 0, ascending, up to `rows` at most.
   void judge_boundaries(Contract& c, std::string_view name, std::int64_t rows) const {
-    const std::vector<int> values = values_of(name);
-    if (values.front() != 0 || !std::ranges::is_sorted(values) || values.back() > rows) {
+    if (!are_boundaries(values_of(name), rows)) {
       c.refuse_contents(name);
     }
   }
 
   // ---- Help
 
-  double scale() const {
-    const double head_dim = static_cast<double>(tensor("q").shape[tensor("q").rank == 3 ? 2 : 3]);
-    return options_.scale.value_or(static_cast<float>(1 / std::sqrt(head_dim)));
-  }
+  double scale() const { return scale_of(options_.scale, tensor("q")); }
 
-  std::vector<int> values_of(std::string_view name) const {
-    std::vector<int> values;
-    for (std::int64_t i = 0; i < tensor(name).shape[0]; ++i) {
-      values.push_back(static_cast<int>(reference::load(tensor(name), i)));
-    }
-    return values;
-  }
+  std::vector<int> values_of(std::string_view name) const { return ints_of(tensor(name)); }
 
   std::int64_t batch_of_lengths() const {
     const std::int64_t boundaries = known(tensor("cu_seqlens_q").shape[0]);
@@ -378,9 +340,7 @@ class AttentionCall final : public Call {
 
   void fill_lengths(const char* name, const std::vector<int>& values) const {
     if (is_given(name)) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        reference::store(tensor(name), static_cast<std::int64_t>(i), values[i]);
-      }
+      store_ints(tensor(name), values);
     }
   }
 
@@ -398,20 +358,9 @@ class AttentionCall final : public Call {
             .row_sum = output("row_sum")};
   }
 
-  // Rows behind the last sequence's are as they were. They are in the dimension before heads and
-  // head dim, or of a statistic in the last one.
   void expect_unwritten(const ConstTensorView& t, std::vector<double>& expected) const {
-    if (!is_given("cu_seqlens_q")) {
-      return;
-    }
-    reference::HostTensor canary(t.dtype, {1});
-    std::fill_n(canary.data(), canary.bytes(), Arena::kCanary);
-    const std::int64_t row_size = t.rank == 3 ? t.shape[1] * t.shape[2] : 1;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const std::int64_t row = static_cast<std::int64_t>(i) / row_size % tensor("q").shape[0];
-      if (row >= values_of("cu_seqlens_q").back()) {
-        expected[i] = reference::load(canary.view(), 0);
-      }
+    if (is_given("cu_seqlens_q")) {
+      fuzz::expect_unwritten(t, tensor("q").shape[0], values_of("cu_seqlens_q").back(), expected);
     }
   }
 

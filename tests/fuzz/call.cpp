@@ -101,6 +101,11 @@ void Call::spoil() {
   } else {
     spoil_tensor();
   }
+  update_outputs();
+}
+
+void Call::set_is_output(std::string_view name, bool is_output) {
+  std::ranges::find(arguments_, name, &Argument::name)->is_output = is_output;
 }
 
 void Call::spoil_tensor() {

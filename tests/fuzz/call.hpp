@@ -55,6 +55,10 @@ class Call {
  protected:
   virtual void spoil_options() = 0;
 
+  // Called when something was spoiled: what is an output may depend on what is given.
+  virtual void update_outputs() {}
+  void set_is_output(std::string_view name, bool is_output);
+
   // Adds an argument, or one that may be absent, with strides of this kind.
   void add(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
            Strides strides, bool is_output);
@@ -98,6 +102,7 @@ void check_near(const ConstTensorView& actual, const std::vector<double>& expect
 double rounding_of(DType dtype, double value);
 
 std::unique_ptr<Call> make_attention(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_kvcache(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_gemm(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_quantize(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_dequantize(Choices& choices, Arena& arena);

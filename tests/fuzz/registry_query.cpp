@@ -9,13 +9,15 @@
 
 #include "fuzz/check.hpp"
 #include "tilewright/attention_kernels.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
 
 namespace tilewright::fuzz {
 namespace {
 
 constexpr std::int64_t kMostSize = (std::int64_t{1} << 30) - 1;
-constexpr std::array kDTypes = {DType::bf16, DType::fp16, DType::fp32, DType::e2m1x2, DType::u8};
+constexpr std::array kDTypes = {DType::bf16,   DType::fp16, DType::fp32,
+                                DType::e2m1x2, DType::u8,   DType::e4m3};
 constexpr std::array<std::int64_t, 12> kSizes = {64,
                                                  128,
                                                  256,
@@ -76,6 +78,34 @@ AttentionProblem any_attention(Choices& choices) {
   return problem;
 }
 
+AttentionWithKvCacheProblem any_kvcache(Choices& choices) {
+  using Problem = AttentionWithKvCacheProblem;
+  const auto size = [&] {
+    return choices.one_in(4) ? choices.one_of(kSizes) : choices.between(1, 300);
+  };
+  Problem problem{.dtype = choices.one_of(kDTypes),
+                  .cache_dtype = DType::e4m3,
+                  .batch = size(),
+                  .q_len = size(),
+                  .cache_rows = size(),
+                  .page_size = choices.coin() ? 0 : size(),
+                  .capacity = size(),
+                  .heads = size(),
+                  .kv_heads = size(),
+                  .head_dim = choices.one_of(kSizes)};
+  if (!choices.one_in(4)) {
+    problem.cache_dtype = choices.one_in(8) ? choices.one_of(kDTypes) : problem.dtype;
+  }
+  for (bool Problem::*const feature :
+       {&Problem::causal, &Problem::window, &Problem::softcap, &Problem::sinks, &Problem::packed,
+        &Problem::unnormalized, &Problem::left_padding, &Problem::new_rows, &Problem::tree_mask,
+        &Problem::batch_invariant}) {
+    problem.*feature = choices.one_in(4);
+  }
+  problem.value_dim = choices.coin() ? 0 : choices.one_of(kSizes);
+  return problem;
+}
+
 GemmNvfp4Problem any_gemm(Choices& choices) {
   const auto size = [&] {
     return choices.coin() ? choices.one_of(kSizes) : 16 * choices.between(1, 300);
@@ -116,14 +146,22 @@ void query(const Kernel<Op>& kernel, const typename Op::Problem& problem, const 
 }  // namespace
 
 void query_registry(Choices& choices) {
-  const bool is_attention = choices.coin();
+  const std::int64_t operation = choices.between(0, 2);
   const DeviceInfo device = any_device(choices);
-  if (is_attention) {
+  if (operation == 0) {
     const AttentionProblem p = any_attention(choices);
     const bool has_sizes =
         are_sizes({p.batch, p.q_len, p.kv_len, p.heads, p.kv_heads, p.head_dim}) &&
         (p.value_dim == 0 || are_sizes({p.value_dim}));
     query(any_kernel<Attention>(choices), p, device, has_sizes);
+  } else if (operation == 1) {
+    const AttentionWithKvCacheProblem p = any_kvcache(choices);
+    const bool has_sizes =
+        are_sizes({p.batch, p.q_len, p.cache_rows, p.capacity, p.heads, p.kv_heads, p.head_dim}) &&
+        (p.value_dim == 0 || are_sizes({p.value_dim})) &&
+        (p.page_size == 0 || (are_sizes({p.page_size}) && p.capacity % p.page_size == 0)) &&
+        p.heads % p.kv_heads == 0;
+    query(any_kernel<AttentionWithKvCache>(choices), p, device, has_sizes);
   } else {
     const GemmNvfp4Problem p = any_gemm(choices);
     query(any_kernel<GemmNvfp4>(choices), p, device, are_sizes({p.m, p.n, p.k, p.l}));

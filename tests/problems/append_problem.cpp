@@ -37,7 +37,7 @@ class AppendMaker {
     AppendHostSet set{.k = rows(p_.kv_heads, p_.head_dim),
                       .v = rows(p_.kv_heads, p_.value_dim),
                       .k_cache = cache(p_.head_dim)};
-    if (p_.layout != CacheLayout::interleaved) {
+    if (p_.layout != AppendLayout::interleaved) {
       set.v_cache = cache(p_.value_dim);
     }
     fill(set.k);
@@ -95,11 +95,11 @@ class AppendMaker {
     const std::int64_t gap = p_.is_padded ? 16 : 0;
     const std::int64_t row = dim + gap;
     const std::int64_t page = page_size() * p_.kv_heads * row + gap;
-    if (p_.layout == CacheLayout::interleaved) {
+    if (p_.layout == AppendLayout::interleaved) {
       return unwritten(HostTensor(dtype, {pages(), 2, page_size(), p_.kv_heads, dim},
                                   {2 * page, page, p_.kv_heads * row, row, 1}));
     }
-    const bool heads_first = p_.layout == CacheLayout::heads_first;
+    const bool heads_first = p_.layout == AppendLayout::heads_first;
     return unwritten(HostTensor(
         dtype, {pages(), page_size(), p_.kv_heads, dim},
         {page, heads_first ? row : p_.kv_heads * row, heads_first ? page_size() * row : row, 1}));
@@ -275,8 +275,8 @@ std::vector<AppendProblem> append_problems(DType dtype) {
   };
   for (const AppendBy by : {AppendBy::slots, AppendBy::batch, AppendBy::packed}) {
     for (const bool is_paged : {true, false}) {
-      for (const CacheLayout layout :
-           {CacheLayout::tokens_first, CacheLayout::heads_first, CacheLayout::interleaved}) {
+      for (const AppendLayout layout :
+           {AppendLayout::tokens_first, AppendLayout::heads_first, AppendLayout::interleaved}) {
         for (const AppendScales scales : {AppendScales::none, AppendScales::tensor,
                                           AppendScales::sequence, AppendScales::token}) {
           if (by == AppendBy::slots && scales == AppendScales::sequence) {

@@ -17,7 +17,7 @@ enum class AppendBy { slots, batch, packed };
 
 // Caches with tokens outside of heads, with heads outside of tokens, and of both k and v, page by
 // page in turn, in one tensor.
-enum class CacheLayout { tokens_first, heads_first, interleaved };
+enum class AppendLayout { tokens_first, heads_first, interleaved };
 
 // Descales of an e4m3 cache; `none`: the cache has k's dtype.
 enum class AppendScales { none, tensor, sequence, token };
@@ -25,7 +25,7 @@ enum class AppendScales { none, tensor, sequence, token };
 struct AppendProblem {
   AppendBy by = AppendBy::slots;
   bool is_paged = true;
-  CacheLayout layout = CacheLayout::tokens_first;
+  AppendLayout layout = AppendLayout::tokens_first;
   std::int64_t sequences = 3;
   std::int64_t tokens = 5;  // new ones of a sequence, at most
   std::int64_t heads = 0;   // 0: no q

@@ -6,32 +6,12 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <random>
 #include <utility>
+
+#include "problems/random.hpp"
 
 namespace tilewright::test {
 namespace {
-
-// Random integers, the same on every machine.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : engine_(seed) {}
-
-  // From low to high, both included.
-  std::int64_t operator()(std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(high - low + 1));
-  }
-
-  bool one_in(int n) { return (*this)(1, n) == 1; }
-
-  template <typename T, std::size_t Size>
-  T one_of(const std::array<T, Size>& values) {
-    return values[static_cast<std::size_t>((*this)(0, Size - 1))];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 constexpr std::array kHeadDims = {HeadDims{64, 64},   HeadDims{96, 96},   HeadDims{128, 128},
                                   HeadDims{192, 192}, HeadDims{256, 256}, HeadDims{192, 128}};

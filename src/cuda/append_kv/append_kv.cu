@@ -244,7 +244,7 @@ __device__ void quantize_row(const SourceRow<T>& row, int dims, float descale, s
 // Writes a head of a row of k or v into its cache.
 template <bool kIsQuantized, typename T>
 __device__ void append_row(const SourceRow<T>& row, int dims, const RowPlace& place, int head,
-                           const Descales& descales, void* cache, const OuterStrides& stride,
+                           const AppendDescales& descales, void* cache, const OuterStrides& stride,
                            Group group) {
   const std::int64_t offset = stride.offset(place.page, place.in_page, head);
   if constexpr (!kIsQuantized) {

@@ -19,6 +19,10 @@ struct TensorMapSpec {
   std::array<std::uint64_t, 3> stride_bytes{};  // of dimensions 1, 2, 3
   std::array<std::uint32_t, 4> box{};           // elements of one load or store
   TmaSwizzle swizzle = TmaSwizzle::none;
+  // How much of a line of memory comes to L2 when a part of it is loaded. 256 bytes serve tiles
+  // that several blocks load; where a box is 128 bytes wide and nobody else reads the rest, they
+  // cost a tenth of the bandwidth.
+  int promotion_bytes = 256;
 };
 
 // A TMA load brings `rows` rows of one head. Without a swizzle the box spans the whole head dim.

@@ -2,29 +2,15 @@
 #include "ops/call.hpp"
 
 #include "ops/append_kv/checks.hpp"
+#include "ops/attention_strides.hpp"
 #include "tilewright/append_kv.hpp"
 
 namespace tilewright {
 namespace {
 
-// A dimension's stride; 0 if it is never stepped over, whatever the caller put there.
-std::int64_t stride_of(const ConstTensorView& t, int i) { return t.shape[i] > 1 ? t.stride[i] : 0; }
-
-// ([sequences,] tokens, heads, head_dim)
-OuterStrides row_strides(const ConstTensorView& t) {
-  return {.batch = t.rank == 4 ? stride_of(t, 0) : 0,
-          .seq = stride_of(t, t.rank - 3),
-          .head = stride_of(t, t.rank - 2)};
-}
-
-// (pages, page size, heads, ...)
-OuterStrides cache_strides(const ConstTensorView& t) {
-  return {.batch = stride_of(t, 0), .seq = stride_of(t, 1), .head = stride_of(t, 2)};
-}
-
 AppendRows rows_of(const AppendKvTensors& t) {
   AppendRows rows{.count = static_cast<int>(rows_in(t.k)),
-                  .per_batch = static_cast<int>(tokens_in(t.k)),
+                  .per_batch = static_cast<int>(seqlen_of(t.k)),
                   .pages = static_cast<int>(t.k_cache.shape[0]),
                   .page_size = static_cast<int>(t.k_cache.shape[1]),
                   .slots = data_of<const std::int64_t>(t.slot_mapping),
@@ -62,15 +48,16 @@ Rotary rotary_of(const AppendKvTensors& t, const AppendKvOptions& options) {
           .is_interleaved = options.interleaved};
 }
 
-Descales descales_of(const std::optional<ConstTensorView>& given,
-                     const std::optional<TensorView>& computed) {
-  Descales descales{.given = data_of<const float>(given), .computed = data_of<float>(computed)};
+AppendDescales descales_of(const std::optional<ConstTensorView>& given,
+                           const std::optional<TensorView>& computed) {
+  AppendDescales descales{.given = data_of<const float>(given),
+                          .computed = data_of<float>(computed)};
   if (given && given->rank == 2) {
     descales.sequence_stride = stride_of(*given, 0);
     descales.head_stride = stride_of(*given, 1);
   }
   if (computed) {
-    descales.computed_stride = cache_strides(*computed);
+    descales.computed_stride = outer_strides(*computed, 1, 2);
   }
   return descales;
 }
@@ -82,10 +69,10 @@ DeviceArgument device_of(const AppendKvTensors& t) { return {"k", t.k.device}; }
 AppendKvProblem problem_of(const AppendKvTensors& t, const AppendKvOptions&) {
   return {.dtype = t.k.dtype,
           .rows = rows_in(t.k),
-          .heads = t.q ? heads_in(*t.q) : 0,
-          .kv_heads = heads_in(t.k),
-          .head_dim = head_dim_in(t.k),
-          .value_dim = head_dim_in(t.v)};
+          .heads = t.q ? heads_of(*t.q) : 0,
+          .kv_heads = heads_of(t.k),
+          .head_dim = head_dim_of(t.k),
+          .value_dim = head_dim_of(t.v)};
 }
 
 AppendKvParams params_of(const AppendKvTensors& t, const AppendKvOptions& options,
@@ -104,8 +91,8 @@ AppendKvParams params_of(const AppendKvTensors& t, const AppendKvOptions& option
                         .value_dim = static_cast<int>(problem.value_dim),
                         .k_stride = row_strides(t.k),
                         .v_stride = row_strides(t.v),
-                        .k_cache_stride = cache_strides(t.k_cache),
-                        .v_cache_stride = cache_strides(t.v_cache),
+                        .k_cache_stride = row_strides(t.k_cache),
+                        .v_cache_stride = row_strides(t.v_cache),
                         .rows = rows_of(t),
                         .rotary = rotary_of(t, options),
                         .k_descale = descales_of(t.k_descale, t.computed_k_descale),

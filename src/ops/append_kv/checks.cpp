@@ -118,7 +118,7 @@ void check_rows(const AppendKvTensors& t) {
   check_row_tensor("v", t.v, t);
   check_dtype_and_device("v", t.v, t.k.dtype, t, ", the dtype of k");
   check_same_rows("v", t.v, t);
-  check_same("v", "heads", heads_in(t.v), "k's", heads_in(t.k));
+  check_same("v", "heads", heads_of(t.v), "k's", heads_of(t.k));
 }
 
 void check_cache(const char* argument, const TensorView& cache, const char* rows_name,
@@ -126,8 +126,8 @@ void check_cache(const char* argument, const TensorView& cache, const char* rows
   check_tensor(argument, cache, kCache);
   check_last_dim_is_contiguous(argument, cache, "head_dim must be");
   check_device(argument, cache, t.k.device, "k");
-  check_same(argument, "heads", cache.shape[2], {rows_name, "'s"}, heads_in(rows));
-  check_same(argument, "head_dim", cache.shape[3], {rows_name, "'s"}, head_dim_in(rows));
+  check_same(argument, "heads", cache.shape[2], {rows_name, "'s"}, heads_of(rows));
+  check_same(argument, "head_dim", cache.shape[3], {rows_name, "'s"}, head_dim_of(rows));
   check_no_overlap(argument, cache);
 }
 
@@ -198,10 +198,10 @@ void check_rotation(const AppendKvTensors& t) {
                            ", must be fp32 or " + std::string(name(t.k.dtype)) +
                            ", the dtype of k");
   }
-  if (2 * t.rotary_cos->shape[1] > head_dim_in(t.k)) {
+  if (2 * t.rotary_cos->shape[1] > head_dim_of(t.k)) {
     fail("rotary_cos", "has " + std::to_string(t.rotary_cos->shape[1]) +
                            " pairs, must have at most half of k's head_dim " +
-                           std::to_string(head_dim_in(t.k)));
+                           std::to_string(head_dim_of(t.k)));
   }
   check_table("rotary_sin", *t.rotary_sin, t);
   check_dtype("rotary_sin", *t.rotary_sin, t.rotary_cos->dtype, ", the dtype of rotary_cos");
@@ -225,11 +225,11 @@ void check_queries(const AppendKvTensors& t) {
     check_row_tensor(argument, queries, t);
     check_dtype_and_device(argument, queries, t.k.dtype, t, ", the dtype of k");
     check_same_rows(argument, queries, t);
-    check_same(argument, "head_dim", head_dim_in(queries), "k's", head_dim_in(t.k));
+    check_same(argument, "head_dim", head_dim_of(queries), "k's", head_dim_of(t.k));
   };
   check("q", *t.q);
   check("q_out", *t.q_out);
-  check_same("q_out", "heads", heads_in(*t.q_out), "q's", heads_in(*t.q));
+  check_same("q_out", "heads", heads_of(*t.q_out), "q's", heads_of(*t.q));
   check_no_overlap("q_out", *t.q_out);
 }
 
@@ -251,7 +251,7 @@ void check_given_descale(const char* argument, const ConstTensorView& descale,
     check_tensor(argument, descale, kHeads);
     check_same(argument, "sequences", descale.shape[0], "cache_seqlens'",
                t.cache_seqlens->shape[0]);
-    check_same(argument, "heads", descale.shape[1], "k's", heads_in(t.k));
+    check_same(argument, "heads", descale.shape[1], "k's", heads_of(t.k));
   } else {
     check_tensor(argument, descale, kOne, {", or 2 (sequences, heads)"});
     check_same(argument, "size", descale.shape[0], "a cache's one descale,", 1);
@@ -342,17 +342,12 @@ void check_alignment(const AppendKvTensors& t, const KernelInfo& kernel) {
     check_rows_are_aligned("q", *t.q, alignment_bytes);
     check_rows_are_aligned("q_out", *t.q_out, alignment_bytes);
   }
-  const auto check_elements = [](const char* argument, const auto& tensor) {
-    if (tensor) {
-      check_is_aligned(argument, tensor->data, static_cast<int>(size_bytes(tensor->dtype)));
-    }
-  };
-  check_elements("slot_mapping", t.slot_mapping);
-  check_elements("cache_seqlens", t.cache_seqlens);
-  check_elements("cu_seqlens_new", t.cu_seqlens_new);
-  check_elements("block_table", t.block_table);
-  check_elements("cache_batch_idx", t.cache_batch_idx);
-  check_elements("positions", t.positions);
+  check_elements_are_aligned("slot_mapping", t.slot_mapping);
+  check_elements_are_aligned("cache_seqlens", t.cache_seqlens);
+  check_elements_are_aligned("cu_seqlens_new", t.cu_seqlens_new);
+  check_elements_are_aligned("block_table", t.block_table);
+  check_elements_are_aligned("cache_batch_idx", t.cache_batch_idx);
+  check_elements_are_aligned("positions", t.positions);
 }
 
 }  // namespace tilewright

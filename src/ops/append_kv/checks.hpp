@@ -1,10 +1,10 @@
-// The checks of a call of append_kv(), besides those of tensor_checks.hpp.
+// The checks of a call of append_kv(), besides those of attention_checks.hpp.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/append_kv/params.hpp"
-#include "ops/tensor_checks.hpp"
+#include "ops/attention_checks.hpp"
 #include "tilewright/append_kv.hpp"
 
 namespace tilewright {
@@ -19,10 +19,7 @@ void check_alignment(const AppendKvTensors& tensors, const KernelInfo& kernel);
 // from there, after the stream's work. `rows` are those of the call.
 void check_values(const AppendKvTensors& tensors, const AppendRows& rows, Stream stream);
 
-// Sizes of k, v and q: ([sequences,] tokens, heads, head_dim).
-inline std::int64_t tokens_in(const ConstTensorView& t) { return t.shape[t.rank - 3]; }
-inline std::int64_t heads_in(const ConstTensorView& t) { return t.shape[t.rank - 2]; }
-inline std::int64_t head_dim_in(const ConstTensorView& t) { return t.shape[t.rank - 1]; }
+// The tokens of k, v or q, of all sequences.
 inline std::int64_t rows_in(const ConstTensorView& t) {
   return t.rank == 4 ? t.shape[0] * t.shape[1] : t.shape[0];
 }

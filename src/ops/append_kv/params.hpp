@@ -9,7 +9,7 @@ namespace tilewright {
 
 // The descales of k or v: given by sequence and head, or to be computed. Both are null where the
 // cache is not quantised.
-struct Descales {
+struct AppendDescales {
   const float* given = nullptr;
   std::int64_t sequence_stride = 0;
   std::int64_t head_stride = 0;
@@ -53,8 +53,8 @@ struct AppendKvParams {
 
   AppendRows rows;
   Rotary rotary;
-  Descales k_descale;
-  Descales v_descale;
+  AppendDescales k_descale;
+  AppendDescales v_descale;
 };
 
 }  // namespace tilewright

@@ -1,6 +1,7 @@
 // The table of append_kv's kernels, and what their facts ask of a problem.
 #include "cpu/cpu_append_kv.hpp"
 #include "ops/append_kv/params.hpp"
+#include "ops/attention_table.hpp"
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
@@ -35,10 +36,6 @@ std::vector<Row> make_table() {
        .facts = {.head_dim_multiple = kVector},
        .launch = built_without_plan<AppendKv, cuda::launch_append_kv>()},
   });
-}
-
-std::int64_t value_dim_of(const AppendKvProblem& problem) {
-  return problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
 }
 
 std::optional<Reason> size_reason(const AppendKvProblem& problem) {

@@ -1,39 +1,16 @@
 // A call of attention(): what it asks for, and how kernels receive it.
 #include "ops/call.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "ops/attention/checks.hpp"
 #include "ops/attention/params.hpp"
+#include "ops/attention_strides.hpp"
 #include "tilewright/attention.hpp"
 #include "tilewright/attention_kernels.hpp"
 
 namespace tilewright {
 namespace {
-
-// A side of the window, as kernels take it.
-int limit_of(std::optional<std::int64_t> side) {
-  return static_cast<int>(std::min<std::int64_t>(side.value_or(kNoLimit), kNoLimit));
-}
-
-// Strides of a tensor's outer dimensions; the batch, if it has one, comes first. Strides that are
-// never stepped over become 0, whatever the caller put there.
-OuterStrides outer_strides(const ConstTensorView& t, int seq, int head) {
-  const auto stride = [&](int i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
-  const bool has_batch = std::min(seq, head) == 1;
-  return {.batch = has_batch ? stride(0) : 0, .seq = stride(seq), .head = stride(head)};
-}
-
-// ([batch,] seqlen, heads, head_dim)
-OuterStrides row_strides(const ConstTensorView& t) {
-  return outer_strides(t, t.rank - 3, t.rank - 2);
-}
-
-// ([batch,] heads, seqlen)
-OuterStrides statistic_strides(const ConstTensorView& t) {
-  return outer_strides(t, t.rank - 1, t.rank - 2);
-}
 
 void set_tensors(const AttentionTensors& t, AttentionParams& params) {
   params.q = t.q.data;
@@ -47,9 +24,9 @@ void set_tensors(const AttentionTensors& t, AttentionParams& params) {
   params.lse = data_of<float>(t.lse);
   params.statistics.max = data_of<float>(t.row_max);
   params.statistics.sum = data_of<float>(t.row_sum);
-  params.lse_stride = t.lse ? statistic_strides(*t.lse) : OuterStrides{};
-  params.statistics.max_stride = t.row_max ? statistic_strides(*t.row_max) : OuterStrides{};
-  params.statistics.sum_stride = t.row_sum ? statistic_strides(*t.row_sum) : OuterStrides{};
+  params.lse_stride = statistic_strides(t.lse);
+  params.statistics.max_stride = statistic_strides(t.row_max);
+  params.statistics.sum_stride = statistic_strides(t.row_sum);
   params.sinks.logits = data_of<const float>(t.sinks);
   params.sinks.stride = t.sinks ? t.sinks->stride[0] : 0;
   params.packed_q.cu_seqlens = data_of<const int>(t.cu_seqlens_q);
@@ -61,8 +38,7 @@ void set_options(const AttentionOptions& options, AttentionParams& params) {
   params.scale = options.scale.value_or(
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.head_dim))));
   params.causal = options.causal;
-  params.window.left = limit_of(options.window.left);
-  params.window.right = limit_of(options.window.right);
+  params.window = key_window_of(options.window);
   params.softcap = options.softcap;
 }
 
@@ -80,8 +56,7 @@ AttentionProblem problem_of(const AttentionTensors& t, const AttentionOptions& o
           .head_dim = head_dim_of(t.q),
           .value_dim = head_dim_of(t.v),
           .causal = options.causal,
-          .window =
-              limit_of(options.window.left) < kNoLimit || limit_of(options.window.right) < kNoLimit,
+          .window = is_limited(options.window),
           .softcap = options.softcap > 0,
           .sinks = t.sinks.has_value(),
           .packed = t.cu_seqlens_q || t.cu_seqlens_k || t.seqused_k,

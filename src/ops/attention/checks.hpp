@@ -1,9 +1,9 @@
-// The checks of an attention call, besides those of tensor_checks.hpp.
+// The checks of an attention call, besides those of attention_checks.hpp.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/tensor_checks.hpp"
+#include "ops/attention_checks.hpp"
 #include "tilewright/attention.hpp"
 #include "tilewright/registry.hpp"
 
@@ -21,10 +21,5 @@ void check_length_values(const AttentionTensors& tensors, Stream stream);
 
 // The number of sequences in tensors that check_arguments() has passed.
 std::int64_t batch_size(const AttentionTensors& tensors);
-
-// Sizes of q, k, v and o, packed or not: ([batch,] seqlen, heads, head_dim).
-inline std::int64_t seqlen_of(const ConstTensorView& rows) { return rows.shape[rows.rank - 3]; }
-inline std::int64_t heads_of(const ConstTensorView& rows) { return rows.shape[rows.rank - 2]; }
-inline std::int64_t head_dim_of(const ConstTensorView& rows) { return rows.shape[rows.rank - 1]; }
 
 }  // namespace tilewright

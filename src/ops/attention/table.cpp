@@ -5,6 +5,7 @@
 
 #include "cpu/cpu_attention.hpp"
 #include "ops/attention/kernels.hpp"
+#include "ops/attention_table.hpp"
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
@@ -33,7 +34,6 @@ constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims
 constexpr std::span<const HeadDims> kLowerHeadDims = std::span(kHeadDims).first<2>();
 constexpr std::array kAllFeatures = {Feature::window, Feature::softcap, Feature::sinks,
                                      Feature::packed, Feature::unnormalized};
-constexpr int kMaxHeadDim = 1 << 14;  // of kernels that take any
 
 template <void (*kLaunch)(const AttentionParams&, Stream)>
 Row ladder_rung(std::string_view name, std::string_view summary, std::string_view doc,
@@ -94,10 +94,6 @@ std::vector<Row> make_table() {
   });
 }
 
-std::int64_t value_dim_of(const AttentionProblem& problem) {
-  return problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
-}
-
 std::optional<Reason> size_reason(const AttentionProblem& problem) {
   return size_range_reason({{"batch", problem.batch},
                             {"q_len", problem.q_len},
@@ -106,20 +102,6 @@ std::optional<Reason> size_reason(const AttentionProblem& problem) {
                             {"kv_heads", problem.kv_heads},
                             {"head_dim", problem.head_dim},
                             {"value_dim", value_dim_of(problem)}});
-}
-
-std::optional<Reason> head_dim_reason(const Row& kernel, const AttentionProblem& problem) {
-  const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim_of(problem))};
-  if (kernel.facts.head_dims.empty()) {
-    return std::max(dims.qk, dims.v) <= kMaxHeadDim
-               ? std::nullopt
-               : std::optional(takes_reason(kernel.info, "q", "head_dim " + name(dims),
-                                            "at most " + std::to_string(kMaxHeadDim)));
-  }
-  if (std::ranges::find(kernel.facts.head_dims, dims) != kernel.facts.head_dims.end()) {
-    return std::nullopt;
-  }
-  return takes_reason(kernel.info, "q", "head_dim " + name(dims), names_of(kernel.facts.head_dims));
 }
 
 // The argument by which a caller asks for a feature.
@@ -134,36 +116,9 @@ std::string_view given_for(Feature feature) {
   }
 }
 
-std::optional<Reason> feature_reason(const Row& kernel, const AttentionProblem& problem) {
-  for (const Feature feature : kAllFeatures) {
-    if (problem.asks_for(feature) &&
-        std::ranges::find(kernel.facts.features, feature) == kernel.facts.features.end()) {
-      return Reason{
-          ErrorCode::unsupported, std::string(name(feature)),
-          std::string(given_for(feature)) + ", kernel " + kernel.info.name + " takes none"};
-    }
-  }
-  return std::nullopt;
-}
-
-// A block's index must fit 31 bits, also with a block for each 16 x 16 elements of O; and a tile's
-// number, which counts splits as well, must fit the 28 bits of a ticket.
 std::optional<Reason> launch_reason(const Row& kernel, const AttentionProblem& problem,
                                     int splits) {
-  constexpr double kMaxRows = 1 << 28;
-  const std::int64_t batch = problem.packed_queries ? 1 : problem.batch;
-  const double rows = static_cast<double>(batch) * static_cast<double>(problem.heads) *
-                      static_cast<double>(problem.q_len);
-  if (kernel.info.device != DeviceKind::cuda || rows * splits <= kMaxRows) {
-    return std::nullopt;
-  }
-  return Reason{ErrorCode::unsupported, "q",
-                "has " + std::to_string(batch) + " x " + std::to_string(problem.q_len) + " x " +
-                    std::to_string(problem.heads) + " rows (batch, seqlen, heads)" +
-                    (splits == 1 ? ", a launch takes at most 2^28"
-                                 : " in " + std::to_string(splits) +
-                                       " parts of the keys, a launch takes at most 2^28 of both "
-                                       "together")};
+  return launch_reason(kernel, problem, problem.packed_queries ? 1 : problem.batch, splits);
 }
 
 }  // namespace
@@ -185,15 +140,7 @@ bool AttentionProblem::asks_for(Feature feature) const {
 }
 
 std::vector<Limit> limits_of(const AttentionFacts& facts) {
-  std::vector<Limit> limits = {{"head_dim", facts.head_dims.empty()
-                                                ? "at most " + std::to_string(kMaxHeadDim)
-                                                : names_of(facts.head_dims)}};
-  for (const Feature feature : kAllFeatures) {
-    if (std::ranges::find(facts.features, feature) == facts.features.end()) {
-      limits.push_back({std::string(name(feature)), "none"});
-    }
-  }
-  return limits;
+  return limits_of<AttentionFacts, Feature>(facts, kAllFeatures);
 }
 
 std::optional<Reason> facts_reason(const Row& kernel, const AttentionProblem& problem) {
@@ -206,7 +153,8 @@ std::optional<Reason> facts_reason(const Row& kernel, const AttentionProblem& pr
   if (auto reason = head_dim_reason(kernel, problem)) {
     return reason;
   }
-  if (auto reason = feature_reason(kernel, problem)) {
+  if (auto reason = feature_reason<Row, AttentionProblem, Feature>(kernel, problem, kAllFeatures,
+                                                                   given_for)) {
     return reason;
   }
   return launch_reason(kernel, problem, 1);

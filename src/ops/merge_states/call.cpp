@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "ops/attention_strides.hpp"
 #include "ops/merge_states/params.hpp"
 #include "ops/overlap.hpp"
 #include "tilewright/merge_states.hpp"
@@ -15,13 +16,6 @@ constexpr std::array kPartStatistics = {"parts", "heads", "tokens"};
 constexpr DimNames kRows = DimNames(kPartRows).last<3>();
 constexpr DimNames kStatistics = DimNames(kPartStatistics).last<2>();
 constexpr std::array kHeads = {"heads"};
-
-void check_both_or_none(const char* one, bool has_one, const char* other, bool has_other) {
-  if (has_one != has_other) {
-    fail(has_one ? other : one,
-         std::string("is absent, must be given where ") + (has_one ? one : other) + " is");
-  }
-}
 
 // Checks which of the statistics are given: a form of the parts, and one of the result.
 void check_forms(const MergeStatesTensors& t) {
@@ -127,19 +121,6 @@ void check_outputs_are_apart(const MergeStatesTensors& t) {
   check("row_sum_out", t.row_sum_out, {});
 }
 
-// The strides of ([parts,] tokens, heads, ...) or ([parts,] heads, tokens), by the dimensions of
-// tokens and heads. Strides that are never stepped over become 0, whatever the caller put there.
-OuterStrides strides_of(const ConstTensorView& t, int tokens, int heads) {
-  const auto stride = [&](int i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
-  const bool has_parts = std::min(tokens, heads) == 1;
-  return {.batch = has_parts ? stride(0) : 0, .seq = stride(tokens), .head = stride(heads)};
-}
-
-template <typename View>
-OuterStrides statistic_strides(const std::optional<View>& t) {
-  return t ? strides_of(*t, t->rank - 1, t->rank - 2) : OuterStrides{};
-}
-
 }  // namespace
 
 void check_arguments(const MergeStatesTensors& t, const MergeStatesOptions&) {
@@ -154,18 +135,13 @@ void check_arguments(const MergeStatesTensors& t, const MergeStatesOptions&) {
 void check_alignment(const MergeStatesTensors& t, const KernelInfo& kernel) {
   check_rows_are_aligned("o", t.o, kernel.alignment_bytes);
   check_rows_are_aligned("out", t.out, kernel.alignment_bytes);
-  const auto check_elements = [](const char* argument, const auto& tensor) {
-    if (tensor) {
-      check_is_aligned(argument, tensor->data, static_cast<int>(size_bytes(tensor->dtype)));
-    }
-  };
-  check_elements("lse", t.lse);
-  check_elements("row_max", t.row_max);
-  check_elements("row_sum", t.row_sum);
-  check_elements("lse_out", t.lse_out);
-  check_elements("row_max_out", t.row_max_out);
-  check_elements("row_sum_out", t.row_sum_out);
-  check_elements("sinks", t.sinks);
+  check_elements_are_aligned("lse", t.lse);
+  check_elements_are_aligned("row_max", t.row_max);
+  check_elements_are_aligned("row_sum", t.row_sum);
+  check_elements_are_aligned("lse_out", t.lse_out);
+  check_elements_are_aligned("row_max_out", t.row_max_out);
+  check_elements_are_aligned("row_sum_out", t.row_sum_out);
+  check_elements_are_aligned("sinks", t.sinks);
 }
 
 DeviceArgument device_of(const MergeStatesTensors& t) { return {"o", t.o.device}; }
@@ -197,10 +173,10 @@ MergeStatesParams params_of(const MergeStatesTensors& t, const MergeStatesOption
           .tokens = static_cast<int>(problem.tokens),
           .heads = static_cast<int>(problem.heads),
           .head_dim = static_cast<int>(problem.head_dim),
-          .o_stride = strides_of(t.o, 1, 2),
+          .o_stride = row_strides(t.o),
           .m_stride = statistic_strides(t.lse ? t.lse : t.row_max),
           .l_stride = statistic_strides(t.row_sum),
-          .out_stride = strides_of(t.out, 0, 1),
+          .out_stride = row_strides(t.out),
           .lse_stride = statistic_strides(t.lse_out)};
 }
 

@@ -1,0 +1,168 @@
+"""Attention of new tokens over KV caches."""
+
+from typing import Any
+
+from tilewright import _native
+from tilewright._arguments import flag, kernel_name, number, window_sides
+from tilewright._attention import out_shape, row_shape, statistics_of
+from tilewright._errors import invalid
+from tilewright._frameworks import (
+    ANY_FLOAT,
+    framework_for,
+    holds_e4m3,
+    new_workspace,
+    refuse_immutable_out,
+    to_native,
+)
+
+# The dtypes of inputs that are no rows of q, k or v.
+_TAKES = {
+    "cache_seqlens": "int32",
+    "block_table": "int32",
+    "cache_batch_idx": "int32",
+    "leftpad_k": "int32",
+    "cu_seqlens_q": "int32",
+    "k_descale": "fp32",
+    "v_descale": "fp32",
+    "tree_mask": "int64",
+    "sinks": "fp32",
+}
+
+
+def attention_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cache_seqlens: Any,
+    *,
+    block_table: Any = None,
+    cache_batch_idx: Any = None,
+    leftpad_k: Any = None,
+    cu_seqlens_q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    tree_mask: Any = None,
+    sinks: Any = None,
+    normalize: bool = True,
+    return_lse: bool = False,
+    batch_invariant: bool = False,
+    check_values: bool = False,
+    kernel: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """softmax(softmax_scale * Q K^T + mask) V, where K and V lie in caches, whole or in pages.
+
+    q        (batch, q_len, heads, head_dim): new tokens of each sequence, from one to thousands;
+             fp32, fp16 or bf16. Arrays are as of attention()
+    k_cache, v_cache
+             (rows, capacity, kv_heads, ...), where sequence b has row b; or, with block_table,
+             (pages, page_size, kv_heads, ...). q's dtype, or E4M3: PyTorch's or ml_dtypes'
+             float8_e4m3fn, or its bytes as uint8. The head dimension is contiguous, other strides
+             are free
+    cache_seqlens
+             (batch,) int32: how many keys of each sequence the cache holds
+
+    block_table
+             (batch, max_pages) int32: the pages of each sequence, in order. Entries beyond its
+             length may be anything
+    cache_batch_idx
+             (batch,) int32: the row of the caches that is sequence b's, where it is not b
+    leftpad_k
+             (batch,) int32: no query sees keys before this one
+    cu_seqlens_q
+             (batch + 1,) int32, from 0, ascending: q is (total_q, heads, head_dim), and sequence b
+             is rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]
+    k, v     new rows of the caches' dtype, (batch, new, kv_heads, ...), or, with cu_seqlens_q,
+             (total_q, kv_heads, ...). They are written to the caches behind what these hold, and
+             count as keys. cache_seqlens stays as it is
+    k_descale, v_descale
+             fp32: what an E4M3 cache's values must be multiplied by: (1,), (batch, kv_heads), or of
+             the caches' shape without the head dimension; 1 when None
+
+    causal, window_size
+             as of attention(): new token i stands at key i + keys - q_len
+    tree_mask
+             (batch, q_len) or (total_q,) int64: bit j of token i says whether it sees new token
+             j's key; all keys before the new tokens' it sees. Sequences have at most 64 new
+             tokens, and there is no other mask
+    check_values
+             on CUDA, read lengths, tables and indices back to check them, which synchronises; on
+             the CPU they are always checked
+
+    softmax_scale, softcap, sinks, normalize, return_lse, batch_invariant, kernel, out and stream
+    are as of attention(), and so is what comes back: out, (out, lse) or (out, row_max, row_sum).
+
+    On CUDA the work is queued and the call returns at once; a CUDA graph of it may be replayed with
+    other lengths, tables and indices in the same arrays. PyTorch has no operator for it: a call
+    that would record gradients, or that is traced or seen by a dispatch mode, is refused. Raises a
+    tilewright.Error that names the argument at fault; nothing is written then.
+    """
+    optional = {
+        "block_table": block_table,
+        "cache_batch_idx": cache_batch_idx,
+        "leftpad_k": leftpad_k,
+        "cu_seqlens_q": cu_seqlens_q,
+        "k": k,
+        "v": v,
+        "k_descale": k_descale,
+        "v_descale": v_descale,
+        "tree_mask": tree_mask,
+        "sinks": sinks,
+    }
+    left, right = window_sides(window_size)
+    options = {
+        "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
+        "causal": flag("causal", causal),
+        "window_size_left": left,
+        "window_size_right": right,
+        "softcap": number("softcap", softcap),
+        "batch_invariant": flag("batch_invariant", batch_invariant),
+        "check_values": flag("check_values", check_values),
+        "kernel_name": kernel_name(kernel),
+    }
+    statistics = statistics_of(flag("normalize", normalize), flag("return_lse", return_lse))
+    framework = framework_for("q", q, stream)
+    if out is not None:
+        refuse_immutable_out(framework)
+    if framework.module == "jax" and (k is not None or v is not None):
+        message = "is given, must be None: it would be written to caches, and JAX's are immutable"
+        raise invalid("k" if k is not None else "v", message)
+
+    is_written = k is not None or v is not None
+    inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "cache_seqlens": cache_seqlens}
+    inputs |= {name: array for name, array in optional.items() if array is not None}
+    tensors = {
+        name: to_native(
+            framework,
+            name,
+            array,
+            is_output=is_written and name in ("k_cache", "v_cache"),
+            byte_format=_byte_format(name, array),
+            takes=_TAKES.get(name, ANY_FLOAT),
+        )
+        for name, array in inputs.items()
+    }
+    if out is None:
+        out = framework.empty(out_shape(q, v_cache), "float32" if not normalize else None)
+    results = [out] + [framework.empty(row_shape(q), "float32") for _ in statistics]
+    for name, array in zip(("out", *statistics), results, strict=True):
+        tensors[name] = to_native(framework, name, array, is_output=True)
+
+    call = _native.AttentionWithKvCacheCall(tensors, **options)
+    workspace = new_workspace(framework, call.workspace_bytes())  # held until all is delivered
+    call.run(workspace, framework.stream)
+    results = [framework.deliver(result) for result in results]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _byte_format(argument: str, array: Any) -> str | None:
+    """Of caches and new rows in E4M3."""
+    is_cached = argument in ("k_cache", "v_cache", "k", "v")
+    return "e4m3" if is_cached and holds_e4m3(array) else None

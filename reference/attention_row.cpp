@@ -1,0 +1,72 @@
+#include "reference/attention_row.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/half.hpp"
+
+namespace tilewright::reference {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+double round_to(Rounding rounding, double value) {
+  switch (rounding) {
+    case Rounding::exact:
+      return value;
+    case Rounding::bf16:
+      return bf16_to_float(float_to_bf16(static_cast<float>(value)));
+    case Rounding::fp16:
+      return fp16_to_float(float_to_fp16(static_cast<float>(value)));
+  }
+  return value;
+}
+
+}  // namespace
+
+RowSums attend(const double* q, const double* k, std::int64_t dim, const double* v,
+               std::int64_t value_dim, const std::vector<std::int64_t>& seen,
+               const Scoring& scoring, double* o) {
+  std::vector<double> s;
+  double max = scoring.sink;  // NaN scores leave it as it is
+  for (const std::int64_t j : seen) {
+    double dot = 0;
+    for (std::int64_t d = 0; d < dim; ++d) {
+      dot += q[d] * k[j * dim + d];
+    }
+    double score = scoring.scale * dot;
+    if (scoring.softcap > 0) {
+      score = scoring.softcap * std::tanh(score / scoring.softcap);
+    }
+    s.push_back(score);
+    max = std::max(max, score);
+  }
+  if (std::isnan(scoring.sink) || std::ranges::any_of(s, [](double x) { return std::isnan(x); })) {
+    std::fill(o, o + value_dim, kNaN);
+    return {.max = kNaN, .sum = kNaN};
+  }
+  std::fill(o, o + value_dim, 0.0);
+  if (max == kMinusInfinity) {
+    return {.max = kMinusInfinity, .sum = 0};
+  }
+  double sum = scoring.sink == -kMinusInfinity ? 1.0 : std::exp(scoring.sink - max);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const double weight = std::exp(s[i] - max);
+    sum += weight;
+    const double rounded_weight = round_to(scoring.rounding, weight);
+    for (std::int64_t d = 0; d < value_dim; ++d) {
+      o[d] += rounded_weight * v[seen[i] * value_dim + d];
+    }
+  }
+  return {.max = max, .sum = sum};
+}
+
+void normalize(double* o, std::int64_t dim, double sum, Rounding rounding) {
+  for (std::int64_t d = 0; d < dim; ++d) {
+    o[d] = sum == 0 ? 0.0 : round_to(rounding, o[d] / sum);
+  }
+}
+
+}  // namespace tilewright::reference

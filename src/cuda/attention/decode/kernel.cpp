@@ -1,0 +1,118 @@
+// The kernel decode in the table of kernels, with a variant for each of its configs.
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "cuda/attention/decode/launch.hpp"
+#include "cuda/attention/decode/plan.hpp"
+#include "ops/attention_with_kvcache/kernels.hpp"
+#include "ops/kernel_table.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+using Row = Kernel<AttentionWithKvCache>;
+using Problem = AttentionWithKvCacheProblem;
+
+constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{128, 128},
+                                  HeadDims{192, 128}, HeadDims{256, 256}};
+constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
+                                  KvCacheFeature::sinks,        KvCacheFeature::packed,
+                                  KvCacheFeature::unnormalized, KvCacheFeature::left_padding};
+
+constexpr auto kHeadDimsOfConfigs = [] {
+  std::array<HeadDims, kDecodeConfigCount> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i] = {kDecodeConfigs[i].head_dim, kDecodeConfigs[i].value_dim};
+  }
+  return all;
+}();
+
+Plan plan_in(const Problem& problem, const DeviceInfo& device, int config) {
+  const DecodeDetails details = plan_decode(problem, device.multiprocessors, config);
+  Plan plan(details.at.bytes, details);
+  plan.variant = config;
+  return plan;
+}
+
+Plan plan_best(const Problem& problem, const DeviceInfo& device) {
+  return plan_in(problem, device, best_decode_config(problem, device.multiprocessors).value());
+}
+
+template <int kConfig>
+Plan plan_config(const Problem& problem, const DeviceInfo& device) {
+  return plan_in(problem, device, kConfig);
+}
+
+// TMA loads what lies in one page, and writes to addresses that are multiples of 128 bytes.
+std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int config) {
+  const DecodeConfig& c = kDecodeConfigs[config];
+  const std::int64_t page_size = problem.page_size;
+  if (page_size > 0) {
+    const bool fits = page_size < c.bc ? c.bc % page_size == 0 : page_size % c.bc == 0;
+    const std::int64_t least = c.head_dim % 64 == 0 ? 1 : 2;  // rows of 128, or of 64 bytes
+    if (!fits || page_size < least) {
+      const std::string bc = std::to_string(c.bc);
+      return takes_reason(
+          kernel.info, "k_cache", "page_size " + std::to_string(page_size),
+          "divisors of " + bc + (least > 1 ? " from 2 on" : "") + ", and multiples of " + bc);
+    }
+  }
+  if (!takes(c, problem)) {
+    return Reason{ErrorCode::unsupported, "batch_invariant",
+                  "is true, kernel " + kernel.info.name + " runs in clusters"};
+  }
+  constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
+  if (most_units(problem, c.bc) > kMostUnits) {
+    return takes_reason(kernel.info, "q", "a batch with more than 2^31 tiles of keys", "fewer");
+  }
+  return std::nullopt;
+}
+
+std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
+                                   const DeviceInfo& device) {
+  return refuses_in(kernel, problem, best_decode_config(problem, device.multiprocessors).value());
+}
+
+template <int kConfig>
+std::optional<Reason> refuses_config(const Row& kernel, const Problem& problem, const DeviceInfo&) {
+  return refuses_in(kernel, problem, kConfig);
+}
+
+// The variant for config kConfig: `decode`, narrowed to what that config can run.
+template <int kConfig>
+Row variant_in(Row decode) {
+  decode.info.summary = "decode in this config";
+  decode.facts.head_dims = std::span(kHeadDimsOfConfigs).subspan(kConfig, 1);
+  decode.refuses = refuses_config<kConfig>;
+  decode.plan = plan_config<kConfig>;
+  return decode;
+}
+
+template <int... kConfigs>
+std::vector<Row> variants_of(const Row& decode, std::integer_sequence<int, kConfigs...>) {
+  return finished_variants<AttentionWithKvCache>(decode.info.name,
+                                                 {variant_in<kConfigs>(decode)...});
+}
+
+}  // namespace
+
+Row decode_kernel() {
+  Row decode{.info = {.name = "decode",
+                      .summary = "few queries over long caches: keys are shared out evenly",
+                      .device = DeviceKind::cuda,
+                      .architectures = {90},
+                      .dtypes = {DType::bf16, DType::fp16},
+                      .alignment_bytes = 16,
+                      .doc = "docs/worklog/decode.md"},
+             .facts = {.head_dims = kHeadDims, .features = kFeatures},
+             .refuses = refuses_best,
+             .plan = plan_best,
+             .launch = built<launch_decode>()};
+  static const auto& variants =
+      kept(variants_of(decode, std::make_integer_sequence<int, kDecodeConfigCount>{}));
+  decode.variants = variants;
+  return decode;
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,54 @@
+// How the decode kernel runs a problem: decided on the host, from shapes and the number of SMs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "cuda/attention/decode/configs.hpp"
+#include "cuda/attention/decode/schedule.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
+
+namespace tilewright::cuda {
+
+struct DecodePlan {
+  int config;   // of kDecodeConfigs
+  int cluster;  // blocks of a worker
+  int workers;
+  int box_rows;        // keys that a TMA load brings
+  int slot_rows;       // rows of a partial result
+  std::int64_t slots;  // partial results in the workspace
+};
+
+// What lies where in the workspace, in bytes from its start.
+struct DecodeWorkspace {
+  std::size_t counters;  // (slots, cluster) 8 bytes each
+  std::size_t row_max;   // (slots, slot_rows) FP32
+  std::size_t row_sum;   // likewise
+  std::size_t o;         // (slots, slot_rows, Dv) FP32
+  std::size_t bytes;
+};
+
+// What a Plan of this kernel has.
+struct DecodeDetails {
+  DecodePlan plan;
+  DecodeWorkspace at;
+};
+
+// Can this config run the problem? Clusters are for few items, and batch-invariant problems do not
+// run in them, since a cluster's size depends on the batch.
+bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
+
+// The config for `problem`: one in clusters if the items are few. Nothing if there is none.
+std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem, int sms);
+
+// The schedule's shape of a problem with so many heads; its masks are left to the caller.
+DecodeShape decode_shape(int heads, int kv_heads, int bc);
+
+// The most units that a problem can have, from its shapes.
+std::int64_t most_units(const AttentionWithKvCacheProblem& problem, int bc);
+
+// The plan on a GPU of `sms` SMs in `config`.
+DecodeDetails plan_decode(const AttentionWithKvCacheProblem& problem, int sms, int config);
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,214 @@
+// How the decode kernel's work is dealt out. Host and device compute it alike.
+//
+//   item   a row tile: up to 64 rows, each a (new token, query head) pair, of one sequence and one
+//          KV head; it needs the key tiles that its rows see
+//   unit   a run of an item's key tiles: one tile or, if batch-invariant, a split whose length
+//          follows from the sequence's own lengths
+//   part   what a worker computes of an item at once: a run of its units or, if batch-invariant,
+//          one unit. The parts of an item are merged in their order
+//
+// Units are numbered: sequence by sequence, in a sequence item by item. Worker w of W computes the
+// units from w U / W to (w + 1) U / W of all U, so that every worker reads as many keys. A worker
+// is a block or, for few items, a cluster of blocks, which share each part's key tiles.
+#pragma once
+
+#include <cstdint>
+
+#include "common/attention_parts.hpp"
+#include "common/ceil_div.hpp"
+#include "common/divisor.hpp"
+
+namespace tilewright::cuda {
+
+// a / b rounded down, of numbers from 0 up whose quotient is below 2^22. A division of integers
+// takes several times as long.
+TILEWRIGHT_HOST_DEVICE constexpr int quotient(int a, int b) {
+  const int q = static_cast<int>(static_cast<float>(a) * (1.0f / static_cast<float>(b)));
+  const int over = q * b > a;
+  return q - over + ((q - over + 1) * b <= a);
+}
+
+TILEWRIGHT_HOST_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
+TILEWRIGHT_HOST_DEVICE constexpr int most(int a, int b) { return a < b ? b : a; }
+
+// The keys that a sequence's token sees: [first(token), end(token)).
+struct CacheKeys {
+  int kv_len;
+  int diagonal;  // token i stands at key i + diagonal
+  int left;
+  int right;
+  int leftpad;
+
+  TILEWRIGHT_HOST_DEVICE constexpr int first(int token) const {
+    return most(token + diagonal - left, leftpad);
+  }
+  TILEWRIGHT_HOST_DEVICE constexpr int end(int token) const {
+    return least(most(token + diagonal + right + 1, 0), kv_len);
+  }
+};
+
+// The lengths of one sequence.
+struct SequenceLengths {
+  int q_start;  // its first row of q, if packed
+  int q_len;
+  int kv_len;
+  int leftpad;
+};
+
+// What all sequences' work has in common.
+struct DecodeShape {
+  int kv_heads;
+  int group;           // query heads of a KV head
+  Divisor tile_heads;  // of them in a row tile
+  int tile_tokens;     // new tokens in a row tile
+  int head_blocks;     // row tiles that a group's heads take
+  int bc;              // keys of a tile
+  bool is_causal;
+  KeyWindow window;
+  bool is_invariant;
+
+  TILEWRIGHT_HOST_DEVICE constexpr CacheKeys keys_of(const SequenceLengths& of) const {
+    return {.kv_len = of.kv_len,
+            .diagonal = of.kv_len - of.q_len,
+            .left = window.left,
+            .right = is_causal ? 0 : least(window.right, of.q_len),
+            .leftpad = of.leftpad};
+  }
+};
+
+// One sequence's work.
+struct SequenceWork {
+  int tile_first;  // some query sees key tiles [tile_first, tile_end)
+  int tile_end;
+  int row_tiles;   // of one head block
+  int unit_tiles;  // key tiles of a unit
+  int units;       // of each item: at least 1, which may have no keys
+  int items;
+};
+
+// Splits of a batch-invariant item.
+inline constexpr int kMinSplitTiles = 2;
+inline constexpr int kMaxSplits = 64;
+inline constexpr int kMostSplitRowTiles = 4;  // of a sequence with more row tiles no item is split
+
+TILEWRIGHT_HOST_DEVICE constexpr int invariant_unit_tiles(int tiles, int row_tiles) {
+  return row_tiles > kMostSplitRowTiles ? most(tiles, 1)
+                                        : most(ceil_div(tiles, kMaxSplits), kMinSplitTiles);
+}
+
+TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
+                                                      const SequenceLengths& of) {
+  const CacheKeys keys = shape.keys_of(of);
+  SequenceWork work{};
+  work.tile_first = keys.first(0) / shape.bc;
+  work.tile_end = most(ceil_div(keys.end(of.q_len - 1), shape.bc), work.tile_first);
+  const int tiles = work.tile_end - work.tile_first;
+  work.row_tiles = ceil_div(of.q_len, shape.tile_tokens);
+  work.unit_tiles = shape.is_invariant ? invariant_unit_tiles(tiles, work.row_tiles) : 1;
+  work.units = most(ceil_div(tiles, work.unit_tiles), 1);
+  work.items = work.row_tiles * shape.kv_heads * shape.head_blocks;
+  return work;
+}
+
+// Who computes: workers, which are blocks or clusters of blocks.
+struct Workers {
+  int count;
+  int cluster;      // blocks of a worker
+  int merge_tiles;  // key tiles that a block computes in the time in which parts are merged
+};
+
+// How units are shared out. Items that all have the same number of units stay whole where the time
+// that is lost since some workers have less to do is shorter than a merge of parts.
+class UnitShares {
+ public:
+  // `most_units` is the largest item's.
+  TILEWRIGHT_HOST_DEVICE constexpr UnitShares(int units, int items, int most_units,
+                                              const Workers& of) {
+    if (units == 0) {
+      return;
+    }
+    const int each = quotient(items + of.count - 1, of.count);  // whole items of a worker
+    const bool are_equal = std::int64_t{items} * most_units == units;
+    const bool are_whole =
+        are_equal && each * most_units <= quotient(units, of.count) + of.merge_tiles * of.cluster;
+    grain_ = are_whole ? most_units : 1;
+    const int grains = are_whole ? items : units;
+    workers_ = least(are_whole ? grains : quotient(units + of.cluster - 1, of.cluster), of.count);
+    step_ = quotient(grains, workers_);
+    rest_ = grains - step_ * workers_;
+    per_unit_ = static_cast<float>(workers_) / static_cast<float>(units);
+  }
+
+  // How many workers there is work for: no worker before this one goes without.
+  TILEWRIGHT_HOST_DEVICE constexpr int workers() const { return workers_; }
+
+  // The first unit of worker w, from 0 to workers().
+  TILEWRIGHT_HOST_DEVICE constexpr int begin(int w) const {
+    return grain_ * (w * step_ + quotient(w * rest_, workers_));
+  }
+
+  // The worker that computes unit u, where items are not whole. The estimate is at most 1 off.
+  TILEWRIGHT_HOST_DEVICE constexpr int worker_of(int u) const {
+    int w = least(static_cast<int>((static_cast<float>(u) + 0.5f) * per_unit_), workers_ - 1);
+    w -= begin(w) > u;
+    return w + (begin(w + 1) <= u);
+  }
+
+ private:
+  int workers_ = 0;
+  int grain_ = 1;  // units that stay together
+  int step_ = 0;
+  int rest_ = 0;
+  float per_unit_ = 0.0f;
+};
+
+// The key tiles of a part that block `rank` of a cluster of `size` computes: [first, end).
+struct TileRange {
+  int first;
+  int end;
+};
+TILEWRIGHT_HOST_DEVICE constexpr TileRange share_of(const TileRange& of, int rank, int size) {
+  const int tiles = of.end - of.first;
+  return {.first = of.first + tiles * rank / size, .end = of.first + tiles * (rank + 1) / size};
+}
+
+// Where an item's parts leave their partial results, and which part this one is.
+struct PartPlace {
+  int parts;    // of the item; 1: nothing is to be merged
+  int index;    // of this part
+  int counter;  // that counts the item's parts
+  int slot0;    // of part 0
+  int slot1;    // of part 1; each further part's is slot_step behind
+  int slot_step;
+
+  TILEWRIGHT_HOST_DEVICE constexpr int slot(int part) const {
+    return part == 0 ? slot0 : slot1 + (part - 1) * slot_step;
+  }
+};
+
+// A worker has two slots: for a part with which its share begins, and for one that begins within
+// the share and ends beyond it. At most one item begins within a share and ends beyond it: it has
+// the worker's counter. `first_unit` is the item's first.
+TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shares, int worker,
+                                                          int first_unit, int units) {
+  const int first = shares.worker_of(first_unit);
+  const int last = shares.worker_of(first_unit + units - 1);
+  return {.parts = last - first + 1,
+          .index = worker - first,
+          .counter = first,
+          .slot0 = 2 * first + (shares.begin(first) < first_unit),
+          .slot1 = 2 * (first + 1),
+          .slot_step = 2};
+}
+
+// If batch-invariant, each unit has a slot.
+TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_unit(int first_unit, int units, int unit) {
+  return {.parts = units,
+          .index = unit,
+          .counter = first_unit,
+          .slot0 = first_unit,
+          .slot1 = first_unit + 1,
+          .slot_step = 1};
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,310 @@
+// Every CUDA kernel of attention_with_kvcache() and each of its variants against the float64
+// oracle.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device_problem.hpp"
+#include "kvcache_device.hpp"
+#include "problems/kvcache_expectation.hpp"
+#include "problems/kvcache_forms.hpp"
+#include "problems/kvcache_problem_sets.hpp"
+#include "ran.hpp"
+
+namespace tilewright::test {
+namespace {
+
+using KvCacheKernel = Kernel<AttentionWithKvCache>;
+
+constexpr Device kDevice{DeviceKind::cuda, 0};
+
+// Runs twice: right, bit-equal, and nothing written outside the outputs.
+void check_problem(const KvCacheProblem& problem, const std::string& kernel) {
+  SCOPED_TRACE(testing::Message() << kernel << ": " << problem);
+  KvCacheDeviceProblem device(make_tensors(problem));
+  AttentionWithKvCacheOptions options = options_of(problem, kernel);
+  run(device.views(), options);
+  KvCacheHostTensors first = device.results();
+  expect_right(problem, first);
+  EXPECT_TRUE(device.guards_untouched());
+
+  device.reset_outputs();
+  options.check_values = true;  // which changes nothing
+  run(device.views(), options);
+  KvCacheHostTensors second = device.results();
+  expect_same_bits(first, second);
+}
+
+class KvCacheGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) {
+      GTEST_SKIP() << "no CUDA device";
+    }
+    if (usable_kernels().empty()) {
+      GTEST_SKIP() << "no kernel of attention_with_kvcache() runs on " << device_info(kDevice).name;
+    }
+  }
+
+  // CUDA kernels that run on this device.
+  static std::vector<const KvCacheKernel*> usable_kernels() {
+    std::vector<const KvCacheKernel*> usable;
+    for (const KvCacheKernel& kernel : kernels<AttentionWithKvCache>()) {
+      if (!can_run(kernel.info, device_info(kDevice))) {
+        usable.push_back(&kernel);
+      }
+    }
+    return usable;
+  }
+
+  // The same with all their variants.
+  static std::vector<const KvCacheKernel*> kernels_and_variants() {
+    std::vector<const KvCacheKernel*> all = usable_kernels();
+    for (const KvCacheKernel* const kernel : usable_kernels()) {
+      for (const KvCacheKernel& variant : kernel->variants) {
+        all.push_back(&variant);
+      }
+    }
+    return all;
+  }
+
+  static bool takes(const KvCacheKernel& kernel, const KvCacheProblem& problem) {
+    return !can_run(kernel, constraints_of(problem), device_info(kDevice));
+  }
+
+  // Calls with each problem that a kernel takes; at least one of each kernel's.
+  static void for_each_problem(
+      const std::vector<const KvCacheKernel*>& kernels,
+      const std::function<std::vector<KvCacheProblem>(const KvCacheChoices&)>& problems,
+      const std::function<void(const KvCacheProblem&, const KvCacheKernel&)>& check) {
+    for (const KvCacheKernel* const kernel : kernels) {
+      Ran ran(kernel->info.name);
+      for (const KvCacheProblem& problem : problems(choices_of(*kernel))) {
+        if (takes(*kernel, problem)) {
+          ++ran;
+          check(problem, *kernel);
+        }
+      }
+    }
+  }
+};
+
+TEST_F(KvCacheGpu, SmallProblems) {
+  for_each_problem(kernels_and_variants(), small_kvcache_problems,
+                   [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
+                     check_problem(problem, kernel.info.name);
+                   });
+}
+
+TEST_F(KvCacheGpu, RandomProblems) {
+  constexpr int kCount = 1000;
+  for_each_problem(
+      usable_kernels(),
+      [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount); },
+      [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
+        check_problem(problem, kernel.info.name);
+      });
+}
+
+TEST_F(KvCacheGpu, RandomProblemsOfVariants) {
+  constexpr int kCount = 200;
+  for (const KvCacheKernel* const kernel : usable_kernels()) {
+    for (const KvCacheKernel& variant : kernel->variants) {
+      for_each_problem(
+          {&variant},
+          [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount, 7); },
+          [](const KvCacheProblem& problem, const KvCacheKernel& its_variant) {
+            check_problem(problem, its_variant.info.name);
+          });
+    }
+  }
+}
+
+// Where nothing but the place of keys differs, and the same variant runs.
+TEST_F(KvCacheGpu, PagesChangeNoBit) {
+  constexpr int kCount = 200;
+  for_each_problem(
+      usable_kernels(),
+      [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount, 2); },
+      [](KvCacheProblem problem, const KvCacheKernel& kernel) {
+        if (problem.page_size == 0) {
+          return;
+        }
+        problem.batch_invariant = true;
+        SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
+        KvCacheHostTensors paged = make_tensors(problem);
+        const WithoutPages whole = without_pages(problem, paged);
+        if (variant_of(kernel, constraints_of(whole.problem), device_info(kDevice)) !=
+            variant_of(kernel, constraints_of(problem), device_info(kDevice))) {
+          return;
+        }
+        KvCacheDeviceProblem of_pages(paged);
+        KvCacheDeviceProblem without(whole.tensors);
+        run(of_pages.views(), options_of(problem, kernel.info.name));
+        run(without.views(), options_of(problem, kernel.info.name));
+        KvCacheHostTensors a = of_pages.results();
+        KvCacheHostTensors b = without.results();
+        expect_same_bits(a, b, false);
+      });
+}
+
+// Each sequence by itself writes the bits that it wrote in its batch.
+TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
+  constexpr int kCount = 100;
+  for_each_problem(
+      usable_kernels(),
+      [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount, 3); },
+      [](KvCacheProblem problem, const KvCacheKernel& kernel) {
+        problem.batch_invariant = true;
+        SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
+        const AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
+        KvCacheDeviceProblem together(make_tensors(problem));
+        KvCacheDeviceProblem apart(make_tensors(problem));
+        run(together.views(), options);
+        for (std::size_t b = 0; b < problem.batch(); ++b) {
+          if (problem.q_lens[b] > 0) {
+            run(alone(problem, apart.views(), b), options);
+          }
+        }
+        KvCacheHostTensors expected = together.results();
+        KvCacheHostTensors results = apart.results();
+        expect_same_bits(expected, results);
+      });
+}
+
+// A graph of a call, replayed.
+class CapturedCall {
+ public:
+  explicit CapturedCall(const KvCacheDeviceCall& call) {
+    cuda_ok(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeGlobal));
+    call.launch(stream_.get());
+    cuda_ok(cudaStreamEndCapture(stream_.get(), &graph_));
+    cuda_ok(cudaGraphInstantiate(&executable_, graph_, 0));
+  }
+  ~CapturedCall() {
+    cudaGraphExecDestroy(executable_);
+    cudaGraphDestroy(graph_);
+  }
+  CapturedCall(const CapturedCall&) = delete;
+  CapturedCall& operator=(const CapturedCall&) = delete;
+
+  void replay() const {
+    cuda_ok(cudaGraphLaunch(executable_, stream_.get()));
+    stream_.wait();
+  }
+
+ private:
+  DeviceStream stream_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherLengthsAndTables) {
+  const std::vector<std::vector<int>> lengths = {
+      {1000, 3, 517, 64}, {1, 1000, 0, 517}, {999, 1000, 998, 997}, {0, 0, 0, 1}};
+  KvCacheProblem problem{.heads = 8, .kv_heads = 2, .causal = true};
+  problem.page_size = 16;
+  problem.capacity = 1008;
+  for_each_problem(
+      kernels_and_variants(),
+      [&](const KvCacheChoices& choices) {
+        std::vector<KvCacheProblem> problems;
+        for (const HeadDims dims : choices.head_dims) {
+          for (const int tokens : {1, 5}) {
+            problem.head_dim = dims.qk;
+            problem.value_dim = dims.v;
+            problem.q_lens.assign(4, tokens);
+            problem.cached = lengths.front();
+            problems.push_back(problem);
+          }
+        }
+        return problems;
+      },
+      [&](KvCacheProblem p, const KvCacheKernel& kernel) {
+        const auto with_lengths = [&](const std::vector<int>& cached, std::uint64_t seed) {
+          p.cached = cached;
+          p.seed = seed;
+          p.spare = 0;
+          constexpr int kPages = 260;  // of all replays: the caches stay as large as they are
+          int used = 0;
+          for (const int length : cached) {
+            used += (length + 15) / 16;
+          }
+          p.spare = kPages - used;
+          return make_tensors(p);
+        };
+        KvCacheDeviceProblem device(with_lengths(lengths.front(), 1));
+        const KvCacheDeviceCall call(device.views(), options_of(p, kernel.info.name));
+        const CapturedCall captured(call);
+        for (std::size_t i = 0; i < lengths.size(); ++i) {
+          device.upload(with_lengths(lengths[i], i + 1));
+          SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << p);
+          captured.replay();
+          KvCacheHostTensors replayed = device.results();
+          expect_right(p, replayed);
+          device.reset_outputs();
+          call.launch(nullptr);
+          cuda_ok(cudaDeviceSynchronize());
+          KvCacheHostTensors launched = device.results();
+          expect_same_bits(replayed, launched);
+        }
+      });
+}
+
+// Without check_values lengths, pages and paddings out of range are clamped: no access strays.
+TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
+  KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
+  problem.q_lens.assign(4, 2);
+  problem.cached = {40, 64, 3, 20};
+  problem.page_size = 16;
+  problem.capacity = 64;
+  for_each_problem(
+      kernels_and_variants(),
+      [&](const KvCacheChoices& choices) {
+        problem.head_dim = choices.head_dims.front().qk;
+        problem.value_dim = choices.head_dims.front().v;
+        return std::vector{problem};
+      },
+      [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
+        SCOPED_TRACE(kernel.info.name);
+        KvCacheHostTensors host = make_tensors(p);
+        for (const double wild : {-1.0, 1e9, -2147483648.0}) {
+          reference::fill_constant(host.cache_seqlens.view(), wild);
+          reference::fill_constant(host.block_table->view(), wild);
+          KvCacheDeviceProblem device(host);
+          AttentionWithKvCacheOptions options = options_of(p, kernel.info.name);
+          run(device.views(), options);
+          EXPECT_TRUE(device.guards_untouched());
+          options.check_values = true;
+          EXPECT_THROW(run(device.views(), options), Error);
+        }
+      });
+}
+
+// The clamped lengths are what the header says: beyond the capacity counts as the capacity.
+TEST_F(KvCacheGpu, ALengthBeyondTheCapacityCountsAsTheCapacity) {
+  KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
+  problem.q_lens.assign(2, 1);
+  problem.cached = {64, 64};
+  problem.capacity = 64;
+  for_each_problem(
+      kernels_and_variants(),
+      [&](const KvCacheChoices& choices) {
+        problem.head_dim = choices.head_dims.front().qk;
+        problem.value_dim = choices.head_dims.front().v;
+        return std::vector{problem};
+      },
+      [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
+        KvCacheHostTensors host = make_tensors(p);
+        reference::fill_constant(host.cache_seqlens.view(), 1 << 20);
+        KvCacheDeviceProblem device(host);
+        run(device.views(), options_of(p, kernel.info.name));
+        expect_right(p, device.results());
+      });
+}
+
+}  // namespace
+}  // namespace tilewright::test

@@ -1,0 +1,121 @@
+"""FlashAttention-3's flash_attn_with_kvcache(): positions, lengths, and what is refused."""
+
+import inspect
+
+import numpy
+import pytest
+
+import tilewright
+from tilewright import InvalidArgumentError, UnsupportedError
+from tilewright.flash_attn import flash_attn_with_kvcache
+
+# FlashAttention-3's arguments in its order.
+ARGUMENTS = (
+    *("q", "k_cache", "v_cache", "k", "v", "qv", "rotary_cos", "rotary_sin", "cache_seqlens"),
+    *("cache_batch_idx", "cache_leftpad", "page_table", "cu_seqlens_q", "cu_seqlens_k_new"),
+    *("max_seqlen_q", "rotary_seqlens", "q_descale", "k_descale", "v_descale", "softmax_scale"),
+    *("causal", "window_size", "attention_chunk", "softcap", "rotary_interleaved"),
+    *("scheduler_metadata", "num_splits", "pack_gqa", "sm_margin", "return_softmax_lse"),
+)
+
+
+@pytest.fixture
+def call(make_qkv):
+    q, k, v = make_qkv(batch=2, q_len=3, kv_len=40)
+    return {"q": q, "k_cache": k, "v_cache": v}
+
+
+def test_arguments_are_in_order():
+    assert tuple(inspect.signature(flash_attn_with_kvcache).parameters) == ARGUMENTS
+
+
+def test_every_argument_that_is_served(call, make_qkv):
+    _, k, v = make_qkv(batch=2, kv_len=3, seed=2)
+    cached = numpy.int32([30, 7])
+    places = {"cache_seqlens": cached, "cache_batch_idx": numpy.int32([1, 0])}
+    options = {"softmax_scale": 0.2, "causal": True, "window_size": (9, -1), "softcap": 1.5}
+    leftpad = numpy.int32([2, 0])
+    expected = tilewright.attention_with_kvcache(
+        **call, **places, **options, leftpad_k=leftpad, k=k, v=v, return_lse=True
+    )
+    given = {"cache_leftpad": leftpad, "k": k, "v": v, "return_softmax_lse": True}
+    ignored = {"scheduler_metadata": 1, "num_splits": 3, "pack_gqa": True, "max_seqlen_q": 3}
+    actual = flash_attn_with_kvcache(**call, **places, **options, **given, **ignored)
+    for x, y in zip(actual, expected, strict=True):
+        assert (x == y).all()
+
+
+@pytest.mark.parametrize("cache_seqlens", [None, 40, 17, 0, numpy.int64(17), numpy.array(17)])
+def test_lengths_as_one_number(call, cache_seqlens):
+    lengths = numpy.full(2, 40 if cache_seqlens is None else cache_seqlens, numpy.int32)
+    out = flash_attn_with_kvcache(**call, cache_seqlens=cache_seqlens)
+    assert isinstance(out, numpy.ndarray)
+    assert (out == tilewright.attention_with_kvcache(**call, cache_seqlens=lengths)).all()
+
+
+def test_pages_and_packed_queries(call):
+    pages = {name: call[name].reshape(10, 8, 2, 64) for name in ("k_cache", "v_cache")}
+    table = numpy.arange(10, dtype=numpy.int32).reshape(2, 5)
+    cu_seqlens = numpy.int32([0, 3, 6])
+    out = flash_attn_with_kvcache(
+        call["q"].reshape(6, 4, 64), **pages, page_table=table, cu_seqlens_q=cu_seqlens, causal=True
+    )
+    expected = flash_attn_with_kvcache(**call, causal=True)
+    assert (out.reshape(expected.shape) == expected).all()
+
+
+def test_packed_rows_are_appended(call, make_qkv):
+    _, k, v = (x[0] for x in make_qkv(batch=1, kv_len=6, seed=3))
+    cu_seqlens = numpy.int32([0, 3, 6])
+    given = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k_new": cu_seqlens, "k": k, "v": v}
+    call["q"] = call["q"].reshape(6, 4, 64)
+    flash_attn_with_kvcache(**call, **given, cache_seqlens=5)
+    assert (call["k_cache"][:, 5:8].reshape(6, 2, 64) == k).all()
+    with pytest.raises(UnsupportedError, match="cu_seqlens_k_new: is another array"):
+        flash_attn_with_kvcache(
+            **call, **(given | {"cu_seqlens_k_new": cu_seqlens.copy()}), cache_seqlens=5
+        )
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("qv", "rotary_cos", "rotary_sin", "rotary_seqlens", "q_descale", "attention_chunk"),
+        "sm_margin",
+    ],
+)
+def test_what_is_missing_is_refused_by_name(call, argument):
+    with pytest.raises(UnsupportedError, match=f"{argument}: is not supported"):
+        flash_attn_with_kvcache(**call, **{argument: 8})
+
+
+# What is given, the argument and a part of the message.
+WRONG_CALLS = {
+    "a negative length": ({"cache_seqlens": -1}, "cache_seqlens", "is -1, must be between 0"),
+    "a length beyond the caches": ({"cache_seqlens": 41}, "cache_seqlens", "between 0 and 40"),
+    "no room for new rows": (
+        {"cache_seqlens": 40, **{x: numpy.zeros((2, 3, 2, 64), numpy.float32) for x in "kv"}},
+        *("cache_seqlens", "is 40, must be between 0 and 37, the room in the caches"),
+    ),
+    "no length to append at": (
+        {x: numpy.zeros((2, 3, 2, 64), numpy.float32) for x in "kv"},
+        *("cache_seqlens", "is None, must be given where k is"),
+    ),
+    "a cache of rank 1": ({"k_cache": numpy.zeros(4, numpy.float32)}, "k_cache", "has rank 1"),
+    "q of rank 0": ({"q": numpy.zeros((), numpy.float32)}, "q", "has rank 0"),
+    "a table of rank 1": (
+        {"page_table": numpy.zeros(2, numpy.int32)},
+        *("page_table", "has rank 1, must have rank 2"),
+    ),
+    "padding of another batch": (
+        {"cache_leftpad": numpy.zeros(3, numpy.int32)},
+        *("cache_leftpad", "batch is 3, must equal q's 2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_wrong_call(call, refused, name):
+    change, argument, message = WRONG_CALLS[name]
+    with refused(InvalidArgumentError, argument, message, call["k_cache"], call["v_cache"]):
+        flash_attn_with_kvcache(**(call | change))
