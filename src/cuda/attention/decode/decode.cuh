@@ -6,7 +6,8 @@
 //
 // Source    FlashDecoding; stream-K (Osama et al., 2023) for the even shares.
 // Tiles     configs.hpp: 64 rows; Bc = 64 keys. schedule.hpp says which block computes what.
-// SMEM      sQ 64 x D, sK stages x Bc x D, sV stages x Bc x Dv, 16-bit; in clusters O 64 x Dv, FP32.
+// SMEM      sQ 64 x D, sK stages x Bc x D, sV stages x Bc x Dv, 16-bit; in clusters O 64 x Dv
+//           in FP32.
 // Registers up to 255. Where an SM has two blocks, 64 for a thread of the producer and 192 for one
 //           of the consumer. Bc / 2 hold S, Bc / 4 hold P and Dv / 2 hold O.
 //
