@@ -6,17 +6,16 @@
 //
 // Source    FlashDecoding; stream-K (Osama et al., 2023) for the even shares.
 // Tiles     configs.hpp: 64 rows; Bc = 64 keys. schedule.hpp says which block computes what.
-// SMEM      sQ 64 x D, sK stages x Bc x D, sV stages x Bc x Dv, 16-bit; in clusters O 64 x Dv
-//           in FP32.
+// SMEM      sQ 64 x D, sK stages x Bc x D, sV stages x Bc x Dv, 16-bit; sO 64 x Dv, FP32, where a
+//           config is for clusters.
 // Registers up to 255. Where an SM has two blocks, 64 for a thread of the producer and 192 for one
 //           of the consumer. Bc / 2 hold S, Bc / 4 hold P and Dv / 2 hold O.
 //
 //   warp 0            load_kv: finds the block's parts from the lengths in memory (walk.cuh); loads
 //                     K and V tiles, each lane its page's rows (TMA)
 //   warp 1, a thread  load_q: Q of each part (TMA)
-//   consumer          issue QK(j + 1), PV(j) | softmax of j + 1 | scale O. At a part's end it
-//   stores
-//                     results, or a partial result that is merged with others (results.cuh)
+//   consumer          issue QK(j + 1), PV(j) | softmax of j + 1 | scale O. At a part's end it has
+//                     results, or partial ones that are merged with others (results.cuh)
 //
 // Layouts   128-byte swizzle, 64 columns a TMA load; 64-byte swizzle and 32 columns if D = 96.
 // Worklog   docs/worklog/decode.md
@@ -78,7 +77,7 @@ class BoxPlaces {
       return cache_row_;
     }
     const int index = box_of(chunk) / launch_.page_boxes;
-    return index < max_pages_ ? table_[index] : 0;
+    return index >= 0 && index < max_pages_ ? table_[index] : 0;
   }
 
   const Launch& launch_;
@@ -303,31 +302,6 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   }
 }
 
-// Brings what the kernel reads first nearer while it has to wait anyway: its parameters to the SM,
-// and lengths and tables, whose values may still change, to the L2 cache.
-__device__ inline void preload(const Params& p, const Launch& launch) {
-  const auto touch = [](const auto& object) {
-    constexpr int kLine_bytes = 64;
-    const int at = static_cast<int>(threadIdx.x / 32) * kLine_bytes;
-    for (int i = at; i < static_cast<int>(sizeof(object)); i += 8 * kLine_bytes) {
-      const int word = *reinterpret_cast<const int*>(reinterpret_cast<const char*>(&object) + i);
-      asm volatile("" ::"r"(word));
-    }
-  };
-  touch(p);
-  touch(launch);
-  const int sequence = threadIdx.x;
-  const auto prefetch = [](const int* address) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-  };
-  if (sequence < p.batch) {
-    prefetch(p.rows.cache_seqlens + sequence);
-    if (p.rows.block_table != nullptr) {
-      prefetch(p.rows.block_table + sequence * p.rows.table_stride);
-    }
-  }
-}
-
 template <int kIndex, typename Element>
 __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads,
                                   kDecodeConfigs[kIndex].blocks_per_sm)
@@ -354,7 +328,6 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads,
     prefetch_tma_descriptor(&maps.q);
   }
   let_next_launch_start();
-  preload(p, launch);
   if constexpr (Config::C.in_clusters) {
     cluster_arrive_relaxed();  // a block's barriers are set up; who uses others' waits for them
   }

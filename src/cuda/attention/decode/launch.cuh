@@ -80,9 +80,10 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   const int most_workers = C.in_clusters ? active_clusters<decode<kIndex, Element>>(
                                                plan.cluster, Config::kThreads, kSmem_bytes)
                                          : plan.workers;
-  const Workers workers{.count = std::min(plan.workers, most_workers),
-                        .cluster = plan.cluster,
-                        .merge_tiles = 6 + plan.slot_rows / (2 * plan.cluster)};
+  const Workers workers{
+      .count = std::min(plan.workers, most_workers),
+      .cluster = plan.cluster,
+      .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster)};
 
   auto* const workspace = static_cast<char*>(p.workspace);
   const Launch launch{.shape = shape,

@@ -114,7 +114,8 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
 struct Workers {
   int count;
   int cluster;      // blocks of a worker
-  int merge_tiles;  // key tiles that a block computes in the time in which parts are merged
+  int merge_tiles;  // key tiles that a block computes in the time in which parts are merged; 0 if
+                    // there are parts even of whole items
 };
 
 // How units are shared out. Items that all have the same number of units stay whole where the time
