@@ -73,50 +73,55 @@ std::vector<double> query_row(const ConstTensorView& q, std::int64_t entry, std:
   return values;
 }
 
-// A head of a sequence: K, V and how scores are made of them.
+// A key/value head of a sequence.
 struct HeadKeys {
   std::vector<double> k;
   std::vector<double> v;
-  Scoring scoring;
 };
 
-HeadKeys head_keys(const Tensors& t, const Options& options, Rounding rounding,
-                   const CachedSequence& sequence, std::int64_t b, std::int64_t h) {
-  const std::int64_t kv_head = h / (t.q.shape[t.q.rank - 2] / t.k_cache.shape[2]);
-  const double dim = static_cast<double>(t.k_cache.shape[3]);
+HeadKeys head_keys(const Tensors& t, const CachedSequence& sequence, std::int64_t b,
+                   std::int64_t kv_head) {
   std::vector<KeyPlace> slots;
   for (std::size_t j = 0; j < sequence.keys.size(); ++j) {
     slots.push_back(slot_of(t, b, static_cast<std::int64_t>(j)));
   }
   return {.k = gathered(sequence, b, kv_head, t.k_cache, t.k, t.k_descale, slots),
-          .v = gathered(sequence, b, kv_head, t.v_cache, t.v, t.v_descale, slots),
-          .scoring = {.scale = options.scale ? *options.scale : 1.0 / std::sqrt(dim),
-                      .softcap = options.softcap,
-                      .sink = t.sinks ? load(*t.sinks, h * t.sinks->stride[0]) : kMinusInfinity,
-                      .rounding = rounding}};
+          .v = gathered(sequence, b, kv_head, t.v_cache, t.v, t.v_descale, slots)};
 }
 
-// The rows of a head of a sequence.
-void attend_head(const Tensors& t, const Options& options, Rounding rounding, std::int64_t b,
-                 const CachedSequence& sequence, std::int64_t h, AttentionResult& result) {
-  const HeadKeys keys = head_keys(t, options, rounding, sequence, b, h);
+Scoring scoring_of(const Tensors& t, const Options& options, Rounding rounding, std::int64_t h) {
+  const double dim = static_cast<double>(t.k_cache.shape[3]);
+  return {.scale = options.scale ? *options.scale : 1.0 / std::sqrt(dim),
+          .softcap = options.softcap,
+          .sink = t.sinks ? load(*t.sinks, h * t.sinks->stride[0]) : kMinusInfinity,
+          .rounding = rounding};
+}
+
+// The rows of the query heads [first, end) of a sequence, which share a key/value head.
+void attend_group(const Tensors& t, const Options& options, Rounding rounding, std::int64_t b,
+                  std::int64_t first, std::int64_t end, AttentionResult& result) {
+  const CachedSequence sequence = sequence_of(t, b);
+  const HeadKeys keys = head_keys(t, sequence, b, first / (end - first));
   const std::int64_t heads = t.q.shape[t.q.rank - 2];
   const std::int64_t length = t.q.shape[t.q.rank - 3];
   const std::int64_t dim = t.k_cache.shape[3];
   const std::int64_t value_dim = t.v_cache.shape[3];
   for (std::int64_t i = 0; i < sequence.query_count; ++i) {
     const std::int64_t n = sequence.first_query + i;
-    const std::vector<double> q = query_row(t.q, sequence.batch, n, h);
-    double* const o = result.o.data() + ((sequence.batch * length + n) * heads + h) * value_dim;
-    const RowSums sums = attend(q.data(), keys.k.data(), dim, keys.v.data(), value_dim,
-                                seen_keys(t, options, sequence, b, i), keys.scoring, o);
-    if (!t.row_max) {
-      normalize(o, value_dim, sums.sum, rounding);
+    const std::vector<std::int64_t> seen = seen_keys(t, options, sequence, b, i);
+    for (std::int64_t h = first; h < end; ++h) {
+      const std::vector<double> q = query_row(t.q, sequence.batch, n, h);
+      double* const o = result.o.data() + ((sequence.batch * length + n) * heads + h) * value_dim;
+      const RowSums sums = attend(q.data(), keys.k.data(), dim, keys.v.data(), value_dim, seen,
+                                  scoring_of(t, options, rounding, h), o);
+      if (!t.row_max) {
+        normalize(o, value_dim, sums.sum, rounding);
+      }
+      const auto row = static_cast<std::size_t>((sequence.batch * heads + h) * length + n);
+      result.row_max[row] = sums.max;
+      result.row_sum[row] = sums.sum;
+      result.lse[row] = sums.max + std::log(sums.sum);
     }
-    const auto row = static_cast<std::size_t>((sequence.batch * heads + h) * length + n);
-    result.row_max[row] = sums.max;
-    result.row_sum[row] = sums.sum;
-    result.lse[row] = sums.max + std::log(sums.sum);
   }
 }
 
@@ -196,9 +201,11 @@ AttentionResult attention_with_kvcache(const Tensors& t, const Options& options,
   result.lse.resize(rows, kNaN);
   result.row_max.resize(rows, kNaN);
   result.row_sum.resize(rows, kNaN);
-  parallel_for(sequence_count(t) * heads, [&](std::int64_t task) {
-    const std::int64_t b = task / heads;
-    attend_head(t, options, rounding, b, sequence_of(t, b), task % heads, result);
+  const std::int64_t kv_heads = t.k_cache.shape[2];
+  const std::int64_t group = heads / kv_heads;
+  parallel_for(sequence_count(t) * kv_heads, [&](std::int64_t task) {
+    const std::int64_t first = task % kv_heads * group;
+    attend_group(t, options, rounding, task / kv_heads, first, first + group, result);
   });
   return result;
 }

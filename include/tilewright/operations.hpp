@@ -1,10 +1,12 @@
 // All operations, as a list of types.
 #pragma once
 
+#include "tilewright/append_kv.hpp"
 #include "tilewright/attention_kernels.hpp"
 #include "tilewright/attention_with_kvcache_kernels.hpp"
 #include "tilewright/gemm_bf16_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
+#include "tilewright/merge_states.hpp"
 #include "tilewright/nvfp4_kernels.hpp"
 
 namespace tilewright {
@@ -12,8 +14,8 @@ namespace tilewright {
 template <class... Ops>
 struct OperationList {};
 
-using Operations =
-    OperationList<Attention, AttentionWithKvCache, GemmBf16, GemmNvfp4, QuantizeNvfp4,
-                  DequantizeNvfp4, ConvertScales, PrepackNvfp4Weight, UnpackNvfp4Weight>;
+using Operations = OperationList<Attention, AttentionWithKvCache, GemmBf16, GemmNvfp4,
+                                 QuantizeNvfp4, DequantizeNvfp4, ConvertScales, PrepackNvfp4Weight,
+                                 UnpackNvfp4Weight, MergeStates, AppendKv>;
 
 }  // namespace tilewright

@@ -23,11 +23,13 @@ from tilewright._errors import (
 )
 
 if TYPE_CHECKING:
+    from tilewright._append_kv import append_kv
     from tilewright._attention import attention
     from tilewright._attention_with_kvcache import attention_with_kvcache
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
+    from tilewright._merge_states import merge_states
     from tilewright._native import commit as __commit__
     from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
     from tilewright._native import version as __version__
@@ -51,12 +53,14 @@ __all__ = [
     "UnsupportedError",
     "__commit__",
     "__version__",
+    "append_kv",
     "attention",
     "attention_with_kvcache",
     "dequantize_nvfp4",
     "gemm_bf16",
     "gemm_nvfp4",
     "kernels",
+    "merge_states",
     "prepack_nvfp4_weight",
     "quantize_nvfp4",
     "swizzle_scales",
@@ -65,12 +69,14 @@ __all__ = [
 ]
 
 _LAZY = {
+    "append_kv": ("tilewright._append_kv", "append_kv"),
     "attention": ("tilewright._attention", "attention"),
     "attention_with_kvcache": ("tilewright._attention_with_kvcache", "attention_with_kvcache"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
     "gemm_bf16": ("tilewright._gemm_bf16", "gemm_bf16"),
     "gemm_nvfp4": ("tilewright._gemm_nvfp4", "gemm_nvfp4"),
+    "merge_states": ("tilewright._merge_states", "merge_states"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
     "prepack_nvfp4_weight": ("tilewright._nvfp4", "prepack_nvfp4_weight"),
     "quantize_nvfp4": ("tilewright._nvfp4", "quantize_nvfp4"),

@@ -8,9 +8,8 @@ from tilewright._attention import out_shape, row_shape, statistics_of
 from tilewright._errors import invalid
 from tilewright._frameworks import (
     ANY_FLOAT,
-    BYTE_FORMATS,
-    dtype_name,
     framework_for,
+    holds_e4m3,
     new_workspace,
     refuse_immutable_out,
     to_native,
@@ -28,9 +27,6 @@ _TAKES = {
     "tree_mask": "int64",
     "sinks": "fp32",
 }
-
-# The dtypes that hold an E4M3 cache.
-_E4M3 = ("uint8", BYTE_FORMATS["e4m3"])
 
 
 def attention_with_kvcache(
@@ -169,5 +165,4 @@ def attention_with_kvcache(
 def _byte_format(argument: str, array: Any) -> str | None:
     """Of caches and new rows in E4M3."""
     is_cached = argument in ("k_cache", "v_cache", "k", "v")
-    is_e4m3 = is_cached and dtype_name(getattr(array, "dtype", "")) in _E4M3
-    return "e4m3" if is_e4m3 else None
+    return "e4m3" if is_cached and holds_e4m3(array) else None

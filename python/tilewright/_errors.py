@@ -63,7 +63,9 @@ _PYTHON_NAMES = {"o": "out", "c": "out", "scale": "softmax_scale", "window": "wi
 
 def make(code: str, argument: str, message: str) -> Error:
     """The exception for a C++ error; called by the compiled module."""
-    return _CLASSES[code](code, _PYTHON_NAMES.get(argument, argument), message)
+    error = _CLASSES[code](code, _PYTHON_NAMES.get(argument, argument), message)
+    error.native_argument = argument  # for renamed()
+    return error
 
 
 @contextmanager
@@ -72,8 +74,9 @@ def renamed(**names: str) -> Iterator[None]:
     try:
         yield
     except Error as error:
-        argument = names.get(error.argument, error.argument)
-        raise make(error.code, argument, error.message) from None
+        native_argument = getattr(error, "native_argument", error.argument)
+        argument = names.get(native_argument, error.argument)
+        raise type(error)(error.code, argument, error.message) from None
 
 
 def invalid(argument: str, message: str) -> InvalidArgumentError:

@@ -207,6 +207,11 @@ def dtype_name(dtype: Any) -> str:
     return text.rpartition(".")[2]
 
 
+def holds_e4m3(array: Any) -> bool:
+    """Whether an array's dtype is E4M3, or that of its bytes."""
+    return dtype_name(getattr(array, "dtype", None)) in ("uint8", BYTE_FORMATS["e4m3"])
+
+
 def to_native(
     framework: Any,
     argument: str,

@@ -19,10 +19,12 @@ namespace nb = nanobind;
 namespace tilewright {
 
 // Each adds an operation's functions and what its kernels may be asked, and the last the tables.
+void bind_append_kv(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_attention_with_kvcache(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
+void bind_merge_states(nb::module_& m);
 void bind_nvfp4(nb::module_& m);
 void bind_kernels(nb::module_& m);
 
@@ -62,10 +64,12 @@ NB_MODULE(_native, m) {
       },
       nb::arg("device_index"), nb::arg("stream"));
 
+  bind_append_kv(m);
   bind_attention(m);
   bind_attention_with_kvcache(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
+  bind_merge_states(m);
   bind_nvfp4(m);
   bind_kernels(m);
 

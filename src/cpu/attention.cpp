@@ -46,7 +46,7 @@ class WholeKeys {
   TILEWRIGHT_INLINE StridedRows<T> rows_from(int key0, const void* data,
                                              const OuterStrides& stride) const {
     return {.first = static_cast<const T*>(data) +
-                     offset_of(stride, sequence_.batch, sequence_.first_key + key0, kv_head_),
+                     stride.offset(sequence_.batch, sequence_.first_key + key0, kv_head_),
             .stride = stride.seq};
   }
 

@@ -101,10 +101,6 @@ inline Scratch& thread_scratch() {
   return scratch;
 }
 
-inline std::int64_t offset_of(const OuterStrides& stride, int batch, int seq, int head) {
-  return batch * stride.batch + seq * stride.seq + head * stride.head;
-}
-
 // The keys [first, end) that a row sees; none if end <= first.
 struct KeyRange {
   int first;
@@ -242,8 +238,7 @@ TILEWRIGHT_INLINE void write_row(const Params& p, const Task& task, int i, const
                                  const float* o) {
   const auto [m, l] = row;
   const auto offset = [&](const OuterStrides& stride) {
-    return offset_of(stride, task.sequence.batch, task.sequence.first_query + task.row0 + i,
-                     task.head);
+    return stride.offset(task.sequence.batch, task.sequence.first_query + task.row0 + i, task.head);
   };
   if (p.statistics.max != nullptr) {
     std::copy_n(o, p.value_dim, static_cast<float*>(p.o) + offset(p.o_stride));
@@ -310,9 +305,8 @@ TILEWRIGHT_INLINE void attend(const typename Keys::Params& p, const Task& task, 
   const int padded_value_dim = round_up(p.value_dim, kLanes);
   const auto score_scale =
       static_cast<float>(p.softcap > 0 ? p.scale / p.softcap : p.scale * kLog2e);
-  const T* const q =
-      static_cast<const T*>(p.q) +
-      offset_of(p.q_stride, sequence.batch, sequence.first_query + task.row0, task.head);
+  const T* const q = static_cast<const T*>(p.q) +
+                     p.q_stride.offset(sequence.batch, sequence.first_query + task.row0, task.head);
   pack_rows(ScaledRows<T>{.first = q, .stride = p.q_stride.seq, .scale = score_scale}, task.rows,
             p.head_dim, round_up(p.head_dim, kLanes), scratch.q.data());
   std::fill_n(scratch.o.begin(), task.rows * padded_value_dim, 0.0f);

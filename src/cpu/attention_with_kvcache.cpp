@@ -148,7 +148,7 @@ class CachedKeys {
     for (int i = 0; i < count; ++i) {
       const Slot slot = slot_of(p_.rows, s_.batch, key0 + i);
       const auto at = static_cast<std::size_t>(i);
-      rows.offset[at] = offset_of(stride, slot.entry, slot.row, kv_head_);
+      rows.offset[at] = stride.offset(slot.entry, slot.row, kv_head_);
       rows.descale[at] = descale_of(descales, slot);
     }
     return rows;
@@ -162,9 +162,9 @@ class CachedKeys {
       case Descales::Per::tensor:
         return descales.data[0];
       case Descales::Per::sequence:
-        return descales.data[offset_of(descales.stride, s_.batch, 0, kv_head_)];
+        return descales.data[descales.stride.offset(s_.batch, 0, kv_head_)];
       case Descales::Per::row:
-        return descales.data[offset_of(descales.stride, slot.entry, slot.row, kv_head_)];
+        return descales.data[descales.stride.offset(slot.entry, slot.row, kv_head_)];
     }
     return 1.0f;
   }
@@ -186,8 +186,8 @@ struct Copy {
 };
 
 void copy_row(const Copy& copy, int batch, int row, Slot slot, int head) {
-  const std::int64_t from = offset_of(copy.source_stride, batch, row, head);
-  const std::int64_t to = offset_of(copy.cache_stride, slot.entry, slot.row, head);
+  const std::int64_t from = copy.source_stride.offset(batch, row, head);
+  const std::int64_t to = copy.cache_stride.offset(slot.entry, slot.row, head);
   std::memcpy(static_cast<std::byte*>(copy.cache) + to * copy.element_bytes,
               static_cast<const std::byte*>(copy.source) + from * copy.element_bytes,
               static_cast<std::size_t>(copy.dim * copy.element_bytes));

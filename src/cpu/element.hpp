@@ -28,4 +28,19 @@ TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
 TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
 TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }
 
+// Calls f with a null pointer of the element type of `dtype`.
+template <typename F>
+void with_element(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp32:
+      return f(static_cast<float*>(nullptr));
+    case DType::fp16:
+      return f(static_cast<Fp16*>(nullptr));
+    case DType::bf16:
+      return f(static_cast<Bf16*>(nullptr));
+    default:  // refused by the checks
+      return;
+  }
+}
+
 }  // namespace tilewright::cpu

@@ -19,21 +19,6 @@ using nvfp4::kBlock;
 using nvfp4::kInfinity;
 using nvfp4::kMagnitude;
 
-// Calls f with a null pointer of the element type of `dtype`.
-template <typename F>
-void with_element(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::fp32:
-      return f(static_cast<float*>(nullptr));
-    case DType::fp16:
-      return f(static_cast<Fp16*>(nullptr));
-    case DType::bf16:
-      return f(static_cast<Bf16*>(nullptr));
-    default:  // refused by the checks
-      return;
-  }
-}
-
 template <typename T>
 std::uint32_t magnitude_bits(T value) {
   return std::bit_cast<std::uint32_t>(to_float(value)) & kMagnitude;

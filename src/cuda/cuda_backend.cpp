@@ -63,13 +63,10 @@ void synchronize(int device, Stream stream) {
   check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
-std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream) {
+void copy_to_host(void* to, const void* from, std::size_t bytes, int device, Stream stream) {
   const DeviceScope scope(device);
-  std::vector<int> values(count);
-  check(cudaMemcpyAsync(values.data(), data, count * sizeof(int), cudaMemcpyDeviceToHost, stream),
-        "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
   synchronize(device, stream);
-  return values;
 }
 
 }  // namespace tilewright::cuda

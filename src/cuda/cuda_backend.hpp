@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <string_view>
-#include <vector>
 
 #include "tilewright/registry.hpp"
 
@@ -33,7 +32,7 @@ class DeviceScope {
 
 void synchronize(int device, Stream stream);
 
-// Copies integers from a device, behind the stream's work, and waits for them.
-std::vector<int> read_ints(const int* data, std::size_t count, int device, Stream stream);
+// Copies bytes from a device, behind the stream's work, and waits for them.
+void copy_to_host(void* to, const void* from, std::size_t bytes, int device, Stream stream);
 
 }  // namespace tilewright::cuda

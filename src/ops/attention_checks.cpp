@@ -3,8 +3,6 @@
 #include <cmath>
 #include <string>
 
-#include "cuda/cuda_backend.hpp"
-
 namespace tilewright {
 namespace {
 
@@ -92,11 +90,8 @@ void check_outer_sizes(const char* argument, const ConstTensorView& rows, const 
 }
 
 void check_statistics(const RowResults& results, const ConstTensorView& q, bool is_packed) {
-  if (results.row_max.has_value() != results.row_sum.has_value()) {
-    const char* const absent = results.row_max ? "row_sum" : "row_max";
-    const char* const given = results.row_max ? "row_max" : "row_sum";
-    fail(absent, std::string("is absent, must be given where ") + given + " is");
-  }
+  check_both_or_none("row_max", results.row_max.has_value(), "row_sum",
+                     results.row_sum.has_value());
   const auto check = [&](const char* argument, const std::optional<TensorView>& statistic) {
     if (!statistic) {
       return;
@@ -132,42 +127,6 @@ void check_score_options(const ScoreOptions& options, std::int64_t head_dim) {
                 options.scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
   check_at_least_0("window", "left ", static_cast<double>(options.window.left.value_or(0)));
   check_at_least_0("window", "right ", static_cast<double>(options.window.right.value_or(0)));
-}
-
-void check_elements_are_aligned(const char* argument,
-                                const std::optional<ConstTensorView>& tensor) {
-  if (tensor) {
-    check_is_aligned(argument, tensor->data, static_cast<int>(size_bytes(tensor->dtype)));
-  }
-}
-
-std::vector<int> ints_at(const int* data, std::int64_t count, Device device, Stream stream) {
-  if (device.kind == DeviceKind::cuda) {
-    return cuda::read_ints(data, static_cast<std::size_t>(count), device.index, stream);
-  }
-  return {data, data + count};
-}
-
-std::vector<int> ints_of(const ConstTensorView& vector, Stream stream) {
-  return ints_at(static_cast<const int*>(vector.data), vector.shape[0], vector.device, stream);
-}
-
-void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
-                      const char* rows_of) {
-  if (values.front() != 0) {
-    fail(argument, "starts with " + std::to_string(values.front()) + ", must start with 0");
-  }
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    if (values[i] < values[i - 1]) {
-      fail(argument, "falls from " + std::to_string(values[i - 1]) + " to " +
-                         std::to_string(values[i]) + " at element " + std::to_string(i) +
-                         ", must ascend");
-    }
-  }
-  if (values.back() > rows) {
-    fail(argument, "ends with " + std::to_string(values.back()) + ", must be at most " +
-                       std::to_string(rows) + ", the tokens of " + rows_of);
-  }
 }
 
 }  // namespace tilewright

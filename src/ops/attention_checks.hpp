@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "ops/tensor_checks.hpp"
 #include "tilewright/attention.hpp"
@@ -73,20 +72,5 @@ struct ScoreOptions {
 };
 
 void check_score_options(const ScoreOptions& options, std::int64_t head_dim);
-
-// Checks that a tensor starts at a multiple of its elements' size, if it is given.
-void check_elements_are_aligned(const char* argument, const std::optional<ConstTensorView>& tensor);
-
-// ---- Values
-
-// `count` integers of a tensor on any device, from `data` on; on a GPU after the stream's work.
-std::vector<int> ints_at(const int* data, std::int64_t count, Device device, Stream stream);
-
-// The integers of a vector.
-std::vector<int> ints_of(const ConstTensorView& vector, Stream stream);
-
-// The values must start at 0 and ascend, up to `rows` at most, which `rows_of` has.
-void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
-                      const char* rows_of);
 
 }  // namespace tilewright

@@ -21,12 +21,6 @@ void check_codes_are_aligned(const char* argument, const ConstTensorView& codes,
   check_rows_are_aligned(argument, codes, std::max(kernel.alignment_bytes / 2, 1));
 }
 
-void check_is_float(const char* argument, const ConstTensorView& tensor) {
-  if (tensor.dtype != DType::fp32 && tensor.dtype != DType::fp16 && tensor.dtype != DType::bf16) {
-    fail(argument, "has dtype " + std::string(name(tensor.dtype)) + ", must be fp32, fp16 or bf16");
-  }
-}
-
 void check_matrix(const char* argument, const ConstTensorView& tensor) {
   check_tensor(argument, tensor, kMatrixDims);
   check_last_dim_is_contiguous(argument, tensor, "must be");

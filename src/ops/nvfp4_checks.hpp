@@ -14,8 +14,6 @@ void check_values_are_aligned(const char* argument, const ConstTensorView& value
 void check_codes_are_aligned(const char* argument, const ConstTensorView& codes,
                              const KernelInfo& kernel);
 
-void check_is_float(const char* argument, const ConstTensorView& tensor);
-
 // Checks a call's first matrix.
 void check_matrix(const char* argument, const ConstTensorView& tensor);
 

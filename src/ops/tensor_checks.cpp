@@ -81,6 +81,12 @@ void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtyp
   }
 }
 
+void check_is_float(const char* argument, const ConstTensorView& tensor) {
+  if (tensor.dtype != DType::fp32 && tensor.dtype != DType::fp16 && tensor.dtype != DType::bf16) {
+    fail(argument, "has dtype " + std::string(name(tensor.dtype)) + ", must be fp32, fp16 or bf16");
+  }
+}
+
 void check_device(const char* argument, const ConstTensorView& tensor, Device device,
                   const char* like) {
   if (tensor.device != device) {
@@ -103,6 +109,13 @@ void check_same(const char* argument, const char* what, std::int64_t value, Piec
   if (value != expected) {
     fail(argument, std::string(what) + " is " + std::to_string(value) + ", must equal " +
                        text_of(of) + " " + std::to_string(expected));
+  }
+}
+
+void check_both_or_none(const char* first, bool has_first, const char* second, bool has_second) {
+  if (has_first != has_second) {
+    fail(has_first ? second : first,
+         std::string("is absent, must be given where ") + (has_first ? first : second) + " is");
   }
 }
 
@@ -132,6 +145,13 @@ void check_is_aligned(const char* argument, const void* data, int alignment_byte
     fail(argument, "starts " + std::to_string(address % alignment_bytes) + " bytes past a " +
                        std::to_string(alignment_bytes) + "-byte boundary, must be aligned to " +
                        std::to_string(alignment_bytes) + " bytes");
+  }
+}
+
+void check_elements_are_aligned(const char* argument,
+                                const std::optional<ConstTensorView>& tensor) {
+  if (tensor) {
+    check_is_aligned(argument, tensor->data, static_cast<int>(size_bytes(tensor->dtype)));
   }
 }
 

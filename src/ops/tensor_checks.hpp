@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,9 @@ void check_tensor(const char* argument, const ConstTensorView& tensor, DimNames 
 void check_dtype(const char* argument, const ConstTensorView& tensor, DType dtype,
                  const char* why = "");
 
+// Checks that the dtype is fp32, fp16 or bf16.
+void check_is_float(const char* argument, const ConstTensorView& tensor);
+
 // Checks that a tensor is on `device`, which is that of the argument `like`.
 void check_device(const char* argument, const ConstTensorView& tensor, Device device,
                   const char* like);
@@ -49,10 +53,16 @@ inline void check_same(const char* argument, const char* what, std::int64_t valu
   check_same(argument, what, value, {std::string_view(of)}, expected);
 }
 
+// Fails if one of two arguments is given without the other.
+void check_both_or_none(const char* first, bool has_first, const char* second, bool has_second);
+
 // Checks that no two elements of an output share an address.
 void check_no_overlap(const char* argument, const TensorView& tensor);
 
 void check_is_aligned(const char* argument, const void* data, int alignment_bytes);
+
+// Checks that a tensor starts at a multiple of its elements' size, if it is given.
+void check_elements_are_aligned(const char* argument, const std::optional<ConstTensorView>& tensor);
 
 // Checks the alignment of the base address and, on a GPU, of outer strides. A dimension of size 1
 // is never stepped over: its stride does not matter.

@@ -268,7 +268,7 @@ TEST(Nvfp4Plan, TakesTheTablesConfigs) {
   EXPECT_EQ(tokens(64, 4096, 7168), 64);   // one round
   EXPECT_EQ(tokens(128, 4096, 7168), 64);  // one round of full tiles, 128 for 132 workers
   EXPECT_EQ(tokens(96, 4096, 7168), 128);
-  EXPECT_EQ(tokens(128, 3584, 7168), 128);  // 112 tiles of 64 tokens
+  EXPECT_EQ(tokens(128, 3584, 7168), 128);   // 112 tiles of 64 tokens
   EXPECT_EQ(tokens(256, 7168, 16384), 128);  // few tiles
   EXPECT_EQ(tokens(512, 7168, 16384), 256);
   EXPECT_EQ(tokens(640, 7168, 16384), 128);  // more would be padded

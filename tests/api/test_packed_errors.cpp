@@ -278,11 +278,11 @@ INSTANTIATE_TEST_SUITE_P(
                             {"is 7 for sequence 1", "length 6"}}),
     kCaseName);
 
-TEST(ReadInts, WithoutCudaThereIsNoDevice) {
+TEST(CopyToHost, WithoutCudaThereIsNoDevice) {
   if (cpu_only_notice().empty()) {
     GTEST_SKIP() << "built with CUDA";
   }
-  EXPECT_THROW(cuda::read_ints(nullptr, 1, 0, nullptr), Error);
+  EXPECT_THROW(cuda::copy_to_host(nullptr, nullptr, 1, 0, nullptr), Error);
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ void choose_dtypes(KvCacheProblem& p, const KvCacheChoices& choices, Random& pic
 
 KvCacheProblem random_problem(const KvCacheChoices& choices, Random& pick) {
   constexpr std::array kGroups = {1, 1, 2, 4, 5, 8};
+  constexpr int kFewTokens = 5;  // with more of them large groups of heads are rare, to save work
   const auto has = [&](KvCacheFeature feature, int one_in) {
     return allows(choices, feature) && pick.one_in(one_in);
   };
@@ -110,7 +111,8 @@ KvCacheProblem random_problem(const KvCacheChoices& choices, Random& pick) {
   p.value_dim = dims.v;
   choose_lengths(p, allows(choices, KvCacheFeature::packed), pick);
   p.kv_heads = pick(1, 2);
-  p.heads = p.kv_heads * (std::ranges::max(p.q_lens) > 20 ? 1 : pick.one_of(kGroups));
+  const bool may_have_groups = std::ranges::max(p.q_lens) <= kFewTokens || pick.one_in(6);
+  p.heads = p.kv_heads * (may_have_groups ? pick.one_of(kGroups) : pick(1, 2));
   if (has(KvCacheFeature::new_rows, 3)) {
     p.added = static_cast<int>(pick.one_in(4) ? pick(1, 20) : std::max(1, p.q_lens.front()));
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/length_checks.hpp"
 #include "ops/overlap.hpp"
 
 namespace tilewright {
@@ -124,15 +125,15 @@ void check_alignment(const AttentionTensors& t, const KernelInfo& kernel) {
 
 void check_length_values(const AttentionTensors& t, Stream stream) {
   if (t.cu_seqlens_q) {
-    check_cu_seqlens("cu_seqlens_q", ints_of(*t.cu_seqlens_q, stream), seqlen_of(t.q), "q");
+    check_cu_seqlens("cu_seqlens_q", values_of<int>(*t.cu_seqlens_q, stream), seqlen_of(t.q), "q");
   }
   std::vector<int> cu_seqlens_k;
   if (t.cu_seqlens_k) {
-    cu_seqlens_k = ints_of(*t.cu_seqlens_k, stream);
+    cu_seqlens_k = values_of<int>(*t.cu_seqlens_k, stream);
     check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, seqlen_of(t.k), "k");
   }
   if (t.seqused_k) {
-    check_seqused_k(ints_of(*t.seqused_k, stream), cu_seqlens_k, seqlen_of(t.k));
+    check_seqused_k(values_of<int>(*t.seqused_k, stream), cu_seqlens_k, seqlen_of(t.k));
   }
 }
 

@@ -26,14 +26,6 @@ DimNames cache_dims(const Tensors& t) { return t.block_table ? kPagedCache : kWh
 
 const char* batch_source(const Tensors& t) { return t.cu_seqlens_q ? "cu_seqlens_q's" : "q's"; }
 
-// Fails if one of two arguments is given without the other.
-void check_both_or_none(const char* first, bool has_first, const char* second, bool has_second) {
-  if (has_first != has_second) {
-    fail(has_first ? second : first,
-         std::string("is absent, must be given where ") + (has_first ? first : second) + " is");
-  }
-}
-
 // ---- One argument after the other
 
 void check_queries(const Tensors& t) {

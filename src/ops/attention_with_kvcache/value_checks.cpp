@@ -5,6 +5,7 @@
 
 #include "common/ceil_div.hpp"
 #include "ops/attention_with_kvcache/checks.hpp"
+#include "ops/length_checks.hpp"
 
 namespace tilewright {
 namespace {
@@ -23,7 +24,7 @@ std::vector<Lengths> checked_lengths(const Tensors& t, const std::vector<int>& c
                                      Stream stream) {
   const std::int64_t capacity = capacity_of(t);
   std::vector<Lengths> lengths;
-  for (const int cached : ints_of(t.cache_seqlens, stream)) {
+  for (const int cached : values_of<int>(t.cache_seqlens, stream)) {
     const std::size_t b = lengths.size();
     const std::int64_t added = !t.k                 ? 0
                                : cu_seqlens.empty() ? seqlen_of(*t.k)
@@ -130,7 +131,7 @@ void check_block_table(const Tensors& t, const std::vector<Lengths>& lengths, St
     const auto* const first =
         static_cast<const int*>(table.data) + static_cast<std::int64_t>(b) * table.stride[0];
     const std::vector<int> pages =
-        count == 0 ? std::vector<int>() : ints_at(first, count, table.device, stream);
+        count == 0 ? std::vector<int>() : values_at(first, count, table.device, stream);
     for (std::size_t i = 0; i < pages.size(); ++i) {
       if (pages[i] < 0 || pages[i] >= t.k_cache.shape[0]) {
         fail("block_table", "is " + std::to_string(pages[i]) + of_sequence(b) + " at page " +
@@ -149,7 +150,7 @@ void check_block_table(const Tensors& t, const std::vector<Lengths>& lengths, St
 void check_values(const Tensors& t, Stream stream) {
   std::vector<int> cu_seqlens;
   if (t.cu_seqlens_q) {
-    cu_seqlens = ints_of(*t.cu_seqlens_q, stream);
+    cu_seqlens = values_of<int>(*t.cu_seqlens_q, stream);
     check_cu_seqlens("cu_seqlens_q", cu_seqlens, seqlen_of(t.q), "q");
   }
   if (t.tree_mask) {
@@ -157,10 +158,10 @@ void check_values(const Tensors& t, Stream stream) {
   }
   const std::vector<Lengths> lengths = checked_lengths(t, cu_seqlens, stream);
   if (t.leftpad_k) {
-    check_leftpad(ints_of(*t.leftpad_k, stream), lengths);
+    check_leftpad(values_of<int>(*t.leftpad_k, stream), lengths);
   }
   if (t.cache_batch_idx) {
-    check_cache_rows(ints_of(*t.cache_batch_idx, stream), lengths, t.k_cache.shape[0]);
+    check_cache_rows(values_of<int>(*t.cache_batch_idx, stream), lengths, t.k_cache.shape[0]);
   }
   if (t.block_table) {
     check_block_table(t, lengths, stream);

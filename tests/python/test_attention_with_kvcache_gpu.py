@@ -1,0 +1,92 @@
+"""attention_with_kvcache() on CUDA tensors of PyTorch. Skipped where there is no GPU for it."""
+
+import pytest
+
+import tilewright
+from reference import ERROR_LIMITS, relative_error
+from tilewright.flash_attn import flash_attn_with_kvcache
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+pytestmark = pytest.mark.skipif(
+    torch is None or not torch.cuda.is_available(), reason="needs PyTorch and a CUDA device"
+)
+
+PAGE = 16
+
+
+@pytest.fixture
+def kernels(ran):
+    """The names of those that run here."""
+    rows = [row for row in tilewright.kernels() if row.operation == "attention_with_kvcache"]
+    return ran([row.name for row in rows if row.device == "cuda" and not row.why_not], "kernels")
+
+
+def make_call(q_len=1):
+    """A call's tensors: three sequences in pages in random order, of 8 heads and 2 of keys."""
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    options = {"generator": generator, "device": "cuda", "dtype": torch.bfloat16}
+    q = torch.randn((3, q_len, 8, 128), **options)
+    k_cache, v_cache = torch.randn((2, 150, PAGE, 2, 128), **options)
+    table = torch.randperm(150, generator=generator, device="cuda").int().reshape(3, 50)
+    lengths = torch.tensor([700, 3, 129], dtype=torch.int32, device="cuda")
+    return {
+        "q": q,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "cache_seqlens": lengths,
+        "block_table": table,
+    }
+
+
+def on_the_cpu(call):
+    """The call in FP32."""
+    return {
+        name: x.float().cpu() if x.is_floating_point() else x.cpu() for name, x in call.items()
+    }
+
+
+def expect_close(out, call, **options):
+    expected = tilewright.attention_with_kvcache(**on_the_cpu(call), **options)
+    assert relative_error(out.float().cpu(), expected.double().numpy()) <= ERROR_LIMITS["bfloat16"]
+
+
+@pytest.mark.parametrize("q_len", [1, 3])
+def test_agrees_with_the_cpu(kernels, q_len):
+    call = make_call(q_len)
+    _, expected_lse = tilewright.attention_with_kvcache(
+        **on_the_cpu(call), causal=True, return_lse=True
+    )
+    for kernel in kernels:
+        out, lse = tilewright.attention_with_kvcache(
+            **call, causal=True, kernel=kernel, return_lse=True, check_values=True
+        )
+        expect_close(out, call, causal=True)
+        torch.testing.assert_close(lse.cpu(), expected_lse, rtol=0, atol=1e-3)
+
+
+def test_a_captured_call_takes_other_lengths(kernels):
+    for kernel in kernels:
+        call = make_call()
+        out = torch.empty_like(call["q"])
+        tilewright.attention_with_kvcache(**call, kernel=kernel, out=out)  # sets the kernel up
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            tilewright.attention_with_kvcache(**call, kernel=kernel, out=out)
+        call["cache_seqlens"].copy_(torch.tensor([5, 800, 64], dtype=torch.int32))
+        graph.replay()
+        torch.cuda.synchronize()
+        expect_close(out, call)
+
+
+def test_flash_attentions_function_takes_a_number():
+    call = make_call()
+    call["page_table"] = call.pop("block_table")
+    call["cache_seqlens"] = 100
+    out = flash_attn_with_kvcache(**call)
+    call["cache_seqlens"] = torch.full((3,), 100, dtype=torch.int32, device="cuda")
+    assert torch.equal(out, flash_attn_with_kvcache(**call))
