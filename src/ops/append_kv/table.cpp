@@ -1,15 +1,10 @@
 // The table of append_kv's kernels, and what their facts ask of a problem.
 #include "cpu/cpu_append_kv.hpp"
-#include "ops/append_kv/params.hpp"
+#include "ops/append_kv/kernels.hpp"
 #include "ops/attention_table.hpp"
 #include "ops/kernel_table.hpp"
 
 namespace tilewright {
-
-namespace cuda {
-// Queues the kernel on the current device. Its arguments have been checked.
-void launch_append_kv(const AppendKvParams& params, Stream stream);
-}  // namespace cuda
 
 namespace {
 

@@ -18,7 +18,8 @@ constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{1
                                   HeadDims{192, 128}, HeadDims{256, 256}};
 constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
                                   KvCacheFeature::sinks,        KvCacheFeature::packed,
-                                  KvCacheFeature::unnormalized, KvCacheFeature::left_padding};
+                                  KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
+                                  KvCacheFeature::new_rows};
 
 constexpr auto kHeadDimsOfConfigs = [] {
   std::array<HeadDims, kDecodeConfigCount> all{};

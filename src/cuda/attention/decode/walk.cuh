@@ -17,6 +17,10 @@ __device__ inline SequenceLengths lengths_of(const Params& p, int sequence) {
     lengths.q_len = p.packed_q.cu_seqlens[sequence + 1] - lengths.q_start;
   }
   lengths.kv_len = min(max(p.rows.cache_seqlens[sequence], 0), p.rows.capacity);
+  if (p.added.k != nullptr) {
+    const int added = p.packed_q.cu_seqlens != nullptr ? lengths.q_len : p.added.len;
+    lengths.kv_len = min(lengths.kv_len + added, p.rows.capacity);
+  }
   if (p.rows.leftpad != nullptr) {
     lengths.leftpad = min(max(p.rows.leftpad[sequence], 0), lengths.kv_len);
   }
