@@ -44,9 +44,7 @@ def make_call(q_len=1):
 
 def on_the_cpu(call):
     """The call in FP32."""
-    return {
-        name: x.float().cpu() if x.is_floating_point() else x.cpu() for name, x in call.items()
-    }
+    return {name: x.float().cpu() if x.is_floating_point() else x.cpu() for name, x in call.items()}
 
 
 def expect_close(out, call, **options):

@@ -1,5 +1,7 @@
 """merge_states() on the CPU: parts of attention() become attention over all keys."""
 
+import itertools
+
 import numpy
 import pytest
 
@@ -18,7 +20,7 @@ def parts_of(make_qkv, normalize=True, dtype="float32"):
     options = {"return_lse": True} if normalize else {"normalize": False}
     results = [
         tilewright.attention(q, k[:, first:end], v[:, first:end], **options)
-        for first, end in zip(CUTS, CUTS[1:], strict=False)
+        for first, end in itertools.pairwise(CUTS)
     ]
     stacked = [numpy.stack([array[0] for array in each]) for each in zip(*results, strict=True)]
     return (q, k, v), stacked
