@@ -56,8 +56,9 @@ namespace tilewright {
 //
 // On CPU tensors the values of lengths, tables and indices are checked. On CUDA tensors they are
 // checked only if options.check_values is set. Without it, a length beyond the capacity counts as
-// the capacity, one below 0 as 0, and a page, row or padding out of range as the nearest in range:
-// the results mean nothing, but no access strays.
+// the capacity, one below 0 as 0, and a padding out of range as the nearest in range. Where a page
+// or a row of the caches is out of range, zeros are read, and new rows are not written. The results
+// mean nothing then, but no access strays.
 struct AttentionWithKvCacheTensors {
   ConstTensorView q;
   TensorView k_cache;  // written only where k and v are given
