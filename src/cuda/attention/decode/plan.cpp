@@ -80,7 +80,7 @@ DecodeShape decode_shape(int heads, int kv_heads, int bc) {
           .tile_heads = Divisor(tile_heads),
           .tile_tokens = kDecodeTileRows / tile_heads,
           .head_blocks = ceil_div(group, tile_heads),
-          .bc = Divisor(bc),
+          .bc = bc,
           .is_causal = false,
           .window = {},
           .is_invariant = false};
