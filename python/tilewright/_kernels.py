@@ -60,6 +60,22 @@ def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     return _native.AttentionProblem(**fields, packed="lengths" in case)
 
 
+def kvcache_problem_of(case: dict[str, Any]) -> _native.AttentionWithKvCacheProblem:
+    """The same of attention over KV caches: its window, soft cap, sinks and descales aside."""
+    rows, capacity = case["batch"], case["kv_len"]
+    if page_size := case["page_size"]:
+        kv_lens = case.get("kv_lens") or [capacity] * case["batch"]
+        pages = [-(-kv_len // page_size) for kv_len in kv_lens]
+        rows, capacity = sum(pages), max(pages) * page_size
+    fields = ("dtype", "cache_dtype", "batch", "q_len", "page_size", "heads", "kv_heads")
+    return _native.AttentionWithKvCacheProblem(
+        cache_rows=rows,
+        capacity=capacity,
+        packed="q_lens" in case,
+        **{name: case[name] for name in (*fields, "head_dim", "v_dim", "causal")},
+    )
+
+
 def gemm_nvfp4_problem_of(case: dict[str, Any], b_is_packed: bool) -> _native.GemmNvfp4Problem:
     """The same of a GEMM with an NVFP4 weight."""
     return _native.GemmNvfp4Problem(

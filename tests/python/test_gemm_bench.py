@@ -120,7 +120,7 @@ def test_an_rmsnorm_is_launched_before_each_gemm(monkeypatch):
 
 
 def test_weights_lie_two_caches_apart(monkeypatch):
-    monkeypatch.setattr("tilewright.bench.gemm.l2_cache_bytes", lambda device: 50 << 20)
+    monkeypatch.setattr("tilewright.bench.timing.l2_cache_bytes", lambda device: 50 << 20)
     args = bench.parse_arguments(["gemm", "--m=1"])
     assert {case.between_bytes for case in cases(args, "cuda:0")} == {100 << 20}
     assert "between_bytes" not in next(cases(args, "cuda:0")).to_json()

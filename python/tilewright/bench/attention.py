@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.bench.case import Case, Errors
 from tilewright.bench.inputs import AttentionInputs
-from tilewright.bench.options import numbers
+from tilewright.bench.options import SWITCH, head_dims, numbers
 from tilewright.bench.oracle import errors
 from tilewright.bench.timing import CudaTimer
 
@@ -29,7 +29,7 @@ SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 PROBLEM = ("dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_dim", "causal")
 
 
-def _spread(count: int, shortest: int, longest: int) -> tuple[int, ...]:
+def spread(count: int, shortest: int, longest: int) -> tuple[int, ...]:
     """Lengths in a geometric progression, in an order that is none."""
     ratio = (longest / shortest) ** (1 / (count - 1))
     lengths = [round(shortest * ratio**i) for i in range(count)]
@@ -38,7 +38,7 @@ def _spread(count: int, shortest: int, longest: int) -> tuple[int, ...]:
 
 
 # Packed batches with the same tokens, within 0.01 %, and the same FLOPs, within 0.2 %.
-PACKED = {"spread": _spread(22, 80, 8000), "equal": (4478,) * 9}
+PACKED = {"spread": spread(22, 80, 8000), "equal": (4478,) * 9}
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,6 @@ class AttentionCase(Case):
         return ERROR_LIMITS[self.dtype]
 
 
-def _head_dims(text: str) -> list[tuple[int, int]]:
-    pairs = [dims.partition(":") for dims in text.split(",")]
-    return [(int(qk), int(v or qk)) for qk, _, v in pairs]
-
-
 def _lengths(text: str) -> tuple[int, ...]:
     if text in PACKED:
         return PACKED[text]
@@ -172,7 +167,7 @@ def _lengths(text: str) -> tuple[int, ...]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--headdim",
-        type=_head_dims,
+        type=head_dims,
         default="64,128,256",
         metavar="D,...",
         help="of Q and K, and of V where it differs: 192:128",
@@ -193,7 +188,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=int, help="heads x head dim")
     parser.add_argument("--heads", type=int, help="instead of --hidden")
     parser.add_argument("--kv-heads", type=numbers, metavar="H,...", help="if not all heads")
-    parser.add_argument("--causal", choices=("off", "on", "both"), default="both")
+    parser.add_argument("--causal", choices=SWITCH, default="both")
     parser.add_argument(
         "--window",
         type=numbers,
@@ -214,7 +209,7 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[AttentionCase]:
     """The sweep, lengths innermost."""
     defaults = DEFAULTS[device.partition(":")[0]]
     hidden = args.hidden or defaults["hidden"]
-    masks = {"off": (False,), "on": (True,), "both": (False, True)}[args.causal]
+    masks = SWITCH[args.causal]
     for head_dim, v_dim in args.headdim:
         heads = args.heads or max(1, hidden // head_dim)
         for kv_heads in args.kv_heads or (heads,):

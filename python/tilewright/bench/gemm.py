@@ -10,14 +10,8 @@ from typing import Any
 from tilewright.bench.case import Case, Errors
 from tilewright.bench.gemm_inputs import GemmInputs
 from tilewright.bench.gemm_oracle import errors, rounding_error
-from tilewright.bench.options import numbers
-from tilewright.bench.timing import (
-    CudaGraphTimer,
-    CudaHostTimer,
-    CudaSeriesTimer,
-    CudaTimer,
-    l2_cache_bytes,
-)
+from tilewright.bench.options import SWITCH, numbers
+from tilewright.bench.timing import CudaTimer, add_timed_argument, bytes_between, timer_of
 
 SUMS_ERROR = 1e-6  # of this library's results, beyond the error of rounding exact ones
 # Rounding alone gives 2.1e-4 and 1.7e-3; Humming also rounds partial sums.
@@ -32,16 +26,6 @@ DEFAULTS = {
     "cpu": {"shapes": ((512, 1024),), "m": (1, 16)},
 }
 RULES = {"samples": 25, "gap": 0.02}
-BATCH_INVARIANT = {"off": (False,), "on": (True,), "both": (False, True)}
-TIMERS = {
-    "series": CudaSeriesTimer,
-    "graph": CudaGraphTimer,
-    "alone": CudaTimer,
-    "host": CudaHostTimer,
-}
-LAUNCHES = 20  # back to back, or queued behind one head start
-HOST_LAUNCHES = 1000  # back to back, by the host's clock
-CACHES_BETWEEN = 2  # L2 caches' bytes that are read between two reads of a weight
 
 
 @dataclass(frozen=True)
@@ -135,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--w4a4", action="store_true", help="activations in NVFP4 too")
     parser.add_argument(
         "--batch-invariant",
-        choices=BATCH_INVARIANT,
+        choices=SWITCH,
         default="off",
         help="bits of a row do not depend on the others",
     )
@@ -154,13 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="each launch reads another copy, and so reads it from memory",
     )
-    parser.add_argument(
-        "--timed",
-        choices=TIMERS,
-        default="series",
-        help=f"{LAUNCHES} back-to-back launches together; the same in a CUDA graph; each by "
-        f"itself; {HOST_LAUNCHES} back to back by the host's clock, without a head start",
-    )
+    add_timed_argument(parser, default="series")
     parser.add_argument(
         "--humming-search",
         type=int,
@@ -171,9 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
-    cold_by = "rotation" if args.rotate_weights else None
-    timer = TIMERS[args.timed]
-    return timer(device, cold_by, HOST_LAUNCHES if timer.has_host else LAUNCHES)
+    return timer_of(args.timed, device, "rotation" if args.rotate_weights else None)
 
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:
@@ -183,10 +159,9 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[GemmCase]:
     if args.rmsnorm and "torch" not in sys.modules:
         sys.exit("--rmsnorm needs PyTorch")
     kind = device.partition(":")[0]
-    is_rotated = kind == "cuda" and args.rotate_weights
-    between_bytes = CACHES_BETWEEN * l2_cache_bytes(device) if is_rotated else 0
+    between_bytes = bytes_between(device) if args.rotate_weights else 0
     shapes = args.shapes or DEFAULTS[kind]["shapes"]
-    for batch_invariant, (n, k) in itertools.product(BATCH_INVARIANT[args.batch_invariant], shapes):
+    for batch_invariant, (n, k) in itertools.product(SWITCH[args.batch_invariant], shapes):
         for m in args.m or DEFAULTS[kind]["m"]:
             yield GemmCase(
                 m=m,

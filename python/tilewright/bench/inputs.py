@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,7 @@ class AttentionInputs:
     k, v     (batch, kv_len, kv_heads, head_dim or v_dim), or likewise
     cu_seqlens
              (sequences + 1,) int32 where packed, of q and of k and v; else None
-    sinks    (heads,) fp32, of values that BF16 has too; None without them
+    sinks    as random_sinks() gives them; None without them
     """
 
     def __init__(self, case: Any, seed: int):
@@ -28,10 +29,20 @@ class AttentionInputs:
         self.q, self.k, self.v = normal(shapes, case.dtype, case.device, seed)
         ends = list(itertools.accumulate(case.lengths, initial=0))
         self.cu_seqlens = constant(ends, "int32", case.device) if case.lengths else None
-        eighths = [random.Random(seed + head).randint(-16, 16) for head in range(case.heads)]
-        sinks = [eighth / 8 for eighth in eighths]
-        self.sinks = constant(sinks, "fp32", case.device) if case.sinks else None
+        self.sinks = random_sinks(case, seed) if case.sinks else None
+
+    def sequences(self) -> Iterator[tuple[Any, Any, Any]]:
+        """(q, k, v) of each."""
+        tensors = (self.q, self.k, self.v)
+        parts = (oracle.by_sequence(self.case, tensor, axis=0) for tensor in tensors)
+        return zip(*parts, strict=True)
 
     @cached_property
     def expected(self) -> oracle.Expected:
         return oracle.expect(self.case, self)
+
+
+def random_sinks(case: Any, seed: int) -> Any:
+    """(heads,) fp32, of values that BF16 has too."""
+    eighths = [random.Random(seed + head).randint(-16, 16) for head in range(case.heads)]
+    return constant([eighth / 8 for eighth in eighths], "fp32", case.device)

@@ -1,7 +1,6 @@
 """Attention in float64, every row of every head, by PyTorch on the tensors' device or by NumPy."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +19,16 @@ class Expected:
 
 
 def expect(case: Any, inputs: Any) -> Expected:
-    by_sequence = [_attention(case, inputs, *qkv) for qkv in _sequences(case, inputs)]
-    outs, lses = zip(*by_sequence, strict=True)
+    """Of inputs whose sequences() are (q, k, v), each of one sequence."""
+    results = [_attention(case, inputs, *qkv) for qkv in inputs.sequences()]
+    outs, lses = zip(*results, strict=True)
     return Expected(list(outs), list(lses))
 
 
 def errors(case: Any, expected: Expected, output: Any, lse: Any) -> Errors:
     """Of all rows; of their LSE too where there is one."""
     difference, norm, largest = 0.0, 0.0, 0.0
-    for exact, found in zip(expected.outs, _by_sequence(case, output, axis=0), strict=True):
+    for exact, found in zip(expected.outs, by_sequence(case, output, axis=0), strict=True):
         error = in_float64(found) - exact
         difference += float((error**2).sum())
         norm += float((exact**2).sum())
@@ -36,7 +36,7 @@ def errors(case: Any, expected: Expected, output: Any, lse: Any) -> Errors:
     rel_fro = math.sqrt(difference / norm) if norm else math.sqrt(difference)
     if lse is None:
         return Errors(rel_fro, largest)
-    lses = zip(expected.lses, _by_sequence(case, lse, axis=1), strict=True)
+    lses = zip(expected.lses, by_sequence(case, lse, axis=1), strict=True)
     return Errors(rel_fro, largest, _largest([_lse_error(*pair) for pair in lses]))
 
 
@@ -52,12 +52,7 @@ def _lse_error(exact: Any, found: Any) -> float:
     return float((abs(found - exact) / (1 + abs(_finite(exact)) / 10)).max())
 
 
-def _sequences(case: Any, inputs: Any) -> Iterator[tuple[Any, Any, Any]]:
-    tensors = (inputs.q, inputs.k, inputs.v)
-    return zip(*(_by_sequence(case, tensor, axis=0) for tensor in tensors), strict=True)
-
-
-def _by_sequence(case: Any, tensor: Any, axis: int) -> list[Any]:
+def by_sequence(case: Any, tensor: Any, axis: int) -> list[Any]:
     """Each sequence's part; packed sequences lie along `axis`, others along the first."""
     if not case.lengths:
         return list(tensor)

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from tilewright.bench.peers import OURS
+from tilewright.bench.peers import OURS, PLAIN_READ
 
-HEADER = ("implementation", "median us", "TFLOP/s", "to best peer", "error")
+HEADER = ("implementation", "median us", "TFLOP/s", "GB/s", "to best peer", "error")
 
 
 def rows(lines: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """One case's lines as cells of HEADER's columns; the ratio is to the fastest peer."""
-    peers = [l["tflops"] for l in lines if l["supported"] and not l["impl"].startswith(OURS)]
+    peers = [line["tflops"] for line in lines if line["supported"] and _is_peer(line["impl"])]
     best_peer = max(peers, default=None)
     cells = []
     for line in lines:
         if not line["supported"]:
-            cells.append((line["impl"], "-", "-", "-", "-"))
+            cells.append((line["impl"], "-", "-", "-", "-", "-"))
             continue
         error = line["rel_fro_error"]
         cells.append(
@@ -22,11 +22,16 @@ def rows(lines: list[dict[str, Any]]) -> list[tuple[str, ...]]:
                 line["impl"],
                 f"{line['median_us']:.1f}",
                 f"{line['tflops']:.4g}",
+                f"{line['gbps']:.4g}",
                 f"{line['tflops'] / best_peer:.3f}" if best_peer else "-",
                 "-" if error is None else f"{error:.1e}",
             )
         )
     return cells
+
+
+def _is_peer(impl: str) -> bool:
+    return impl != PLAIN_READ and not impl.startswith(f"{OURS}/")
 
 
 def print_case(title: str, lines: list[dict[str, Any]]) -> None:

@@ -1,12 +1,16 @@
 """Tensors of the races: PyTorch's where it is there, NumPy's arrays elsewhere."""
 
+import math
 import sys
 from typing import Any
+
+MOST_NORMAL = 1 << 28  # numbers at a time, which are made in fp32
 
 LIBRARY_DTYPES = {
     "fp32": "float32",
     "fp16": "float16",
     "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
     "int32": "int32",
     "int64": "int64",
 }
@@ -19,12 +23,25 @@ def normal(shapes: list[tuple[int, ...]], dtype: str, device: str, seed: int) ->
         generator = torch.Generator(device=device).manual_seed(seed)
         options = {"generator": generator, "device": device, "dtype": torch.float32}
         torch_dtype = getattr(torch, LIBRARY_DTYPES[dtype])
-        return [torch.randn(shape, **options).to(torch_dtype) for shape in shapes]
+
+        def tensor(shape: tuple[int, ...]) -> Any:
+            sizes = _parts(math.prod(shape))
+            flat = torch.empty(sum(sizes), device=device, dtype=torch_dtype)
+            for part in flat.split(sizes):
+                part.copy_(torch.randn(len(part), **options))
+            return flat.view(shape)
+
+        return [tensor(shape) for shape in shapes]
     import numpy
 
     generator = numpy.random.default_rng(seed)
     numpy_dtype = _numpy_dtype(dtype)
     return [generator.standard_normal(shape, numpy.float32).astype(numpy_dtype) for shape in shapes]
+
+
+def _parts(count: int) -> list[int]:
+    whole, rest = divmod(count, MOST_NORMAL)
+    return [MOST_NORMAL] * whole + [rest]
 
 
 def constant(values: list[float], dtype: str, device: str) -> Any:
@@ -70,6 +87,26 @@ def copy_of(tensor: Any) -> Any:
     return tensor.clone() if hasattr(tensor, "clone") else tensor.copy()
 
 
+def as_integers(tensor: Any) -> Any:
+    """The bits of its values: a view."""
+    if hasattr(tensor, "cpu"):
+        torch = sys.modules["torch"]
+        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+        return tensor.view(integers[tensor.element_size()])
+    return tensor.view(f"uint{8 * tensor.itemsize}")
+
+
+def permutation(count: int, device: str, seed: int) -> Any:
+    """0, 1, ... count - 1 in random order."""
+    if "torch" in sys.modules:
+        torch = sys.modules["torch"]
+        generator = torch.Generator(device=device).manual_seed(seed)
+        return torch.randperm(count, generator=generator, device=device)
+    import numpy
+
+    return numpy.random.default_rng(seed).permutation(count)
+
+
 def as_bytes(tensor: Any) -> Any:
     """A tensor of a dtype of one byte as integers that index others, where it is."""
     if hasattr(tensor, "cpu"):
@@ -85,6 +122,6 @@ def constant_like(tensor: Any, values: list[float]) -> Any:
 
 
 def _numpy_dtype(dtype: str) -> str:
-    if dtype == "bf16":
-        import ml_dtypes  # noqa: F401  (it gives NumPy the dtype)
+    if dtype in ("bf16", "e4m3"):
+        import ml_dtypes  # noqa: F401  (it gives NumPy the dtypes)
     return LIBRARY_DTYPES[dtype]

@@ -1,5 +1,6 @@
 """Times launches one by one or back to back, by CUDA events or by the host's clock."""
 
+import argparse
 import itertools
 import math
 import statistics
@@ -39,10 +40,11 @@ class Timing:
 
 
 class Rotation:
-    """Calls that do the same with copies of a weight of their own, one after the other.
+    """Calls that do the same with copies of their own of a weight or a KV cache, one after the
+    other.
 
     Between two reads of a copy, all others are read: where those are larger than the L2 cache, a
-    weight comes from memory each time, as in a model, whose other layers were at work meanwhile.
+    copy comes from memory each time, as in a model, whose other layers were at work meanwhile.
     Nothing has to be flushed, so activations, code and the cache's state are as in use, and no
     dirty lines are written back during the measurement.
     """
@@ -227,3 +229,34 @@ def l2_cache_bytes(device: str) -> int:
     import torch
 
     return torch.cuda.get_device_properties(device).L2_cache_size
+
+
+TIMERS = {
+    "series": CudaSeriesTimer,
+    "graph": CudaGraphTimer,
+    "alone": CudaTimer,
+    "host": CudaHostTimer,
+}
+LAUNCHES = 20  # back to back, or queued behind one head start
+HOST_LAUNCHES = 1000  # back to back, by the host's clock
+CACHES_BETWEEN = 2  # L2 caches' bytes that are read between two reads of what rotates
+
+
+def add_timed_argument(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--timed",
+        choices=TIMERS,
+        default=default,
+        help=f"{LAUNCHES} back-to-back launches together; the same in a CUDA graph; each by "
+        f"itself; {HOST_LAUNCHES} back to back by the host's clock, without a head start",
+    )
+
+
+def timer_of(timed: str, device: str, cold_by: str | None) -> CudaTimer:
+    timer = TIMERS[timed]
+    return timer(device, cold_by, HOST_LAUNCHES if timer.has_host else LAUNCHES)
+
+
+def bytes_between(device: str) -> int:
+    """The least that is read between two reads of what rotates, so that it comes from memory."""
+    return CACHES_BETWEEN * l2_cache_bytes(device) if device.startswith("cuda") else 0

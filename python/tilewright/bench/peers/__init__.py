@@ -1,5 +1,5 @@
-"""Implementations that can race. A peer is one file in the folder of its command, attention/ or
-gemm/: a module with a function
+"""Implementations that can race. A peer is one file in the folder of its command, attention/,
+decode/ or gemm/: a module with a function
 
     def peers(device: str) -> list[Peer]
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 OURS = "tilewright"
+PLAIN_READ = "plain_read"  # computes nothing: what it takes is the least that others can
 
 
 class Peer(abc.ABC):
@@ -22,6 +23,7 @@ class Peer(abc.ABC):
     name: str  # `impl` in results files
     version: str  # `impl_version`
     in_all: bool = True  # of those that "all" stands for
+    is_answer: bool = True  # False: what a call returns is not the operation's result
 
     @property
     def is_ours(self) -> bool:

@@ -1,0 +1,80 @@
+"""A graph of cuDNN's attention, by nvidia-cudnn-frontend: its tensors, each with its buffer."""
+
+from typing import Any
+
+import cudnn
+import torch
+
+DTYPES = {"bf16": cudnn.data_type.BFLOAT16, "fp16": cudnn.data_type.HALF}
+VERSION = f"{cudnn.backend_version_string()}, front end {cudnn.__version__}"
+
+
+class SdpaGraph:
+    def __init__(self, handle: Any, case: Any):
+        self.handle, self.device = handle, case.device
+        self.graph = cudnn.pygraph(
+            handle=handle,
+            io_data_type=DTYPES[case.dtype],
+            intermediate_data_type=cudnn.data_type.FLOAT,
+            compute_data_type=cudnn.data_type.FLOAT,
+        )
+        self.uids: dict[str, int] = {}
+        self.buffers: dict[int, Any] = {}
+
+    def add(self, name: str, buffer: Any, dim: list[int], stride: list[int], **dtype: Any) -> Any:
+        uid = self._new_uid(name, buffer)
+        return self.graph.tensor(name=name, dim=dim, stride=stride, uid=uid, **dtype)
+
+    def add_column(self, name: str, values: Any) -> Any:
+        """A vector of int32, int64 or fp32."""
+        dtypes = {
+            torch.int32: cudnn.data_type.INT32,
+            torch.int64: cudnn.data_type.INT64,
+            torch.float32: cudnn.data_type.FLOAT,
+        }
+        dim, stride = [len(values), 1, 1, 1], [1, 1, 1, 1]
+        return self.add(name, values, dim, stride, data_type=dtypes[values.dtype])
+
+    def add_sinks(self, sinks: Any) -> Any:
+        heads = len(sinks)
+        dtype = {"data_type": cudnn.data_type.FLOAT}
+        return self.add("sinks", sinks, [1, heads, 1, 1], [heads, 1, 1, 1], **dtype)
+
+    def set_output(self, tensor: Any, buffer: Any, dim: list[int], stride: list[int]) -> None:
+        uid = self._new_uid("o", buffer)
+        tensor.set_uid(uid).set_output(True).set_dim(dim).set_stride(stride)
+
+    def _new_uid(self, name: str, buffer: Any) -> int:
+        uid = self.uids[name] = len(self.uids) + 1
+        self.buffers[uid] = buffer
+        return uid
+
+    def build(self) -> None:
+        graph = self.graph
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.check_support()
+        graph.build_plans()
+        size = max(1, graph.get_workspace_size())
+        self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def execute(self, **buffers: Any) -> None:
+        """On the current stream; with other buffers for the tensors of these names."""
+        cudnn.set_stream(self.handle, torch.cuda.current_stream(self.device).cuda_stream)
+        others = {self.uids[name]: buffer for name, buffer in buffers.items()}
+        self.graph.execute(self.buffers | others, self.workspace, handle=self.handle)
+
+
+def mask(case: Any, is_square: bool) -> dict[str, Any]:
+    """A band along the diagonal, which for unequal lengths ends in the bottom right. Its left bound
+    counts the query's own key too."""
+    left, right = case.sides
+    if left is None and right is None:
+        return {}
+    alignment = cudnn.diagonal_alignment
+    return {
+        "diagonal_alignment": alignment.TOP_LEFT if is_square else alignment.BOTTOM_RIGHT,
+        "diagonal_band_left_bound": None if left is None else left + 1,
+        "diagonal_band_right_bound": right,
+    }

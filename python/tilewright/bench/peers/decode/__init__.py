@@ -1,0 +1,1 @@
+"""Peers of attention over KV caches."""

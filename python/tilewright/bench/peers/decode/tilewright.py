@@ -1,0 +1,66 @@
+"""This library's kernels, each an entrant of its own, and so are their variants."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tilewright
+from tilewright import _native
+from tilewright._kernels import kvcache_problem_of
+from tilewright.bench.peers import Peer
+
+OPERATION = "attention_with_kvcache"
+
+
+class TilewrightDecode(Peer):
+    version = tilewright.__commit__
+
+    def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
+        self.kernel = kernel
+        self.name = f"tilewright/{kernel.name}"
+        self.in_all = in_all
+
+    def supports(self, case: Any) -> str | None:
+        index = int(case.device.partition(":")[2] or 0)
+        for feature in case.features:
+            if not self.kernel.takes(feature):
+                return f"does not take {feature}"
+        problem = kvcache_problem_of(case.to_json())
+        return _native.why_not(self.kernel.name, problem, device_index=index)
+
+    def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
+        options = self._options(case, inputs) | {"out": inputs.new_output()}
+        return inputs.rotation(partial(_attention, inputs), **options)
+
+    def lse(self, case: Any, inputs: Any) -> Any:
+        options = self._options(case, inputs) | {"return_lse": True}
+        return _attention(inputs, *inputs.caches[0], **options)[1]
+
+    def _options(self, case: Any, inputs: Any) -> dict[str, Any]:
+        return {
+            "block_table": inputs.block_table,
+            "cu_seqlens_q": inputs.cu_seqlens_q,
+            "k_descale": inputs.k_descale,
+            "v_descale": inputs.v_descale,
+            "causal": case.causal,
+            "window_size": case.window_size,
+            "softcap": case.softcap,
+            "sinks": inputs.sinks,
+            "batch_invariant": case.batch_invariant,
+            "kernel": self.kernel.name,
+        }
+
+
+def _attention(inputs: Any, k_cache: Any, v_cache: Any, **options: Any) -> Any:
+    return tilewright.attention_with_kvcache(
+        inputs.q, k_cache, v_cache, inputs.cache_seqlens, **options
+    )
+
+
+def peers(device: str) -> list[Peer]:
+    kind = device.partition(":")[0]
+    rows = [r for r in tilewright.kernels() if r.operation == OPERATION and r.device == kind]
+    variants = [variant for row in rows for variant in row.variants]
+    return [TilewrightDecode(row) for row in rows] + [
+        TilewrightDecode(variant, in_all=False) for variant in variants
+    ]
