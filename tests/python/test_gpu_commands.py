@@ -42,6 +42,10 @@ RACES = {
         "sinks-flash": 4,
         "softcap-flash": 8,
     },
+    "decode": {"decode-sweep": 24},
+    "decode-pages": {"decode-pages": 36},
+    "decode-features": {"decode-ragged": 8, "decode-e4m3": 36, "decode-invariant": 36},
+    "decode-prefill": {"decode-chunks": 5, "decode-mixed": 6},
     "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-host": 8, "gemm-graph": 28},
     "gemm-serving": {"chain-nvfp4": 16, "invariant-nvfp4": 24},
     "gemm-steps": {"gemm-steps": 3},
@@ -86,7 +90,7 @@ def races_of(calls):
 
 @pytest.mark.parametrize("what", RACES)
 def test_races(run, what, monkeypatch):
-    monkeypatch.setattr("tilewright.bench.gemm.l2_cache_bytes", lambda device: 50 << 20)
+    monkeypatch.setattr("tilewright.bench.timing.l2_cache_bytes", lambda device: 50 << 20)
     monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch"))  # as if it were there
     process, calls = run(what, "--samples=7")
     assert process.returncode == 0, process.stderr
@@ -95,7 +99,7 @@ def test_races(run, what, monkeypatch):
         assert args.check and args.stall_seconds and (args.device, args.samples) == ("cuda", 7)
         assert args.append == (args.json.stem in cases)
         known = peers.module_names(args.operation)
-        assert args.peers == "none" or set(args.peers.split(",")) <= set(known)
+        assert args.peers in ("all", "none") or set(args.peers.split(",")) <= set(known)
         operation = bench.OPERATIONS[args.operation]
         cases[args.json.stem] += operation.cases(args, "cuda:0")
     assert {file: len(set(of_file)) for file, of_file in cases.items()} == RACES[what]

@@ -1,4 +1,5 @@
-"""This library's kernels, each an entrant of its own, and so are their variants."""
+"""This library's kernels, each an entrant of its own, and so are their variants; and attention() of
+keys that lie in no cache, as the measure of chunks of prompts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,13 +43,36 @@ class TilewrightDecode(Peer):
             "cu_seqlens_q": inputs.cu_seqlens_q,
             "k_descale": inputs.k_descale,
             "v_descale": inputs.v_descale,
-            "causal": case.causal,
-            "window_size": case.window_size,
-            "softcap": case.softcap,
-            "sinks": inputs.sinks,
             "batch_invariant": case.batch_invariant,
             "kernel": self.kernel.name,
-        }
+        } | _mask(case, inputs)
+
+
+class TilewrightDense(Peer):
+    """The same without lengths: all rows of the caches are keys."""
+
+    name = "tilewright/attention"
+    version = tilewright.__commit__
+
+    def supports(self, case: Any) -> str | None:
+        if case.lengths or case.kv_lens or case.page_size:
+            return "takes neither pages nor lengths"
+        if case.cache_dtype != case.dtype or case.batch_invariant:
+            return "takes no E4M3 caches and is not batch-invariant"
+        return "is the measure of many new tokens alone" if case.q_len == 1 else None
+
+    def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
+        options = _mask(case, inputs) | {"out": inputs.new_output()}
+        return inputs.rotation(partial(tilewright.attention, inputs.q), **options)
+
+
+def _mask(case: Any, inputs: Any) -> dict[str, Any]:
+    return {
+        "causal": case.causal,
+        "window_size": case.window_size,
+        "softcap": case.softcap,
+        "sinks": inputs.sinks,
+    }
 
 
 def _attention(inputs: Any, k_cache: Any, v_cache: Any, **options: Any) -> Any:
@@ -61,6 +85,6 @@ def peers(device: str) -> list[Peer]:
     kind = device.partition(":")[0]
     rows = [r for r in tilewright.kernels() if r.operation == OPERATION and r.device == kind]
     variants = [variant for row in rows for variant in row.variants]
-    return [TilewrightDecode(row) for row in rows] + [
-        TilewrightDecode(variant, in_all=False) for variant in variants
-    ]
+    kernels: list[Peer] = [TilewrightDecode(row) for row in rows]
+    kernels += [TilewrightDecode(variant, in_all=False) for variant in variants]
+    return [*kernels, TilewrightDense()] if kind == "cuda" else kernels
