@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -240,6 +241,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=SWITCH,
         default="off",
         help="bits of a sequence do not depend on the others",
+    )
+    parser.add_argument(
+        "--xqa", type=pathlib.Path, metavar="FOLDER", help="race the libraries of tools/xqa.py, too"
     )
     add_timed_argument(parser, default="graph")
 
