@@ -16,7 +16,8 @@ import subprocess
 import tempfile
 import zipfile
 
-FLAGS = "-std=c++17 -O3 -use_fast_math -shared -Xcompiler -fPIC --expt-relaxed-constexpr".split()
+FLAGS = ["-std=c++17", "-O3", "-use_fast_math", "-shared", "-Xcompiler", "-fPIC"]
+FLAGS += ["--expt-relaxed-constexpr"]
 FLAGS += ["-static-global-template-stub=false", "-w", "-gencode=arch=compute_90a,code=sm_90a"]
 FLAGS += [f"-DFLASHINFER_ENABLE_{name}" for name in ("F16", "BF16", "FP8_E4M3", "FP8_E5M2")]
 DEFINES = {"NDEBUG": 1, "BEAM_WIDTH": 1, "USE_INPUT_KV": 0, "USE_CUSTOM_BARRIER": 1}

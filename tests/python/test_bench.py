@@ -342,6 +342,7 @@ def test_percentiles():
 def test_every_peer_loads_or_says_what_is_missing():
     names = {
         "attention": {"cudnn", "fa3", "fa3_tokenspeed", "torch_sdpa"},
+        "decode": {"cudnn", "fa3", "fa3_tokenspeed", "plain_read", "torch_sdpa", "xqa"},
         "gemm": {"cublas", "humming"},
     }
     for command, known in names.items():

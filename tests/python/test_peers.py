@@ -39,7 +39,7 @@ def check(peer, case):
 def fa3_libraries(config_name, interface_name, missing):
     """The modules of a wheel, which was built without these."""
     built = {f"FLASHATTENTION_DISABLE_HDIM{dim}": False for dim in (64, 96, 128, 192, 256)}
-    parts = ("LOCAL", "SOFTCAP", "VARLEN", "FP16")
+    parts = ("LOCAL", "SOFTCAP", "VARLEN", "FP16", "FP8", "PAGEDKV")
     built |= {f"FLASHATTENTION_DISABLE_{part}": part in missing for part in parts}
     built["FLASH_ATTENTION_DISABLE_HDIMDIFF192"] = "HDIMDIFF192" in missing
     config = types.ModuleType(config_name)
@@ -73,19 +73,19 @@ def fa3_libraries(config_name, interface_name, missing):
     return config, interface
 
 
-@pytest.fixture(params=["fa3", "fa3_tokenspeed"])
+# A config's and an interface's name, and what a wheel has not.
+FA3_WHEELS = {
+    "fa3": ("fa3_fwd_config", "fa3_fwd_interface", ("LOCAL", "FP16", "sinks", "PAGEDKV")),
+    "fa3_tokenspeed": ("flash_attn_config", "flash_attn_interface", ("SOFTCAP", "HDIMDIFF192")),
+}
+
+
+@pytest.fixture(params=FA3_WHEELS)
 def fa3(request, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    libraries = {
-        "fa3": ("fa3_fwd_config", "fa3_fwd_interface", ("LOCAL", "FP16", "sinks")),
-        "fa3_tokenspeed": (
-            "flash_attn_config",
-            "flash_attn_interface",
-            ("SOFTCAP", "HDIMDIFF192"),
-        ),
-    }[request.param]
-    for module in load(monkeypatch, f"attention.{request.param}", *fa3_libraries(*libraries)):
+    libraries = fa3_libraries(*FA3_WHEELS[request.param])
+    for module in load(monkeypatch, f"attention.{request.param}", *libraries):
         assert module.peers("cpu") == []
         (peer,) = module.peers("cuda:0")
         assert peer.name == request.param
@@ -141,7 +141,8 @@ class Tensor:
         _, heads, _, columns = self.dim
         head, token, column = self.stride[1:]
         shape, stride = (length, heads, columns), (token, head, column)
-        return buffers[self.uid].as_strided(shape, stride, int(start))
+        buffer = buffers[self.uid]
+        return buffer.as_strided(shape, stride, buffer.storage_offset() + int(start))
 
 
 class Graph:
@@ -190,21 +191,25 @@ class Graph:
             self.out.rows(buffers, sequence, q_len).copy_(result[0])
 
 
-@pytest.fixture
-def cudnn(monkeypatch):
+def cudnn_library(graph):
     library = types.ModuleType("cudnn")
     library.__version__ = "0"
     library.backend_version_string = lambda: "0"
     library.create_handle = lambda: None
     library.set_stream = lambda handle, stream: None
-    library.pygraph = Graph
+    library.pygraph = graph
     names = ["BFLOAT16", "HALF", "FLOAT", "INT32", "INT64"]
     library.data_type = types.SimpleNamespace(**dict(zip(names, names, strict=True)))
     library.heur_mode = types.SimpleNamespace(A=0, FALLBACK=1)
     library.diagonal_alignment = types.SimpleNamespace(TOP_LEFT=0, BOTTOM_RIGHT=1)
+    return library
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
     stream = types.SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    yield from load(monkeypatch, "attention.cudnn", library)
+    yield from load(monkeypatch, "attention.cudnn", cudnn_library(Graph))
 
 
 @EACH_CASE
@@ -240,7 +245,9 @@ def load(monkeypatch, name, *libraries):
     """The peer's module, made with these libraries, and forgotten afterwards."""
     for library in libraries:
         monkeypatch.setitem(sys.modules, library.__name__, library)
-    module_name = f"tilewright.bench.peers.{name}"
-    monkeypatch.delitem(sys.modules, module_name, raising=False)
-    yield importlib.import_module(module_name)
-    sys.modules.pop(module_name)
+    module_names = [f"tilewright.bench.peers.{each}" for each in (name, "cudnn_graph")]
+    for module_name in module_names:
+        monkeypatch.delitem(sys.modules, module_name, raising=False)
+    yield importlib.import_module(module_names[0])
+    for module_name in module_names:
+        sys.modules.pop(module_name, None)
