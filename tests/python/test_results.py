@@ -66,6 +66,10 @@ UNSUPPORTED = {
     key: MEASURED[key]
     for key in ("run", "operation", "case", "impl", "impl_version", "gpu", "driver", "cuda")
 } | {"supported": False, "reason": "q: has head_dim 96"}
+KVCACHE = MEASURED | {
+    "operation": "attention_with_kvcache",
+    "case": CASE | {"q_len": 1, "cache_dtype": "bf16", "page_size": 0},
+}
 GEMM = MEASURED | {"operation": "gemm_nvfp4", "case": GEMM_CASE, "impl": "tilewright/nvfp4"}
 
 
@@ -94,6 +98,11 @@ GOOD_LINES = {
     "a row of a kernel's table": MEASURED | {"impl": "tilewright/flash/11"},
     "a peer": MEASURED | {"impl": "fa3", "impl_version": "0.0.3"},
     "another operation": MEASURED | {"operation": "decode", "case": {"batch": 1}},
+    "a KV cache": KVCACHE,
+    "pages of unequal lengths": with_case(KVCACHE, page_size=16, kv_lens=[4096, 7]),
+    "several new tokens each": with_case(KVCACHE, batch=2, q_len=4, q_lens=[1, 3], kv_lens=[5, 6]),
+    "an E4M3 cache": with_case(KVCACHE, cache_dtype="e4m3", descale="head", batch_invariant=True),
+    "a plain read": KVCACHE | {"impl": "plain_read", "impl_version": "1"},
     "a GEMM": GEMM,
     "a GEMM with weights that rotate": GEMM | {"cold_by": "rotation"},
     "a GEMM, batch-invariant": with_case(GEMM, batch_invariant=True),
@@ -118,6 +127,14 @@ BAD_LINES = {
     "an LSE's error of null": MEASURED | {"lse_error": None},
     "unsupported with an LSE's error": UNSUPPORTED | {"lse_error": 1e-6},
     "a row without a number": MEASURED | {"impl": "tilewright/flash/"},
+    "a KV cache without its dtype": without_case_key(KVCACHE, "cache_dtype"),
+    "a KV cache without its page size": without_case_key(KVCACHE, "page_size"),
+    "a KV cache without attention's sizes": without_case_key(KVCACHE, "kv_heads"),
+    "a KV cache with packed keys": with_case(KVCACHE, lengths=[3, 5]),
+    "a page size below 0": with_case(KVCACHE, page_size=-1),
+    "no new tokens": with_case(KVCACHE, q_lens=[1, 0]),
+    "a descale that is named though it is for all": with_case(KVCACHE, descale="tensor"),
+    "a KV cache, not batch-invariant by name": with_case(KVCACHE, batch_invariant=False),
     "a GEMM without a dtype": without_case_key(GEMM, "a_dtype"),
     "a GEMM of no tokens": with_case(GEMM, m=0),
     "a GEMM, batch-invariant by text": with_case(GEMM, batch_invariant="yes"),
@@ -162,6 +179,21 @@ def test_every_results_file(ran):
         for number, line in enumerate(lines, start=1):
             errors = [error.message for error in VALIDATOR.iter_errors(json.loads(line))]
             assert not errors, f"{path}:{number}: {errors}"
+
+
+def test_caches_were_measured_as_servers_read_them():
+    texts = [path.read_text() for path in RESULTS.glob("decode-*.jsonl")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    measured = [
+        line
+        for line in lines
+        if line["operation"] == "attention_with_kvcache" and line["supported"]
+    ]
+    if not measured:
+        pytest.skip("there are no results of attention over KV caches")
+    for line in measured:
+        assert line["cold_by"] == "rotation" and line["graph"]
+        assert line["impl"] == "plain_read" or line["rel_fro_error"] is not None
 
 
 @pytest.mark.parametrize("pattern", ["gemm-*.jsonl", "*-nvfp4.jsonl"])
