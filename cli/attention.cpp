@@ -14,15 +14,9 @@ namespace {
 struct AttentionArguments {
   RunOptions run;
   AttentionProblem sizes{.q_len = 512, .heads = 32};
-  AttentionOptions options;
+  AttentionFeatures features;
   std::optional<std::int64_t> kv_seqlen, kv_heads, v_headdim;
-  std::int64_t window_left = kNoWindow;
-  std::int64_t window_right = kNoWindow;
 };
-
-std::optional<std::int64_t> window_side(std::int64_t value) {
-  return value == kNoWindow ? std::nullopt : std::optional(value);
-}
 
 int run(AttentionArguments a) {
   AttentionProblem& sizes = a.sizes;
@@ -34,17 +28,7 @@ int run(AttentionArguments a) {
     throw UsageError("--kv-heads", fmt::format("is {}, must divide --heads, which is {}",
                                                sizes.kv_heads, sizes.heads));
   }
-  a.options.window = {.left = window_side(a.window_left), .right = window_side(a.window_right)};
-  return run_case(a.run, make_attention_case(sizes, a.options, a.run.seed));
-}
-
-void add_window_side(CLI::App& command, const std::string& option, const std::string& environment,
-                     std::int64_t& value, const std::string& help) {
-  command.add_option(option, value, help)
-      ->check(number<std::int64_t>("a whole number from 0 to 2^63 - 1, or -1: no limit",
-                                   [](std::int64_t side) { return side >= kNoWindow; }))
-      ->envname(environment)
-      ->type_name("N");
+  return run_case(a.run, make_attention_case(sizes, a.features, a.run.seed));
 }
 
 void add_sizes(CLI::App& command, AttentionArguments& a) {
@@ -61,28 +45,6 @@ void add_sizes(CLI::App& command, AttentionArguments& a) {
       ->envname("V_HEADDIM");
 }
 
-void add_features(CLI::App& command, AttentionArguments& a) {
-  add_switch(command, "--causal,!--no-causal", a.options.causal,
-             "Query i sees keys up to i + kv-seqlen - seqlen (default: all)")
-      ->envname("CAUSAL");
-  add_window_side(command, "--window-left", "WINDOW_LEFT", a.window_left,
-                  "Keys that a query sees to its left (default: -1, all)");
-  add_window_side(command, "--window-right", "WINDOW_RIGHT", a.window_right,
-                  "Keys that a query sees to its right (default: -1, all)");
-  command.add_option("--softcap", a.options.softcap, "Bends scores s to C tanh(s / C); 0: not")
-      ->check(non_negative_float())
-      ->envname("SOFTCAP")
-      ->type_name("C")
-      ->capture_default_str();
-  add_switch(command, "--sinks,!--no-sinks", a.sizes.sinks,
-             "A random sink logit for each head (default: none)")
-      ->envname("SINKS");
-  command.add_option("--scale", a.options.scale, "Of Q K^T (default: 1 / sqrt(headdim))")
-      ->check(non_negative_float())
-      ->envname("SCALE")
-      ->type_name("FLOAT");
-}
-
 }  // namespace
 
 Command add_attention_command(CLI::App& app) {
@@ -91,7 +53,7 @@ Command add_attention_command(CLI::App& app) {
   const auto arguments = std::make_shared<AttentionArguments>();
   add_run_options(*command, "--kernel", "Of q, k, v and o: bf16, fp16 or fp32", arguments->run);
   add_sizes(*command, *arguments);
-  add_features(*command, *arguments);
+  add_attention_features(*command, arguments->features);
   return {command, [arguments] { return run(*arguments); }};
 }
 

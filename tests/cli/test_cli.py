@@ -19,6 +19,10 @@ SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
 # Of each command a small case, and the operations whose kernels it runs.
 COMMANDS = {
     "attention": (SMALL, ["attention"]),
+    "decode": (
+        ["--kv-seqlen", "40", "--heads", "2", "--kv-heads", "1", "--headdim", "16", "--gap", "0"],
+        ["attention_with_kvcache"],
+    ),
     "gemm": (["--m", "5", "--n", "48", "--k", "128", "--gap", "0"], ["gemm_bf16", "gemm_nvfp4"]),
     "quantize": (["--rows", "70", "--columns", "208", "--gap", "0"], ["quantize_nvfp4"]),
 }
@@ -233,6 +237,7 @@ def test_reproducing_command_overrides_the_environment(cli):
     ("case", "needed_bytes"),
     [
         (["attention", "--seqlen", "1000000000"], 10**9 * 65536),
+        (["decode", "--batch", "1000000000"], 10**9 * 8192 * 8 * 256 * 2 * 2),
         (["quantize", "--rows", "1000000000", "--columns", "1000000000"], 4 * 10**18),
         (
             ["gemm", "--m", "1000000000", "--n", "16384", "--k", "16"],
@@ -251,7 +256,12 @@ def test_a_problem_that_fits_nowhere_names_the_bytes(cli, case, needed_bytes):
 
 @pytest.mark.parametrize(
     "problem",
-    [["attention", "--seqlen", "8192"], ["gemm", "--n", "8192"], ["quantize", "--rows", "16384"]],
+    [
+        ["attention", "--seqlen", "8192"],
+        ["decode", "--kv-seqlen", "32768"],
+        ["gemm", "--n", "8192"],
+        ["quantize", "--rows", "16384"],
+    ],
 )
 def test_memory_that_is_not_given_is_unsupported(cli, address_space_limit, problem):
     before = address_space_limit(kib=120_000)
@@ -467,6 +477,7 @@ def test_unknown_kernel_is_told_the_known_ones(cli, kernels_of, command):
         (["attention", "--device", "cuda"], UNSUPPORTED),
         (["sweep", "--device", "cuda"], UNSUPPORTED),
         (["quantize", "--device", "cuda"], UNSUPPORTED),
+        (["decode", "--device", "cuda"], UNSUPPORTED),
         (["gemm", "--device", "cuda"], UNSUPPORTED),
         (["gemm", "--kernel", "k4"], USAGE),
     ],
