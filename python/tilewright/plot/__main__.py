@@ -6,19 +6,23 @@ import sys
 
 import tilewright.plot
 from tilewright._extras import needs
+from tilewright.plot.decode import DecodeResults, plot_decode
 from tilewright.plot.documents import PLOTS, outdated, plot_headlines, update
 from tilewright.plot.figures import plot
 from tilewright.plot.gemm import GemmResults, plot_gemm
 from tilewright.plot.results import Results
 
-PLOTTED = ("attention-*.jsonl", "gemm-*.jsonl")
+PLOTTED = ("attention-*.jsonl", "decode-sweep.jsonl", "gemm-*.jsonl")
 
 
 def plot_file(path: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
     """The plot of a results file, named like it."""
     results = Results.read(path)
     stem = folder / path.stem
-    if results.lines[0]["operation"].startswith("gemm_"):
+    operation = results.lines[0]["operation"]
+    if operation == "attention_with_kvcache":
+        return plot_decode(DecodeResults(results.lines), stem)
+    if operation.startswith("gemm_"):
         return plot_gemm(GemmResults(results.lines), stem)
     return plot(results, stem)
 

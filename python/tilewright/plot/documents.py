@@ -8,6 +8,8 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from tilewright.plot.decode import decode_table
+from tilewright.plot.decode_goals import decode_goals_table
 from tilewright.plot.gemm import gemm_configs_table, gemm_table
 from tilewright.plot.goals import goals_table
 from tilewright.plot.headline import headline_caption, plot_headline
@@ -26,13 +28,15 @@ from tilewright.plot.tables import (
 
 PLOTS = "docs/plots"
 NAME = (
-    r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|quantize|plot|profile"
-    r"|counters|resources|headline|ladder):[\w:.,-]+"
+    r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|decode-goals|decode|quantize"
+    r"|plot|profile|counters|resources|headline|ladder):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
 MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
+# Of these a line says that the results are not there yet.
+SAID_TO_BE_MISSING = ("counters", "decode", "gemm", "ladder", "ratio")
 
 
 def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -85,6 +89,8 @@ def table(root: pathlib.Path, name: str) -> str:
     configs:FILE          results/FILE.jsonl, of flash's variants
     gemm:FILE             a race of GEMMs
     goals:FILE            what such a race was to show, and does
+    decode:FILE           a race of attention over KV caches
+    decode-goals:FOLDER   what such races, of files of FOLDER, were to show, and do
     gemm-configs:FILE     results/FILE.jsonl, of nvfp4's variants
     quantize:FILE         the quantiser beside a copy
     profile:PAGE          results/profiles/attention-ladder.jsonl
@@ -105,6 +111,8 @@ def table(root: pathlib.Path, name: str) -> str:
         "configs": (results, configs_table),
         "gemm": (results, gemm_table),
         "goals": (results, goals_table),
+        "decode": (results, decode_table),
+        "decode-goals": (root / first, decode_goals_table),
         "gemm-configs": (results, gemm_configs_table),
         "quantize": (results, quantize_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
@@ -112,7 +120,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "resources": (root / "tests/resources/kernels", resources_table, first),
     }[kind]
     if not path.exists():
-        return "Not measured yet." if kind in ("counters", "gemm", "ladder", "ratio") else ""
+        return "Not measured yet." if kind in SAID_TO_BE_MISSING else ""
     return make(path, *arguments)
 
 

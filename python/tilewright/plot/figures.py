@@ -2,6 +2,7 @@
 share."""
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.plot.results import LinesOfRace, Results
@@ -47,12 +48,18 @@ def new_figure(rows: int, columns: int) -> tuple[Any, Any]:
 
 
 def finish(
-    figure: Any, axes: Any, labels: tuple[str, str], results: LinesOfRace, stem: pathlib.Path
+    figure: Any,
+    axes: Any,
+    labels: tuple[str, str],
+    results: LinesOfRace,
+    stem: pathlib.Path,
+    scale: Callable[[Any, float], None] | None = None,
 ) -> list[pathlib.Path]:
-    """Axes, a legend and a title for drawn panels; writes STEM.png and STEM.svg."""
+    """Axes (set_scales(), if there is no other), a legend and a title for drawn panels; writes
+    STEM.png and STEM.svg."""
     highest = max(panel.dataLim.ymax for panel in axes.flat if panel.lines)
     for panel in axes.flat:
-        set_scales(panel, highest)
+        (scale or set_scales)(panel, highest)
     for panel in axes[-1]:
         panel.set_xlabel(labels[0])
     for panel in axes[:, 0]:
@@ -97,6 +104,16 @@ def set_speeds(panel: Any, highest: float) -> None:
 
     panel.set_ylim(0, 1.06 * highest)
     panel.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=(1, 2, 5, 10)))
+    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    panel.grid(alpha=0.25, linewidth=0.5)
+
+
+def set_logarithmic(panel: Any, highest: float) -> None:
+    """Both axes by powers of ten, with plain numbers, up to a little above the highest."""
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_ylim(top=1.3 * highest)
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     panel.grid(alpha=0.25, linewidth=0.5)
 

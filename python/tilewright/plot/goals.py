@@ -15,27 +15,36 @@ AT_LEAST, AT_MOST = "at least", "at most"
 
 
 @dataclasses.dataclass(frozen=True)
+class Bound:
+    word: str
+    value: float
+    format: str = ".3f"
+
+    def cells(self, reached: float | None) -> list[str]:
+        """What is asked for, what is reached, and whether that is enough."""
+        asked = f"{self.word} {self.value:g}"
+        if reached is None:
+            return [asked, "—", "—"]
+        is_met = reached >= self.value if self.word == AT_LEAST else reached <= self.value
+        return [asked, f"{reached:{self.format}}", "yes" if is_met else "no"]
+
+
+@dataclasses.dataclass(frozen=True)
 class Goal:
     """A bound on one number, which is made of a value of each of several points."""
 
     name: str
     points: list[Gemm]
-    word: str
-    bound: float
+    bound: Bound
     value: Callable[[GemmResults, Gemm], float | None]
     number: Callable[[list[float]], float]
-    format: str = ".3f"
 
     def cells(self, results: GemmResults) -> list[str]:
         """A row of the table; of points without results there is but the count."""
         values = [v for point in self.points if (v := self.value(results, point)) is not None]
         missing = f" of {len(self.points)}" if len(values) < len(self.points) else ""
-        cells = [self.name, f"{len(values)}{missing}", f"{self.word} {self.bound:g}"]
-        if not values:
-            return [*cells, "—", "—"]
-        reached = self.number(values)
-        is_met = reached >= self.bound if self.word == AT_LEAST else reached <= self.bound
-        return [*cells, f"{reached:{self.format}}", "yes" if is_met else "no"]
+        cells = [self.name, f"{len(values)}{missing}"]
+        return cells + self.bound.cells(self.number(values) if values else None)
 
 
 def goals_table(path: pathlib.Path) -> str:
@@ -84,25 +93,25 @@ def goals_of_points() -> Iterator[Goal]:
     """Those of the two large weights where tokens are few."""
     first, *_, last = WEIGHTS
     for m in FEW:
-        yield Goal(*one_point(m, first, "µs"), AT_MOST, 21, ours_us, max, ".1f")
+        yield Goal(*one_point(m, first, "µs"), Bound(AT_MOST, 21, ".1f"), ours_us, max)
     for weight in (first, last):
         for m in (64, 128):
             name, point = one_point(m, weight, "to best peer")
-            yield Goal(name, point, AT_LEAST, 1.4, GemmResults.speedup, min)
+            yield Goal(name, point, Bound(AT_LEAST, 1.4), GemmResults.speedup, min)
 
 
 GOALS = [
-    Goal("BF16: geometric mean, to best peer", points("bf16"), AT_LEAST, 1.25,
+    Goal("BF16: geometric mean, to best peer", points("bf16"), Bound(AT_LEAST, 1.25),
          GemmResults.speedup, geometric_mean),
-    Goal("BF16: behind the best peer", points("bf16"), AT_MOST, 0,
-         GemmResults.speedup, count_behind, ".0f"),
-    Goal("FP16: behind the best peer", points("fp16"), AT_MOST, 0,
-         GemmResults.speedup, count_behind, ".0f"),
+    Goal("BF16: behind the best peer", points("bf16"), Bound(AT_MOST, 0, ".0f"),
+         GemmResults.speedup, count_behind),
+    Goal("FP16: behind the best peer", points("fp16"), Bound(AT_MOST, 0, ".0f"),
+         GemmResults.speedup, count_behind),
     *goals_of_points(),
-    Goal("BF16, M 1024 and 4096: least, to cuBLAS", points("bf16", MANY), AT_LEAST, 0.97,
+    Goal("BF16, M 1024 and 4096: least, to cuBLAS", points("bf16", MANY), Bound(AT_LEAST, 0.97),
          to_cublas, min),
-    Goal("NVFP4, M 1024 and 4096: least, to cuBLAS", points("nvfp4", MANY), AT_LEAST, 0.85,
+    Goal("NVFP4, M 1024 and 4096: least, to cuBLAS", points("nvfp4", MANY), Bound(AT_LEAST, 0.85),
          to_cublas, min),
-    Goal("NVFP4, M 1 and 16: most µs above BF16", points("nvfp4", FEW), AT_MOST, 0,
-         above_bf16_us, max, ".1f"),
+    Goal("NVFP4, M 1 and 16: most µs above BF16", points("nvfp4", FEW), Bound(AT_MOST, 0, ".1f"),
+         above_bf16_us, max),
 ]  # fmt: skip
