@@ -129,23 +129,29 @@ class AttentionCase(Case):
         elif self.kv_len != self.q_len:
             size += f" to {self.kv_len}"
         heads = "" if self.heads == self.kv_heads else f" {self.heads}:{self.kv_heads} heads"
+        return f"{self.dtype} d={self.head_dims}{heads} {mask}{self._features_in_words} {size}"
+
+    @property
+    def _features_in_words(self) -> str:
         window = "" if self.window is None else f" window {self.window}"
         cap = f" cap {self.softcap:g}" if self.softcap else ""
-        sinks = " sinks" if self.sinks else ""
-        return f"{self.dtype} d={self.head_dims}{heads} {mask}{window}{cap}{sinks} {size}"
+        return f"{window}{cap}{' sinks' * self.sinks}"
 
     def arguments(self) -> str:
         size = f"--batch {self.batch} --seqlen {self.q_len} --kv-seqlen {self.kv_len}"
         if self.lengths:
             size = f"--lengths {','.join(map(str, self.lengths))}"
-        window = "" if self.window is None else f" --window {self.window}"
-        cap = f" --softcap {self.softcap}" if self.softcap else ""
         return (
             f"attention --device {self.device.partition(':')[0]} --dtype {self.dtype} "
             f"--headdim {self.head_dims} --heads {self.heads} --kv-heads {self.kv_heads} "
-            f"--causal {'on' if self.causal else 'off'} {size}{window}{cap}"
-            f"{' --sinks' * self.sinks}"
+            f"--causal {'on' if self.causal else 'off'} {size}{self._feature_arguments}"
         )
+
+    @property
+    def _feature_arguments(self) -> str:
+        window = "" if self.window is None else f" --window {self.window}"
+        cap = f" --softcap {self.softcap}" if self.softcap else ""
+        return f"{window}{cap}{' --sinks' * self.sinks}"
 
     def make_inputs(self, seed: int) -> AttentionInputs:
         return AttentionInputs(self, seed)

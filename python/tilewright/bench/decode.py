@@ -124,27 +124,23 @@ class KvCacheCase(AttentionCase):
         keys = f"{self.kv_len}" if shortest == self.kv_len else f"{shortest} to {self.kv_len}"
         cache = "" if self.cache_dtype == self.dtype else f" {self.cache_dtype} cache"
         cache += f" pages of {self.page_size}" if self.page_size else ""
-        window = "" if self.window is None else f" window {self.window}"
-        cap = f" cap {self.softcap:g}" if self.softcap else ""
-        flags = " sinks" * self.sinks + " batch-invariant" * self.batch_invariant
+        invariant = " batch-invariant" * self.batch_invariant
         return (
             f"{self.dtype}{cache} d={self.head_dims} {self.heads}:{self.kv_heads} heads"
-            f"{window}{cap}{flags} {new}, {keys} keys"
+            f"{self._features_in_words}{invariant} {new}, {keys} keys"
         )
 
     def arguments(self) -> str:
         size = f"--batch {self.batch} --seqlen {self.q_len} --kv-seqlen {self.kv_len}"
         if self.lengths or self.kv_lens:
             size = f"--sequences {_batch_text(self.sequences)}"
-        window = "" if self.window is None else f" --window {self.window}"
-        cap = f" --softcap {self.softcap}" if self.softcap else ""
         return (
             f"decode --device {self.device.partition(':')[0]} --dtype {self.dtype} "
             f"--cache-dtype {self.cache_dtype} --descale {self.descale} "
             f"--page-size {self.page_size} --headdim {self.head_dims} --heads {self.heads} "
             f"--kv-heads {self.kv_heads} --causal {'on' if self.causal else 'off'} "
             f"--batch-invariant {'on' if self.batch_invariant else 'off'} "
-            f"{size}{window}{cap}{' --sinks' * self.sinks}"
+            f"{size}{self._feature_arguments}"
         )
 
     def make_inputs(self, seed: int) -> KvCacheInputs:

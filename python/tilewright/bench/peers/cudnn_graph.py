@@ -1,15 +1,32 @@
-"""A graph of cuDNN's attention, by nvidia-cudnn-frontend: its tensors, each with its buffer."""
+"""cuDNN's fused attention, through the graph API of nvidia-cudnn-frontend."""
 
 from typing import Any
 
 import cudnn
 import torch
 
+from tilewright.bench.peers import Peer
+
 DTYPES = {"bf16": cudnn.data_type.BFLOAT16, "fp16": cudnn.data_type.HALF}
-VERSION = f"{cudnn.backend_version_string()}, front end {cudnn.__version__}"
+
+
+class CudnnPeer(Peer):
+    name = "cudnn"
+    version = f"{cudnn.backend_version_string()}, front end {cudnn.__version__}"
+
+    def __init__(self) -> None:
+        self.handle = cudnn.create_handle()
+
+    def why_not_features(self, case: Any, most_new: int) -> str | None:
+        """`most_new` queries has the longest sequence."""
+        if case.softcap:
+            return "does not take softcap, but as a score modifier, which goes with no mask"
+        return "does not take sinks with one query" if case.sinks and most_new == 1 else None
 
 
 class SdpaGraph:
+    """A graph's tensors, each with its buffer; once it is built, a plan and its workspace."""
+
     def __init__(self, handle: Any, case: Any):
         self.handle, self.device = handle, case.device
         self.graph = cudnn.pygraph(

@@ -3,25 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-import cudnn
-
 from tilewright.bench.peers import Peer
-from tilewright.bench.peers.cudnn_graph import DTYPES, VERSION, SdpaGraph, mask
+from tilewright.bench.peers.cudnn_graph import DTYPES, CudnnPeer, SdpaGraph, mask
 
 
-class Cudnn(Peer):
-    name = "cudnn"
-    version = VERSION
-
-    def __init__(self) -> None:
-        self.handle = cudnn.create_handle()
-
+class Cudnn(CudnnPeer):
     def supports(self, case: Any) -> str | None:
         if case.dtype not in DTYPES:
             return f"dtype {case.dtype}: must be bf16 or fp16"
-        if case.softcap:
-            return "does not take softcap, but as a score modifier, which goes with no mask"
-        return "does not take sinks with one query" if case.sinks and case.q_len == 1 else None
+        return self.why_not_features(case, case.q_len)
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         graph = SdpaGraph(self.handle, case)

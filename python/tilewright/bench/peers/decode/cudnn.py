@@ -7,24 +7,16 @@ import cudnn
 import torch
 
 from tilewright.bench.peers import Peer
-from tilewright.bench.peers.cudnn_graph import DTYPES, VERSION, SdpaGraph, mask
+from tilewright.bench.peers.cudnn_graph import DTYPES, CudnnPeer, SdpaGraph, mask
 
 
-class Cudnn(Peer):
-    name = "cudnn"
-    version = VERSION
-
-    def __init__(self) -> None:
-        self.handle = cudnn.create_handle()
-
+class Cudnn(CudnnPeer):
     def supports(self, case: Any) -> str | None:
         if case.dtype not in DTYPES or case.cache_dtype != case.dtype:
             return f"dtypes {case.dtype} and {case.cache_dtype}: must both be bf16 or fp16"
         if case.batch_invariant:
             return "does not say whether it is batch-invariant"
-        if case.softcap:
-            return "does not take softcap, but as a score modifier, which goes with no mask"
-        return "does not take sinks with one query" if case.sinks and case.most_new == 1 else None
+        return self.why_not_features(case, case.most_new)
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         graph = SdpaGraph(self.handle, case)

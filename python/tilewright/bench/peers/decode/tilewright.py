@@ -6,28 +6,14 @@ from functools import partial
 from typing import Any
 
 import tilewright
-from tilewright import _native
 from tilewright._kernels import kvcache_problem_of
 from tilewright.bench.peers import Peer
+from tilewright.bench.peers.tilewright_kernel import TilewrightKernel, entrants
 
-OPERATION = "attention_with_kvcache"
 
-
-class TilewrightDecode(Peer):
-    version = tilewright.__commit__
-
-    def __init__(self, kernel: tilewright.Kernel, in_all: bool = True):
-        self.kernel = kernel
-        self.name = f"tilewright/{kernel.name}"
-        self.in_all = in_all
-
-    def supports(self, case: Any) -> str | None:
-        index = int(case.device.partition(":")[2] or 0)
-        for feature in case.features:
-            if not self.kernel.takes(feature):
-                return f"does not take {feature}"
-        problem = kvcache_problem_of(case.to_json())
-        return _native.why_not(self.kernel.name, problem, device_index=index)
+class TilewrightDecode(TilewrightKernel):
+    def problem_of(self, case: Any) -> Any:
+        return kvcache_problem_of(case.to_json())
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         options = self._options(case, inputs) | {"out": inputs.new_output()}
@@ -82,9 +68,5 @@ def _attention(inputs: Any, k_cache: Any, v_cache: Any, **options: Any) -> Any:
 
 
 def peers(device: str) -> list[Peer]:
-    kind = device.partition(":")[0]
-    rows = [r for r in tilewright.kernels() if r.operation == OPERATION and r.device == kind]
-    variants = [variant for row in rows for variant in row.variants]
-    kernels: list[Peer] = [TilewrightDecode(row) for row in rows]
-    kernels += [TilewrightDecode(variant, in_all=False) for variant in variants]
-    return [*kernels, TilewrightDense()] if kind == "cuda" else kernels
+    kernels = entrants("attention_with_kvcache", device, TilewrightDecode)
+    return [*kernels, TilewrightDense()] if device.startswith("cuda") else kernels
