@@ -36,7 +36,7 @@ def unpack(wheels: pathlib.Path, name: str, folder: str) -> str:
 
 
 def defines_of(dtype: str, cache_dtype: str, page_size: int, group: int, head_dim: int) -> dict:
-    """`group` is query heads to a KV head. The kernel with WGMMA is for E4M3 caches alone."""
+    """The kernel with WGMMA is for E4M3 caches alone."""
     is_e4m3 = cache_dtype == "e4m3"
     sizes = {"TOKENS_PER_PAGE": page_size, "HEAD_GRP_SIZE": group, "HEAD_ELEMS": head_dim}
     kinds = {"CACHE_ELEM_ENUM": 2 if is_e4m3 else 0, "USE_SM90_MHA": int(is_e4m3)}
@@ -58,12 +58,14 @@ def build(sources: pathlib.Path, library: pathlib.Path, defines: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--wheels", type=pathlib.Path, required=True)
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--dtype", choices=OF_DTYPE, default="bf16")
-    parser.add_argument("--cache-dtype", nargs="+", default=["bf16", "e4m3"])
+    parser.add_argument("--wheels", type=pathlib.Path, required=True, help="folder of both wheels")
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="of the libraries")
+    parser.add_argument("--dtype", choices=OF_DTYPE, default="bf16", help="of Q")
+    parser.add_argument("--cache-dtype", nargs="+", help="default: --dtype and e4m3")
     parser.add_argument("--page-size", nargs="+", type=int, default=[16, 64, 128])
-    parser.add_argument("--group", nargs="+", type=int, default=[4, 32])
+    parser.add_argument(
+        "--group", nargs="+", type=int, default=[4, 32], help="query heads to a KV head"
+    )
     parser.add_argument("--head-dim", type=int, default=128)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -72,10 +74,11 @@ def main() -> None:
         unpack(args.wheels, "apache_tvm_ffi", folder)
         (args.output / "version").write_text(f"{version}\n")
         for cache_dtype, page_size, group in itertools.product(
-            args.cache_dtype, args.page_size, args.group
+            args.cache_dtype or [args.dtype, "e4m3"], args.page_size, args.group
         ):
-            name = f"xqa_{args.dtype}_{cache_dtype}_{page_size}_{group}_{args.head_dim}.so"
-            defines = defines_of(args.dtype, cache_dtype, page_size, group, args.head_dim)
+            kind = (args.dtype, cache_dtype, page_size, group, args.head_dim)
+            name = f"xqa_{'_'.join(map(str, kind))}.so"
+            defines = defines_of(*kind)
             build(pathlib.Path(folder), args.output / name, defines)
             print(name)
 

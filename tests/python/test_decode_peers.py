@@ -3,8 +3,11 @@ compute on the CPU."""
 
 import dataclasses
 import importlib
+import importlib.util
 import inspect
+import pathlib
 import types
+import zipfile
 
 import pytest
 
@@ -16,6 +19,7 @@ from tilewright.bench.decode import KvCacheCase
 
 torch = pytest.importorskip("torch")
 
+ROOT = pathlib.Path(__file__).parents[2]
 CASE = KvCacheCase(
     "bf16", 2, 1, 128, 4, 2, 64, 64, causal=True, device="cpu", cache_dtype="bf16",
     between_bytes=200_000,
@@ -241,6 +245,32 @@ def test_xqa(xqa, name):
         check(xqa, case)
     not_built = dataclasses.replace(CASE, page_size=32)
     assert xqa.supports(not_built) == "xqa_bf16_bf16_32_2_64.so has not been built"
+
+
+def test_the_libraries_of_xqa_are_those_that_race(xqa, monkeypatch, tmp_path):
+    spec = importlib.util.spec_from_file_location("xqa_tool", ROOT / "tools/xqa.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    wheels, output = tmp_path / "wheels", tmp_path / "libraries"
+    wheels.mkdir()
+    for name in ("flashinfer_python-1.2-py3-none-any.whl", "apache_tvm_ffi-3-cp312-abi3.whl"):
+        zipfile.ZipFile(wheels / name, "w").close()
+    commands = []
+    monkeypatch.setattr(tool.subprocess, "run", lambda command, check: commands.append(command))
+    monkeypatch.setattr("sys.argv", ["", f"--wheels={wheels}", f"--output={output}"])
+    tool.main()
+    assert len(commands) == 2 * 3 * 2
+    assert xqa.configure(parse_arguments(["decode", f"--xqa={output}"]))
+    wanted = {
+        xqa._library(dataclasses.replace(CASE, heads=32, head_dim=128, kv_heads=kv_heads,
+                                         cache_dtype=cache_dtype, page_size=page_size))
+        for kv_heads in (8, 1) for cache_dtype in ("bf16", "e4m3") for page_size in (0, 16, 128)
+    }  # fmt: skip
+    assert {str(path) for path in wanted} == {command[-1] for command in commands}
+    for command in commands:
+        is_e4m3 = "_e4m3_" in command[-1]
+        assert f"-DCACHE_ELEM_ENUM={2 if is_e4m3 else 0}" in command
+        assert any(word.endswith("mha_sm90.cu") for word in command) == is_e4m3
 
 
 @EACH_CASE
