@@ -3,9 +3,11 @@ read beside it."""
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
+import types
 
 import numpy
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from test_bench import Scripted, needs_gpu
 from test_results import VALIDATOR
 from tilewright.bench import __main__ as bench
+from tilewright.bench import oracle
 from tilewright.bench.attention import spread
 from tilewright.bench.decode import BATCHES, KvCacheCase, cases
 from tilewright.bench.machine import CpuMachine
@@ -123,6 +126,22 @@ def test_one_wrong_key_is_seen_in_any_sequence(sequence, page_size):
         v_cache[row, column, 1] += 10
     peer = cpu_kernel()
     assert case.errors(inputs, peer.prepare(case, inputs)()).rel_fro > 0.01
+
+
+def test_a_wrong_tile_of_one_head_is_seen_in_the_longest_of_many_sequences():
+    kv_lens = (65536, *[64] * 30)
+    case = dataclasses.replace(CASE, batch=31, heads=32, kv_lens=kv_lens, kv_len=65536, head_dim=4)
+    case = dataclasses.replace(case, v_dim=16)
+    exact = numpy.random.default_rng(0).standard_normal((31, 1, 32, 16))
+    exact /= numpy.sqrt(numpy.array(kv_lens))[:, None, None, None]  # as averages of values are
+    expected = oracle.Expected(list(exact), [])
+    found = exact.copy()
+    found[0, 0, 5] += exact[0, 0, 6] * numpy.sqrt(2 * 64 / 65536)  # other keys in place of 64
+    inputs = types.SimpleNamespace(expected=expected)
+    assert oracle.errors(case, expected, found, None).rel_fro < 3e-4
+    assert case.errors(inputs, found).rel_fro > 5e-3
+    found[30, 0, 0, 0] = math.nan
+    assert math.isnan(case.errors(inputs, found).rel_fro)
 
 
 def test_a_repeated_case_has_the_same_inputs():

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.bench.attention import PROBLEM, AttentionCase, spread
+from tilewright.bench.case import Errors
 from tilewright.bench.decode_inputs import KvCacheInputs
 from tilewright.bench.options import SWITCH, head_dims, numbers
+from tilewright.bench.oracle import errors
 from tilewright.bench.timing import CudaTimer, add_timed_argument, bytes_between, timer_of
 
 SIZE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1}
@@ -145,6 +147,10 @@ class KvCacheCase(AttentionCase):
 
     def make_inputs(self, seed: int) -> KvCacheInputs:
         return KvCacheInputs(self, seed)
+
+    def errors(self, inputs: KvCacheInputs, output: Any, lse: Any = None) -> Errors:
+        """Of the worst sequence: results of long ones are small beside those of short ones."""
+        return errors(self, inputs.expected, output, lse, of_worst_sequence=True)
 
     def error_limit(self, inputs: KvCacheInputs, is_ours: bool) -> float:
         if self.cache_dtype == "e4m3" and not is_ours:

@@ -25,19 +25,28 @@ def expect(case: Any, inputs: Any) -> Expected:
     return Expected(list(outs), list(lses))
 
 
-def errors(case: Any, expected: Expected, output: Any, lse: Any) -> Errors:
-    """Of all rows; of their LSE too where there is one."""
-    difference, norm, largest = 0.0, 0.0, 0.0
+def errors(
+    case: Any, expected: Expected, output: Any, lse: Any, *, of_worst_sequence: bool = False
+) -> Errors:
+    """Of all rows; of their LSE too where there is one. The relative error is of all together, or
+    the largest of a sequence."""
+    squares, largest = [], []
     for exact, found in zip(expected.outs, by_sequence(case, output, axis=0), strict=True):
         error = in_float64(found) - exact
-        difference += float((error**2).sum())
-        norm += float((exact**2).sum())
-        largest = max(largest, float(abs(error).max()))
-    rel_fro = math.sqrt(difference / norm) if norm else math.sqrt(difference)
+        squares.append((float((error**2).sum()), float((exact**2).sum())))
+        largest.append(float(abs(error).max()))
+    if not of_worst_sequence:
+        squares = [tuple(map(sum, zip(*squares, strict=True)))]
+    rel_fro, max_abs = _largest([_relative(*pair) for pair in squares]), _largest(largest)
     if lse is None:
-        return Errors(rel_fro, largest)
+        return Errors(rel_fro, max_abs)
     lses = zip(expected.lses, by_sequence(case, lse, axis=1), strict=True)
-    return Errors(rel_fro, largest, _largest([_lse_error(*pair) for pair in lses]))
+    return Errors(rel_fro, max_abs, _largest([_lse_error(*pair) for pair in lses]))
+
+
+def _relative(error: float, norm: float) -> float:
+    """Of sums of squares."""
+    return math.sqrt(error / norm) if norm else math.sqrt(error)
 
 
 def _largest(values: list[float]) -> float:
