@@ -18,7 +18,7 @@ from typing import Any
 from tilewright._attention import attention
 from tilewright._attention_with_kvcache import attention_with_kvcache
 from tilewright._errors import UnsupportedError, invalid, renamed
-from tilewright._frameworks import framework_for, framework_of
+from tilewright._frameworks import filled_like, framework_of
 
 
 def flash_attn_func(
@@ -205,7 +205,7 @@ def _lengths(
         raise invalid("cache_seqlens", "is None, must be given where k is: k is appended there")
     if cache_seqlens is not None and not _is_integer(cache_seqlens):
         return cache_seqlens
-    framework = framework_for("q", q, None)
+    framework_of("q", q)
     arrays = {"k_cache": (k_cache, 2), "page_table": (page_table, 2), "k": (k, 0)}
     arrays |= {"q": (q, 1), "cu_seqlens_q": (cu_seqlens_q, 1)}
     for argument, (array, least_rank) in arrays.items():
@@ -213,17 +213,17 @@ def _lengths(
             continue
         framework_of(argument, array)
         if len(array.shape) < least_rank:
-            return framework.full((1,), 0, "int32")  # the call refuses the rank by name
+            return filled_like("q", q, (1,), 0, "int32")  # the call refuses the rank by name
     batch = q.shape[0] if cu_seqlens_q is None else max(cu_seqlens_q.shape[0] - 1, 0)
     capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
     if cache_seqlens is None:
-        return framework.full((batch,), capacity, "int32")
+        return filled_like("q", q, (batch,), capacity, "int32")
     is_appended = k is not None and cu_seqlens_q is None and len(k.shape) > 1
     most = capacity - (k.shape[1] if is_appended else 0)
     if not 0 <= operator.index(cache_seqlens) <= most:
         message = f"is {cache_seqlens}, must be between 0 and {most}, the room in the caches"
         raise invalid("cache_seqlens", message)
-    return framework.full((batch,), operator.index(cache_seqlens), "int32")
+    return filled_like("q", q, (batch,), operator.index(cache_seqlens), "int32")
 
 
 def _is_integer(value: Any) -> bool:

@@ -124,8 +124,6 @@ CODES, SCALES, GLOBAL_SCALE = tilewright.quantize_nvfp4(
 )
 PACKED = tilewright.prepack_nvfp4_weight(CODES, SCALES)
 A = torch.randn(3, 128).bfloat16()
-CACHE = torch.randn(1, 8, 2, 64)
-CACHED = torch.tensor([5], dtype=torch.int32)
 LAYER = tilewright.torch.NVFP4Linear.from_tensors(
     {"weight_packed": CODES, "weight_scale": SCALES, "weight_global_scale": GLOBAL_SCALE}
 )
@@ -141,10 +139,6 @@ WITHOUT_OPERATOR = {
     "unpack_nvfp4_weight": ("packed", lambda x: tilewright.unpack_nvfp4_weight(x, 64, 128), PACKED),
     "gemm_nvfp4": ("a", lambda x: tilewright.gemm_nvfp4(x, PACKED, n=64), A),
     "gemm_bf16": ("a", lambda x: tilewright.gemm_bf16(x, x), A),
-    "attention_with_kvcache": (
-        *("q", lambda x: tilewright.attention_with_kvcache(x, CACHE, CACHE, CACHED)),
-        torch.randn(1, 1, 2, 64),
-    ),
     "NVFP4Linear": ("x", LAYER, A),
     "NVFP4Linear, no rows": ("x", LAYER, A[:0]),
 }
