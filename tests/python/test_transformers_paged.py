@@ -4,6 +4,7 @@ On the CPU greedy tokens in FP32 are held to those of generate() with Transforme
 one sequence at a time; on a GPU the log probabilities of the tokens in BF16.
 """
 
+import functools
 import inspect
 import warnings
 
@@ -26,7 +27,7 @@ SIZES = {
     "vocab_size": 100,
     "hidden_size": 64,
     "intermediate_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
@@ -35,7 +36,7 @@ SIZES = {
     "eos_token_id": None,
     "bos_token_id": 1,
 }
-EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 2}
 # name: (model, what its configuration adds, the implementation to compare with)
 MODELS = {
     "llama": ("Llama", {}, "sdpa"),
@@ -49,7 +50,7 @@ MODELS = {
 }
 PAGE_SIZE = 16
 LENGTHS = (5, 40, 17, 70, 1)
-NEW_TOKENS = 40
+NEW_TOKENS = 24
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +88,14 @@ def generate_each(model, prompts):
     return [tokens.tolist() for tokens in following]
 
 
+@functools.cache
+def expected_of(name):
+    """What follows each prompt by Transformers' own attention."""
+    model = make_model(name)
+    model.set_attn_implementation(MODELS[name][2])
+    return generate_each(model, make_prompts())
+
+
 def generate_batch(model, prompts, page_size=PAGE_SIZE, **settings):
     """What follows each prompt, by generate_batch() in few tokens at a time."""
     config_class = transformers.ContinuousBatchingConfig
@@ -108,24 +117,21 @@ def generate_batch(model, prompts, page_size=PAGE_SIZE, **settings):
 @pytest.mark.parametrize("has_block_tables", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_generates_the_same_tokens_as_one_by_one(name, has_block_tables):
-    model, prompts = make_model(name), make_prompts()
-    model.set_attn_implementation(MODELS[name][2])
-    expected = generate_each(model, prompts)
+    model = make_model(name)
     model.set_attn_implementation("tilewright")
     settings = {} if has_block_tables else {"max_blocks_per_request": 0}
-    outputs = generate_batch(model, prompts, **settings)
-    assert [output.generated_tokens for output in outputs] == expected
+    outputs = generate_batch(model, make_prompts(), **settings)
+    assert [output.generated_tokens for output in outputs] == expected_of(name)
     assert model.config._attn_implementation == "tilewright"  # again
 
 
 @pytest.mark.parametrize("page_size", [8, 64])
 def test_pages_of_other_sizes(page_size):
-    model, prompts = make_model("gpt-oss, window and sinks"), make_prompts()
-    model.set_attn_implementation("eager")
-    expected = generate_each(model, prompts)
+    name = "gpt-oss, window and sinks"
+    model = make_model(name)
     model.set_attn_implementation("tilewright")
-    outputs = generate_batch(model, prompts, page_size)
-    assert [output.generated_tokens for output in outputs] == expected
+    outputs = generate_batch(model, make_prompts(), page_size)
+    assert [output.generated_tokens for output in outputs] == expected_of(name)
 
 
 def test_sequences_that_share_a_prefix():
@@ -142,9 +148,8 @@ def test_sequences_that_share_a_prefix():
 def test_other_implementations_stay_transformers_own():
     model, prompts = make_model("llama"), make_prompts()
     model.set_attn_implementation("sdpa")
-    expected = generate_each(model, prompts)
     outputs = generate_batch(model, prompts)
-    assert [output.generated_tokens for output in outputs] == expected
+    assert [output.generated_tokens for output in outputs] == expected_of("llama")
     model.set_attn_implementation("flex_attention")
     with pytest.raises(ValueError, match="flex_attention"):
         generate_batch(model, prompts)
@@ -227,7 +232,6 @@ def test_what_is_missing_is_refused_by_name(refused, name):
 def test_a_window_that_the_cache_has_not_is_refused():
     model = make_model("mistral, window of two pages")
     model.set_attn_implementation("tilewright")
-    model.model.layers[1].self_attn.config.sliding_window = 32
     for layer in model.model.layers:
         layer.self_attn.forward = without_window(layer.self_attn)
     with pytest.raises(AssertionError, match="sliding_window: is None for a layer whose cache"):
