@@ -13,11 +13,12 @@ from tilewright.flash_attn import flash_attn_with_kvcache
 
 torch = pytest.importorskip("torch")
 
+from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tilewright.torch
+from torch_modes import SeenByDispatch
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BATCH, HEADS, KV_HEADS, DIM, PAGE, PAGES = 3, 4, 2, 64, 16, 12
@@ -156,6 +157,16 @@ class Model(torch.nn.Module):
         return self.step(q, self.k_cache, self.v_cache, cache_seqlens, k, v, block_table)
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("name", ["append", "write"])
+def test_inductor_copies_no_cache(call, name):
+    torch.compiler.reset()
+    model = Model(STEPS[name][0], call)
+    inputs = {name: x for name, x in call.items() if not name.endswith("_cache")}
+    _, (code, *_) = run_and_get_code(torch.compile(model, fullgraph=True), **inputs)
+    assert "tilewright" in code and "clone" not in code
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", STEPS)
 def test_exports_whole(call, name, strict):
@@ -178,16 +189,6 @@ def test_a_graph_of_make_fx_has_the_operator(call, name):
     traced = make_fx(step)(*arguments)
     assert operator.default in [node.target for node in traced.graph.nodes]
     expect_same(lambda **inputs: traced(*inputs.values()), step, call)
-
-
-class SeenByDispatch(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.operators = []
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.operators.append(operator)
-        return operator(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tilewright.torch
+from torch_modes import SeenByDispatch
 
 OPERATOR = torch.ops.tilewright.attention
 
@@ -27,16 +27,6 @@ def make(seed=0):
 
 def causal(q, k, v):
     return tilewright.attention(q, k, v, causal=True)
-
-
-class SeenByDispatch(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.operators = []
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.operators.append(operator)
-        return operator(*args, **(kwargs or {}))
 
 
 class SeenByFunction(TorchFunctionMode):
