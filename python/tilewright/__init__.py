@@ -4,7 +4,7 @@
     out = tilewright.attention(q, k, v, causal=True)
 
 Modules beside it: tilewright.flash_attn (FlashAttention-3's functions), tilewright.torch (PyTorch's
-operator, and a linear layer in NVFP4), tilewright.transformers (Hugging Face models),
+operators, and a linear layer in NVFP4), tilewright.transformers (Hugging Face models),
 tilewright.bench, tilewright.plot.
 
 Names are loaded on first use, so that `tilewright.plot` runs where the compiled module is missing.

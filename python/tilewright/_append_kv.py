@@ -7,8 +7,11 @@ from tilewright._arguments import flag, kernel_name
 from tilewright._errors import invalid, renamed
 from tilewright._frameworks import (
     ANY_FLOAT,
-    framework_for,
+    framework_of,
     holds_e4m3,
+    refuse_gradients,
+    stream_handle,
+    takes_torch_operator,
     to_native,
 )
 
@@ -101,46 +104,71 @@ def append_kv(
     stream   the CUDA stream to work on; the framework's current one when None
 
     Returns the rotated q, or None where no q is given. On CUDA the work is queued and the call
-    returns at once. JAX arrays, which are immutable, are refused. PyTorch has no operator for it: a
-    call that would record gradients, or that is traced or seen by a dispatch mode, is refused.
-    Raises a tilewright.Error that names the argument at fault; nothing is written then.
+    returns at once. JAX arrays, which are immutable, are refused. Where PyTorch traces or watches
+    the call it is torch.ops.tilewright.append_kv (see tilewright.torch); tracing needs q_out and
+    stream to be None. A call that would record gradients is refused. Raises a tilewright.Error that
+    names the argument at fault; nothing is written then.
     """
     options = {
         "interleaved": flag("interleaved", interleaved),
         "check_values": flag("check_values", check_values),
         "kernel_name": kernel_name(kernel),
     }
-    framework = framework_for("k", k, stream)
-    if framework.module == "jax":
-        raise invalid("k_cache", "is an array of JAX, which is immutable, must be one that is not")
-    inputs = {"k": k, "v": v, "q": q, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
-    inputs |= {
+    inputs = {
+        "k": k,
+        "v": v,
         "slot_mapping": slot_mapping,
         "cache_seqlens": cache_seqlens,
         "cu_seqlens_new": cu_seqlens_new,
         "block_table": block_table,
         "cache_batch_idx": cache_batch_idx,
+        "rotary_cos": rotary_cos,
+        "rotary_sin": rotary_sin,
         "positions": positions,
+        "q": q,
+        "k_descale": k_descale,
+        "v_descale": v_descale,
     }
     outputs = {"k_cache": k_cache, "v_cache": v_cache}
-    for argument, descale in (("k_descale", k_descale), ("v_descale", v_descale)):
-        is_computed = len(getattr(descale, "shape", ())) == _RANK_OF_COMPUTED
-        (outputs if is_computed else inputs)[argument] = descale
+    arrays = inputs | outputs
+    is_torch_operator = takes_torch_operator(arrays, q_out, stream, "k", "q_out")
+    for name in ("k_descale", "v_descale"):
+        is_computed = len(getattr(inputs[name], "shape", ())) == _RANK_OF_COMPUTED
+        outputs[f"computed_{name}"] = inputs[name] if is_computed else None
+        inputs[name] = None if is_computed else inputs[name]
+    if is_torch_operator:
+        import tilewright.torch as operators
+
+        refuse_gradients(arrays)
+        rotated = operators.append_kv(**inputs, **outputs, **options)
+        return None if q is None else rotated
+    return run(inputs, outputs, options, q_out, stream)
+
+
+def run(
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    options: dict[str, Any],
+    q_out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """The rotated q, if any, from arrays, None for those that are not given, and right options."""
+    framework = framework_of("k", inputs["k"])(inputs["k"], stream_handle(stream))
+    if framework.module == "jax":
+        raise invalid("k_cache", "is an array of JAX, which is immutable, must be one that is not")
     tensors = {}
     for argument, array in inputs.items():
         if array is not None or argument in ("k", "v"):
             takes = _TAKES.get(argument, ANY_FLOAT)
             tensors[argument] = to_native(framework, argument, array, like="k", takes=takes)
-    if q is not None and q_out is None:
-        q_out = framework.empty(tuple(q.shape))
-    outputs["q_out"] = q_out
-    for argument, array in outputs.items():
-        if array is not None or argument.endswith("_cache"):
-            name = f"computed_{argument}" if argument.endswith("_descale") else argument
-            tensors[name] = _output(framework, argument, array)
+    if inputs["q"] is not None and q_out is None:
+        q_out = framework.empty(tuple(inputs["q"].shape))
+    for name, array in (outputs | {"q_out": q_out}).items():
+        if array is not None or name.endswith("_cache"):
+            tensors[name] = _output(framework, name.removeprefix("computed_"), array)
     with renamed(computed_k_descale="k_descale", computed_v_descale="v_descale"):
         _native.append_kv(tensors, **options, stream=framework.stream)
-    return None if q is None else framework.deliver(q_out)
+    return None if inputs["q"] is None else framework.deliver(q_out)
 
 
 def _output(framework: Any, argument: str, array: Any) -> _native.Tensor:

@@ -8,10 +8,13 @@ from tilewright._attention import out_shape, row_shape, statistics_of
 from tilewright._errors import invalid
 from tilewright._frameworks import (
     ANY_FLOAT,
-    framework_for,
+    framework_of,
     holds_e4m3,
     new_workspace,
+    refuse_gradients,
     refuse_immutable_out,
+    stream_handle,
+    takes_torch_operator,
     to_native,
 )
 
@@ -27,6 +30,8 @@ _TAKES = {
     "tree_mask": "int64",
     "sinks": "fp32",
 }
+
+_REQUIRED = ("q", "k_cache", "v_cache", "cache_seqlens")
 
 
 def attention_with_kvcache(
@@ -100,17 +105,23 @@ def attention_with_kvcache(
     are as of attention(), and so is what comes back: out, (out, lse) or (out, row_max, row_sum).
 
     On CUDA the work is queued and the call returns at once; a CUDA graph of it may be replayed with
-    other lengths, tables and indices in the same arrays. PyTorch has no operator for it: a call
-    that would record gradients, or that is traced or seen by a dispatch mode, is refused. Raises a
-    tilewright.Error that names the argument at fault; nothing is written then.
+    other lengths, tables and indices in the same arrays. Where PyTorch traces or watches the call
+    it is torch.ops.tilewright.attention_with_kvcache, or attention_with_kvcache_append where k
+    and v are given (see tilewright.torch); tracing needs out and stream to be None. A call that
+    would record gradients is refused. Raises a tilewright.Error that names the argument at fault;
+    nothing is written then.
     """
-    optional = {
+    inputs = {
+        "q": q,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "cache_seqlens": cache_seqlens,
+        "k": k,
+        "v": v,
         "block_table": block_table,
         "cache_batch_idx": cache_batch_idx,
         "leftpad_k": leftpad_k,
         "cu_seqlens_q": cu_seqlens_q,
-        "k": k,
-        "v": v,
         "k_descale": k_descale,
         "v_descale": v_descale,
         "tree_mask": tree_mask,
@@ -127,39 +138,62 @@ def attention_with_kvcache(
         "check_values": flag("check_values", check_values),
         "kernel_name": kernel_name(kernel),
     }
-    statistics = statistics_of(flag("normalize", normalize), flag("return_lse", return_lse))
-    framework = framework_for("q", q, stream)
+    returns = {
+        "normalize": flag("normalize", normalize),
+        "return_lse": flag("return_lse", return_lse),
+    }
+    statistics = statistics_of(**returns)
+    if takes_torch_operator(inputs, out, stream):
+        import tilewright.torch as operators
+
+        refuse_gradients(inputs)
+        operator = operators.attention_with_kvcache
+        if k is not None or v is not None:
+            operator = operators.attention_with_kvcache_append
+        results = operator(**inputs, **options, **returns)[: 1 + len(statistics)]
+    else:
+        results = run(inputs, options, statistics, out, stream)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def run(
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+    statistics: tuple[str, ...],
+    out: Any = None,
+    stream: Any = None,
+) -> list[Any]:
+    """[out, *statistics], from arrays, of which those from k on may be None, and right options."""
+    framework = framework_of("q", inputs["q"])(inputs["q"], stream_handle(stream))
     if out is not None:
         refuse_immutable_out(framework)
-    if framework.module == "jax" and (k is not None or v is not None):
+    new_rows = [name for name in ("k", "v") if inputs[name] is not None]
+    if framework.module == "jax" and new_rows:
         message = "is given, must be None: it would be written to caches, and JAX's are immutable"
-        raise invalid("k" if k is not None else "v", message)
-
-    is_written = k is not None or v is not None
-    inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "cache_seqlens": cache_seqlens}
-    inputs |= {name: array for name, array in optional.items() if array is not None}
+        raise invalid(new_rows[0], message)
     tensors = {
         name: to_native(
             framework,
             name,
             array,
-            is_output=is_written and name in ("k_cache", "v_cache"),
+            is_output=bool(new_rows) and name in ("k_cache", "v_cache"),
             byte_format=_byte_format(name, array),
             takes=_TAKES.get(name, ANY_FLOAT),
         )
         for name, array in inputs.items()
+        if array is not None or name in _REQUIRED
     }
     if out is None:
-        out = framework.empty(out_shape(q, v_cache), "float32" if not normalize else None)
-    results = [out] + [framework.empty(row_shape(q), "float32") for _ in statistics]
+        dtype = "float32" if "row_max" in statistics else None
+        out = framework.empty(out_shape(inputs["q"], inputs["v_cache"]), dtype)
+    results = [out] + [framework.empty(row_shape(inputs["q"]), "float32") for _ in statistics]
     for name, array in zip(("out", *statistics), results, strict=True):
         tensors[name] = to_native(framework, name, array, is_output=True)
 
     call = _native.AttentionWithKvCacheCall(tensors, **options)
     workspace = new_workspace(framework, call.workspace_bytes())  # held until all is delivered
     call.run(workspace, framework.stream)
-    results = [framework.deliver(result) for result in results]
-    return results[0] if len(results) == 1 else tuple(results)
+    return [framework.deliver(result) for result in results]
 
 
 def _byte_format(argument: str, array: Any) -> str | None:

@@ -89,11 +89,6 @@ class Torch:
         with self.on_stream:  # the memory is reused in this stream's order
             return self.torch.empty(shape, dtype=torch_dtype, device=self.like.device)
 
-    def full(self, shape: tuple[int, ...], value: int, dtype: str) -> Any:
-        torch_dtype = getattr(self.torch, dtype)
-        with self.on_stream:
-            return self.torch.full(shape, value, dtype=torch_dtype, device=self.like.device)
-
     def deliver(self, array: Any) -> Any:
         return array
 
@@ -182,6 +177,14 @@ def framework_of(argument: str, array: Any) -> type:
     )
 
 
+def filled_like(argument: str, like: Any, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+    """An array of one value, of an argument's framework and device, on the current stream."""
+    adapter = framework_of(argument, like)
+    if adapter is Torch:  # which may be tracing
+        return like.new_full(shape, value, dtype=getattr(sys.modules["torch"], dtype))
+    return adapter(like, None).full(shape, value, dtype)
+
+
 def check_framework(adapter: type, argument: str, array: Any, like: str = "q") -> None:
     theirs = framework_of(argument, array)
     if theirs is not adapter:
@@ -268,14 +271,16 @@ def refuse_immutable_out(framework: Any) -> None:
         raise invalid("out", "is given, must be None: JAX arrays are immutable")
 
 
-def takes_torch_operator(inputs: dict[str, Any], out: Any, stream: Any) -> bool:
+def takes_torch_operator(
+    inputs: dict[str, Any], out: Any, stream: Any, like: str = "q", out_name: str = "out"
+) -> bool:
     """Whether a call must be one of PyTorch's operator, so that PyTorch sees it whole.
 
     That it is where something traces, watches or times PyTorch's operators, or records gradients.
     Else the compiled module is called directly, which takes less time.
     """
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(inputs["q"], torch.Tensor):
+    if torch is None or not isinstance(inputs[like], torch.Tensor):
         return False
     tensors = [array for array in inputs.values() if isinstance(array, torch.Tensor)]
     is_bound = _is_traced(torch) or any(_is_special(torch, tensor) for tensor in tensors)
@@ -283,8 +288,8 @@ def takes_torch_operator(inputs: dict[str, Any], out: Any, stream: Any) -> bool:
         return False
     for argument, array in inputs.items():
         if array is not None and not isinstance(array, torch.Tensor):
-            check_framework(Torch, argument, array)
-    for argument, value in (("out", out), ("stream", stream)):
+            check_framework(Torch, argument, array, like)
+    for argument, value in ((out_name, out), ("stream", stream)):
         if value is not None:
             message = "is given, must be None where PyTorch traces the call or records gradients"
             raise invalid(argument, message)
@@ -309,6 +314,14 @@ def refuse_tracing(argument: str, tensor: Any) -> None:
             " call it outside, or in an operator of your own (torch.library.custom_op)"
         )
         raise UnsupportedError("unsupported", argument, message)
+
+
+def refuse_gradients(inputs: dict[str, Any]) -> None:
+    """Where a call that records none is one of PyTorch's tensors."""
+    torch = sys.modules.get("torch")
+    for argument, array in inputs.items():
+        if torch is not None and isinstance(array, torch.Tensor):
+            refuse_gradient(argument, array)
 
 
 def refuse_gradient(argument: str, tensor: Any) -> None:

@@ -9,8 +9,11 @@ from tilewright._errors import invalid, renamed
 from tilewright._frameworks import (
     ANY_FLOAT,
     dtype_name,
-    framework_for,
+    framework_of,
+    refuse_gradients,
     refuse_immutable_out,
+    stream_handle,
+    takes_torch_operator,
     to_native,
 )
 
@@ -59,33 +62,55 @@ def merge_states(
     Returns out, (out, lse) or (out, row_max, row_sum); the statistics are (heads, tokens). A part
     whose lse or row_max is -inf has no keys for the row, and its values are not looked at. A row
     without keys gives 0, and -inf in lse. On CUDA the work is queued and the call returns at once.
-    PyTorch has no operator for it: a call that would record gradients, or that is traced or seen by
-    a dispatch mode, is refused. Raises a tilewright.Error that names the argument at fault; nothing
-    is written then.
+    Where PyTorch traces or watches the call it is torch.ops.tilewright.merge_states (see
+    tilewright.torch); tracing needs out and stream to be None. A call that would record gradients
+    is refused. Raises a tilewright.Error that names the argument at fault; nothing is written then.
     """
-    statistics = statistics_of(flag("normalize", normalize), flag("return_lse", return_lse))
+    returns = {
+        "normalize": flag("normalize", normalize),
+        "return_lse": flag("return_lse", return_lse),
+    }
+    statistics = statistics_of(**returns)
     name = kernel_name(kernel)
     result_dtype = _result_dtype(dtype, out)
-    framework = framework_for("o", o, stream)
+    inputs = {"o": o, "lse": lse, "row_max": row_max, "row_sum": row_sum, "sinks": sinks}
+    if takes_torch_operator(inputs, out, stream, "o"):
+        import tilewright.torch as operators
+
+        refuse_gradients(inputs)
+        results = operators.merge_states(**inputs, dtype=result_dtype, kernel_name=name, **returns)
+    else:
+        results = run(inputs, statistics, result_dtype, name, out, stream)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def run(
+    inputs: dict[str, Any],
+    statistics: tuple[str, ...],
+    dtype: str | None,
+    kernel_name: str,
+    out: Any = None,
+    stream: Any = None,
+) -> list[Any]:
+    """[out, *statistics], from arrays, None for those that are not given."""
+    framework = framework_of("o", inputs["o"])(inputs["o"], stream_handle(stream))
     if out is not None:
         refuse_immutable_out(framework)
-    inputs = {"o": o, "lse": lse, "row_max": row_max, "row_sum": row_sum, "sinks": sinks}
     with renamed(o="o"):
         tensors = {
             argument: to_native(framework, argument, array, like="o", takes=_TAKES[argument])
             for argument, array in inputs.items()
             if array is not None
         }
-        _, tokens, heads, value_dim = _shape("o", o)
+        _, tokens, heads, value_dim = _shape("o", inputs["o"])
         if out is None:
-            out = framework.empty((tokens, heads, value_dim), result_dtype)
+            out = framework.empty((tokens, heads, value_dim), dtype)
         results = [out] + [framework.empty((heads, tokens), "float32") for _ in statistics]
         arguments = ("out", *(f"{statistic}_out" for statistic in statistics))
         for argument, array in zip(arguments, results, strict=True):
             tensors[argument] = to_native(framework, argument, array, is_output=True, like="o")
-        _native.merge_states(tensors, kernel_name=name, stream=framework.stream)
-    delivered = [framework.deliver(result) for result in results]
-    return delivered[0] if len(delivered) == 1 else tuple(delivered)
+        _native.merge_states(tensors, kernel_name=kernel_name, stream=framework.stream)
+    return [framework.deliver(result) for result in results]
 
 
 def _shape(argument: str, array: Any) -> tuple[int, ...]:

@@ -1,5 +1,5 @@
-"""FlashAttention-3's functions, with its arguments in its order, on tilewright.attention() and
-tilewright.attention_with_kvcache().
+"""FlashAttention-3's functions, with its arguments in its order, on tilewright.attention(),
+tilewright.attention_with_kvcache() and tilewright.append_kv().
 
     from tilewright.flash_attn import (
         flash_attn_func,
@@ -15,10 +15,11 @@ docs/migrating-from-flash-attention.md says what differs.
 import operator
 from typing import Any
 
+from tilewright._append_kv import append_kv
 from tilewright._attention import attention
 from tilewright._attention_with_kvcache import attention_with_kvcache
 from tilewright._errors import UnsupportedError, invalid, renamed
-from tilewright._frameworks import framework_for, framework_of
+from tilewright._frameworks import filled_like, framework_of
 
 
 def flash_attn_func(
@@ -43,8 +44,8 @@ def flash_attn_func(
     """Attention of q (batch, q_len, heads, head_dim) over k and v (batch, kv_len, kv_heads, ...).
 
     Returns out, or (out, lse) with return_attn_probs: lse is (batch, heads, q_len). num_splits,
-    pack_gqa and deterministic are not looked at: the library splits by itself, and its results are
-    always the same from run to run.
+    pack_gqa, sm_margin and deterministic are not looked at: the library splits by itself, and its
+    results are always the same from run to run.
     """
     _refuse_dropout(softmax_scale)
     _refuse(
@@ -53,7 +54,6 @@ def flash_attn_func(
         k_descale=k_descale,
         v_descale=v_descale,
         attention_chunk=attention_chunk or None,
-        sm_margin=sm_margin or None,
     )
     return attention(
         q,
@@ -94,8 +94,9 @@ def flash_attn_varlen_func(
 ) -> Any:
     """Attention of packed sequences: q (total_q, heads, head_dim), k, v (total_k, kv_heads, ...).
 
-    Returns out, or (out, lse) with return_attn_probs: lse is (heads, total_q). num_splits, pack_gqa
-    and deterministic are not looked at, nor are the lengths max_seqlen_q and max_seqlen_k.
+    Returns out, or (out, lse) with return_attn_probs: lse is (heads, total_q). num_splits,
+    pack_gqa, sm_margin and deterministic are not looked at, nor are the lengths max_seqlen_q and
+    max_seqlen_k.
     """
     _refuse_dropout(softmax_scale)
     _refuse(
@@ -105,7 +106,6 @@ def flash_attn_varlen_func(
         k_descale=k_descale,
         v_descale=v_descale,
         attention_chunk=attention_chunk or None,
-        sm_margin=sm_margin or None,
     )
     return attention(
         q,
@@ -160,41 +160,80 @@ def flash_attn_with_kvcache(
 
     cache_seqlens is (batch,) int32, or an integer for all sequences; None: caches are full. Where q
     is packed k and v are packed likewise, and cu_seqlens_k_new must be cu_seqlens_q itself. Returns
-    out, or (out, lse) with return_softmax_lse. scheduler_metadata, num_splits, pack_gqa,
-    max_seqlen_q and rotary_interleaved are not looked at.
+    out, or (out, lse) with return_softmax_lse. scheduler_metadata, num_splits, pack_gqa, sm_margin
+    and max_seqlen_q are not looked at.
+
+    With rotary_cos and rotary_sin there are two calls: append_kv() rotates q and k, which have as
+    many tokens, and appends k and v; then comes attention. Where attention refuses its arguments
+    the new rows are behind the cached ones already.
     """
     _refuse(
         qv=qv,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
         rotary_seqlens=rotary_seqlens,
         q_descale=q_descale,
         attention_chunk=attention_chunk or None,
-        sm_margin=sm_margin or None,
     )
     if cu_seqlens_k_new is not None and cu_seqlens_k_new is not cu_seqlens_q:
         message = "is another array than cu_seqlens_q, must be the same: q's tokens are appended"
         raise UnsupportedError("unsupported", "cu_seqlens_k_new", message)
-    with renamed(block_table="page_table", leftpad_k="cache_leftpad"):
+    is_rotated = rotary_cos is not None or rotary_sin is not None
+    if is_rotated:
+        _check_rotation(q, k, cu_seqlens_q, causal, window_size)
+    caches = {"k_cache": k_cache, "v_cache": v_cache}
+    new_rows = {"k": k, "v": v}
+    others = {"block_table": page_table, "cache_batch_idx": cache_batch_idx}
+    others |= {"k_descale": k_descale, "v_descale": v_descale}
+    with renamed(**_NAMES):
+        lengths = _lengths(cache_seqlens, q, k_cache, k, page_table, cu_seqlens_q)
+        if is_rotated:
+            placing = {"cache_seqlens": lengths, "cu_seqlens_new": cu_seqlens_q}
+            rotation = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
+            rotation |= {"interleaved": rotary_interleaved, "q": q}
+            q = append_kv(**new_rows, **caches, **placing, **rotation, **others)
+            lengths = lengths + (k.shape[1] if cu_seqlens_q is None else _diff(cu_seqlens_q))
+            new_rows = {}
         return attention_with_kvcache(
             q,
-            k_cache,
-            v_cache,
-            _lengths(cache_seqlens, q, k_cache, k, page_table, cu_seqlens_q),
-            block_table=page_table,
-            cache_batch_idx=cache_batch_idx,
+            **caches,
+            cache_seqlens=lengths,
+            **new_rows,
             leftpad_k=cache_leftpad,
             cu_seqlens_q=cu_seqlens_q,
-            k=k,
-            v=v,
-            k_descale=k_descale,
-            v_descale=v_descale,
             softmax_scale=softmax_scale,
             causal=causal,
             window_size=window_size,
             softcap=softcap,
             return_lse=return_softmax_lse,
+            **others,
         )
+
+
+# Arguments that have other names in the functions beneath.
+_NAMES = {
+    "block_table": "page_table",
+    "cu_seqlens_new": "cu_seqlens_q",
+    "interleaved": "rotary_interleaved",
+    "leftpad_k": "cache_leftpad",
+}
+
+
+def _check_rotation(
+    q: Any, k: Any, cu_seqlens_q: Any, causal: bool, window_size: tuple[int, int]
+) -> None:
+    """What FlashAttention-3 rotates otherwise, or not at all."""
+    if k is None:
+        raise invalid("rotary_cos", "is given, must be None where k is: only new keys are rotated")
+    is_one_token = cu_seqlens_q is None and len(q.shape) > 1 and q.shape[1] == 1
+    if not is_one_token and not causal and tuple(window_size) == (-1, -1):
+        message = (
+            "is given for several tokens without causal or window_size, must be None: "
+            "FlashAttention puts them all at one position"
+        )
+        raise UnsupportedError("unsupported", "rotary_cos", message)
+
+
+def _diff(ends: Any) -> Any:
+    return ends[1:] - ends[:-1]
 
 
 def _lengths(
@@ -205,7 +244,7 @@ def _lengths(
         raise invalid("cache_seqlens", "is None, must be given where k is: k is appended there")
     if cache_seqlens is not None and not _is_integer(cache_seqlens):
         return cache_seqlens
-    framework = framework_for("q", q, None)
+    framework_of("q", q)
     arrays = {"k_cache": (k_cache, 2), "page_table": (page_table, 2), "k": (k, 0)}
     arrays |= {"q": (q, 1), "cu_seqlens_q": (cu_seqlens_q, 1)}
     for argument, (array, least_rank) in arrays.items():
@@ -213,17 +252,17 @@ def _lengths(
             continue
         framework_of(argument, array)
         if len(array.shape) < least_rank:
-            return framework.full((1,), 0, "int32")  # the call refuses the rank by name
+            return filled_like("q", q, (1,), 0, "int32")  # the call refuses the rank by name
     batch = q.shape[0] if cu_seqlens_q is None else max(cu_seqlens_q.shape[0] - 1, 0)
     capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
     if cache_seqlens is None:
-        return framework.full((batch,), capacity, "int32")
+        return filled_like("q", q, (batch,), capacity, "int32")
     is_appended = k is not None and cu_seqlens_q is None and len(k.shape) > 1
     most = capacity - (k.shape[1] if is_appended else 0)
     if not 0 <= operator.index(cache_seqlens) <= most:
         message = f"is {cache_seqlens}, must be between 0 and {most}, the room in the caches"
         raise invalid("cache_seqlens", message)
-    return framework.full((batch,), operator.index(cache_seqlens), "int32")
+    return filled_like("q", q, (batch,), operator.index(cache_seqlens), "int32")
 
 
 def _is_integer(value: Any) -> bool:

@@ -1,11 +1,13 @@
-"""PyTorch's operator torch.ops.tilewright.attention, and NVFP4Linear, a layer with an NVFP4 weight.
+"""PyTorch's operators torch.ops.tilewright.*, and NVFP4Linear, a layer with an NVFP4 weight.
 
-Importing this module registers the operator.
+Importing this module registers the operators: attention; attention_with_kvcache, which reads
+caches, and attention_with_kvcache_append, which is given k and v and writes them; append_kv;
+merge_states.
 
-tilewright.attention() goes through the operator by itself where PyTorch traces a call, watches it
-or records gradients, so that torch.compile, torch.export, tracers, profilers and FLOP counters take
-it whole. Import this module to call the operator by name, or before an exported program that
-contains it is loaded.
+tilewright.attention() and its like go through the operators by themselves where PyTorch traces a
+call or watches it, so that torch.compile, torch.export, tracers, profilers and FLOP counters take
+it whole; attention() also where it records gradients. Import this module to call an operator by
+name, or before an exported program that contains one is loaded.
 """
 
 import torch
@@ -14,9 +16,22 @@ from torch.utils.flop_counter import register_flop_formula
 
 from tilewright._attention import out_shape, row_shape, run, statistics_of
 from tilewright._errors import UnsupportedError
+from tilewright._torch_kvcache import (
+    append_kv,
+    attention_with_kvcache,
+    attention_with_kvcache_append,
+    merge_states,
+)
 from tilewright._torch_linear import NVFP4Linear
 
-__all__ = ["NVFP4Linear", "attention"]
+__all__ = [
+    "NVFP4Linear",
+    "append_kv",
+    "attention",
+    "attention_with_kvcache",
+    "attention_with_kvcache_append",
+    "merge_states",
+]
 
 
 @torch.library.custom_op("tilewright::attention", mutates_args=())

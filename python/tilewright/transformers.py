@@ -5,9 +5,11 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="tilewright")
 
 Causal, bidirectional and cross attention, grouped key/value heads as they are, sliding windows,
-soft caps and sinks; batches padded on either side. What it cannot do, it refuses by name: other
-masks, dropout, arguments that it does not know, attention weights as an output, and layers whose
-mask does not say what their call says of causality and window. Forward only.
+soft caps and sinks; batches padded on either side; generate() with dynamic and static caches, and
+continuous batching, generate_batch(), whose paged cache is read in place. What it cannot do, it
+refuses by name: other masks, dropout, arguments that it does not know, attention weights as an
+output, and layers whose mask or paged cache does not say what their call says of causality and
+window. Forward only.
 """
 
 from typing import Any
@@ -16,10 +18,18 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from tilewright import _paged_attention
 from tilewright._attention import attention
+from tilewright._attention_with_kvcache import attention_with_kvcache
 from tilewright._key_mask import KeyMask, has_holes, key_mask, unsupported, values_are_known
 
+try:
+    from tilewright import _continuous_batching
+except ImportError:  # of an older Transformers
+    _continuous_batching = None
+
 NAME = "tilewright"
+PAGED_NAME = "tilewright_paged"  # what continuous batching gives models of that name for a while
 
 # Arguments that models pass and that do not change what a layer computes. Any other that
 # attention_forward() does not name must be None or False.
@@ -48,6 +58,9 @@ def register() -> None:
     """Makes attn_implementation="tilewright" known to Transformers."""
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, key_mask)
+    AttentionInterface.register(PAGED_NAME, paged_attention_forward)
+    if _continuous_batching is not None:
+        _continuous_batching.admit(NAME, PAGED_NAME)
 
 
 def attention_forward(
@@ -75,9 +88,7 @@ def attention_forward(
 
     Returns ((batch, q_len, heads, head_dim), None).
     """
-    for argument, given in ({"dropout": dropout or None} | others).items():
-        if given is not None and given is not False and argument not in IGNORED:
-            raise unsupported(argument, "is given, must be left out")
+    _refuse({"dropout": dropout or None} | others)
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     mask = _mask_of_sizes(attention_mask, q.shape[0], q.shape[1], k.shape[1])
     if is_causal is None:
@@ -95,10 +106,62 @@ def attention_forward(
     family = module.config.model_type if hasattr(module, "config") else None
     if family in READING_PADDING and not (values_are_known() and mask.there.all()):
         raise unsupported("attention_mask", f"has padding, which other layers of {family} read")
-    out = _padded_attention(q, k, v, mask.there, options)
+    if mask.q_length == 1 and (mask.is_causal or mask.window is None):
+        out = _decode(q, k, v, mask.there, options)
+    else:
+        out = _padded_attention(q, k, v, mask.there, options)
     if not values_are_known():
         out = out.masked_fill(has_holes(mask.there)[:, None, None, None], torch.nan)
     return out, None
+
+
+def paged_attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    cache: Any = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """An attention function as continuous batching calls it.
+
+    query       (1, heads, tokens, head_dim): the new tokens of all sequences, one after the other
+    key, value  (1, kv_heads, tokens, head_dim), likewise
+    cache       Transformers' PagedAttentionCache, to which they are appended
+    others      what _paged_attention.BATCH has names of, and what attention_forward() ignores
+
+    Returns ((1, tokens, heads, head_dim), None).
+    """
+    if cache is None:
+        raise unsupported("cache", f"is absent: {PAGED_NAME} is for continuous batching alone")
+    said = {name: others.pop(name) for name in _paged_attention.BATCH if name in others}
+    _refuse({"dropout": dropout or None, "attention_mask": attention_mask} | others)
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal:
+        raise unsupported("is_causal", "is False, must be True: later tokens are not there yet")
+    options = {
+        "softmax_scale": scaling,
+        "softcap": softcap or 0.0,
+        "sinks": None if s_aux is None else s_aux.float(),
+    }
+    qkv = tuple(tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    out = _paged_attention.attend(cache, module.layer_idx, qkv, said, sliding_window, options)
+    return out[None], None
+
+
+def _refuse(arguments: dict[str, Any]) -> None:
+    """Whatever is given and may change what a layer computes."""
+    for argument, given in arguments.items():
+        if given is not None and given is not False and argument not in IGNORED:
+            raise unsupported(argument, "is given, must be left out")
 
 
 def _mask_of_sizes(mask: KeyMask | None, batch_size: int, q_length: int, kv_length: int) -> KeyMask:
@@ -129,6 +192,16 @@ def _check_agreement(mask: KeyMask, is_causal: bool, sliding_window: int | None)
         in_mask = None if mask.window is None else mask.window + 1
         message = f"is {sliding_window} for a layer whose mask says {in_mask}, must be the same"
         raise unsupported("sliding_window", message)
+
+
+def _decode(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
+    """q (batch, 1, heads, head_dim) over those keys that `mask` (batch, keys) has, as of a cache.
+
+    A query that is padding itself sees keys nevertheless; its result is undefined.
+    """
+    begin = mask.int().argmax(1)
+    end = begin + mask.sum(1)
+    return attention_with_kvcache(q, k, v, end.int(), leftpad_k=begin.int(), **options)
 
 
 def _padded_attention(

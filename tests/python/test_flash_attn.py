@@ -44,6 +44,15 @@ def test_a_scale_of_0_is_taken_for_another_versions_dropout(make_qkv, packed, re
     numpy.testing.assert_allclose(out, numpy.broadcast_to(mean, out.shape), atol=1e-6)
 
 
+def test_arguments_that_steer_speed_alone_are_passed_over(make_qkv, packed):
+    steering = {"num_splits": 3, "pack_gqa": True, "deterministic": True, "sm_margin": 8}
+    q, k, v = make_qkv()
+    assert (flash_attn_func(q, k, v, **steering) == flash_attn_func(q, k, v)).all()
+    lengths = (CU_SEQLENS, CU_SEQLENS, 30, 30)
+    out = flash_attn_varlen_func(*packed, *lengths, **steering)
+    assert (out == flash_attn_varlen_func(*packed, *lengths)).all()
+
+
 def test_packed_arguments_by_position(packed):
     seqused_k = numpy.int32([2, 30])
     expected = tilewright.attention(
@@ -71,7 +80,6 @@ def test_packed_arguments_by_position(packed):
         ("k_descale", 1),
         ("v_descale", 1),
         ("attention_chunk", 64),
-        ("sm_margin", 8),
     ],
 )
 def test_what_is_missing_is_refused_by_name(make_qkv, packed, argument, value):

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tilewright.torch
+from torch_modes import SeenByDispatch
 
 OPERATOR = torch.ops.tilewright.attention
 
@@ -27,16 +27,6 @@ def make(seed=0):
 
 def causal(q, k, v):
     return tilewright.attention(q, k, v, causal=True)
-
-
-class SeenByDispatch(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.operators = []
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.operators.append(operator)
-        return operator(*args, **(kwargs or {}))
 
 
 class SeenByFunction(TorchFunctionMode):
@@ -124,8 +114,6 @@ CODES, SCALES, GLOBAL_SCALE = tilewright.quantize_nvfp4(
 )
 PACKED = tilewright.prepack_nvfp4_weight(CODES, SCALES)
 A = torch.randn(3, 128).bfloat16()
-CACHE = torch.randn(1, 8, 2, 64)
-CACHED = torch.tensor([5], dtype=torch.int32)
 LAYER = tilewright.torch.NVFP4Linear.from_tensors(
     {"weight_packed": CODES, "weight_scale": SCALES, "weight_global_scale": GLOBAL_SCALE}
 )
@@ -141,10 +129,6 @@ WITHOUT_OPERATOR = {
     "unpack_nvfp4_weight": ("packed", lambda x: tilewright.unpack_nvfp4_weight(x, 64, 128), PACKED),
     "gemm_nvfp4": ("a", lambda x: tilewright.gemm_nvfp4(x, PACKED, n=64), A),
     "gemm_bf16": ("a", lambda x: tilewright.gemm_bf16(x, x), A),
-    "attention_with_kvcache": (
-        *("q", lambda x: tilewright.attention_with_kvcache(x, CACHE, CACHE, CACHED)),
-        torch.randn(1, 1, 2, 64),
-    ),
     "NVFP4Linear": ("x", LAYER, A),
     "NVFP4Linear, no rows": ("x", LAYER, A[:0]),
 }

@@ -45,7 +45,7 @@ MODELS = {
         "eager",
     ),
     "gpt-oss, window and sinks": (
-        *("GptOss", {"sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 1}),
+        *("GptOss", {"sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 2}),
         "eager",
     ),
 }
@@ -105,29 +105,31 @@ def test_logits_on_the_cpu(name, side):
 
 @pytest.mark.parametrize("side", [None, "left"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
-def test_bf16_logits(device, side):
-    """As far from fp32's logits as SDPA's in bf16 are, give or take."""
-    model, tokens = make_model("Llama", device=device), make_tokens(device)
+@pytest.mark.parametrize("name", ["llama", "gpt-oss, window and sinks"])
+def test_bf16_logits(name, device, side):
+    """As far from fp32's logits as those of Transformers' own in bf16 are, give or take."""
+    kind, extra, implementation = MODELS[name]
+    model, tokens = make_model(kind, extra, device), make_tokens(device)
     mask = side and make_mask(side, device)
     there = slice(None) if mask is None else mask.bool()
     expected = logits(model, "eager", tokens, mask)[there]
     model.bfloat16()
-    sdpa = logits(model, "sdpa", tokens, mask)[there]
+    theirs = logits(model, implementation, tokens, mask)[there]
     try:
         actual = logits(model, "tilewright", tokens, mask)[there]
     except UnsupportedError as error:
         pytest.skip(str(error))
-    assert relative_error(actual, expected) < 1.5 * relative_error(sdpa, expected)
-    assert relative_error(actual, sdpa) < 2e-2
+    assert relative_error(actual, expected) < 1.5 * relative_error(theirs, expected)
+    assert relative_error(actual, theirs) < 2e-2
 
 
 @pytest.mark.parametrize("chunk", [None, 6])
 @pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("name", ["llama", "mistral, window"])
+@pytest.mark.parametrize("name", ["llama", "mistral, window", "gpt-oss, window and sinks"])
 def test_generates_the_same_tokens(name, cache, chunk):
     model, tokens, mask = make_model(*MODELS[name][:2]), make_tokens(), make_mask("left")
     results = []
-    for implementation in ("sdpa", "tilewright"):
+    for implementation in (MODELS[name][2], "tilewright"):
         model.set_attn_implementation(implementation)
         results.append(
             model.generate(
@@ -149,6 +151,52 @@ def test_prefill_in_two_parts():
     first = model(tokens[:, :13], attention_mask=mask[:, :13], use_cache=True)
     second = model(tokens[:, 13:], attention_mask=mask, past_key_values=first.past_key_values)
     torch.testing.assert_close(second.logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss, window and sinks"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_bf16_logits_of_generated_tokens(name, device, cache):
+    """Each row of a padded batch, of fp32's logits for the same tokens."""
+    kind, extra, implementation = MODELS[name]
+    model, tokens, mask = (
+        make_model(kind, extra, device),
+        make_tokens(device),
+        make_mask("left", device),
+    )
+    errors = []
+    for each in (implementation, "tilewright"):
+        model.bfloat16().set_attn_implementation(each)
+        generated = model.generate(
+            tokens,
+            attention_mask=mask,
+            max_new_tokens=10,
+            min_new_tokens=10,
+            do_sample=False,
+            cache_implementation=cache,
+            disable_compile=True,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        whole = torch.nn.functional.pad(mask, (0, 10), value=1)
+        model.float()
+        expected = logits(model, "eager", generated.sequences, whole)[:, LENGTH - 1 : -1]
+        errors.append(relative_error(torch.stack(generated.logits, 1).float(), expected))
+    assert errors[1] < 1.5 * errors[0]
+
+
+def test_a_step_over_a_static_cache_compiles_to_one_graph():
+    torch.compiler.reset()
+    model, tokens, mask = make_model("Llama"), make_tokens(), make_mask("left")
+    model.set_attn_implementation("tilewright")
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    results = []
+    for run in (model, compiled):
+        cache = transformers.StaticCache(config=model.config, max_cache_len=LENGTH + 5)
+        before, last = tokens[:, :-1], tokens[:, -1:]
+        model(before, attention_mask=mask[:, :-1], past_key_values=cache)
+        results.append(run(last, attention_mask=mask, past_key_values=cache).logits)
+    torch.testing.assert_close(*results, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("is_padded", [False, True])

@@ -43,7 +43,10 @@ def prepared():
 def check(kind, model_type, name, with_window=False):
     if model_type not in configuration_auto.CONFIG_MAPPING:
         pytest.skip(f"Transformers {transformers_sweep.transformers.__version__} has no {name}")
-    return transformers_sweep.check(kind, model_type, name, with_window)
+    cases = transformers_sweep.check(kind, model_type, name, with_window)
+    if cases.get("continuous batching", "").startswith("eager fails"):  # Transformers has it not
+        del cases["continuous batching"]
+    return cases
 
 
 @pytest.mark.parametrize("with_window", [False, True])
@@ -59,6 +62,8 @@ def test_families_that_agree(family, with_window):
 def test_families_that_are_refused_by_name(family):
     *family, with_window, argument = family
     cases = check(*family, with_window)
+    batching = cases.pop("continuous batching", "agrees")  # which makes no masks
+    assert batching == "agrees" or batching.startswith("refused: "), batching
     assert cases and all(case.startswith(f"refused: {argument}: ") for case in cases.values()), (
         cases
     )
