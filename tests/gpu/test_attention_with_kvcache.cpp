@@ -136,7 +136,7 @@ TEST_F(KvCacheGpu, PagesChangeNoBit) {
         problem.batch_invariant = true;
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
         KvCacheHostTensors paged = make_tensors(problem);
-        const WithoutPages whole = without_pages(problem, paged);
+        const KvCacheForm whole = without_pages(problem, paged);
         if (variant_of(kernel, constraints_of(whole.problem), device_info(kDevice)) !=
             variant_of(kernel, constraints_of(problem), device_info(kDevice))) {
           return;

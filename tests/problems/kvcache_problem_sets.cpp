@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "common/ceil_div.hpp"
 #include "problems/random.hpp"
@@ -88,6 +89,22 @@ void choose_masks(KvCacheProblem& p, const KvCacheChoices& choices, Random& pick
   }
 }
 
+// Neighbouring sequences in groups, which share as many keys as they can, or fewer.
+void choose_prefixes(KvCacheProblem& p, Random& pick) {
+  p.prefix_groups = {0};
+  int most = std::numeric_limits<int>::max();
+  for (std::size_t b = 0; b < p.batch(); ++b) {
+    const int before_tokens = p.keys(b) - p.q_lens[b];
+    const int seen = p.tree ? before_tokens : p.causal ? before_tokens + 1 : p.cached[b];
+    most = std::min(most, std::clamp(seen, 0, p.cached[b]));
+    if (b + 1 == p.batch() || pick.one_in(3)) {
+      p.prefix_groups.push_back(static_cast<int>(b + 1));
+      p.prefix_seqlens.push_back(pick.one_in(3) ? static_cast<int>(pick(0, most)) : most);
+      most = std::numeric_limits<int>::max();
+    }
+  }
+}
+
 void choose_dtypes(KvCacheProblem& p, const KvCacheChoices& choices, Random& pick) {
   constexpr std::array kPers = {DescalePer::none, DescalePer::tensor, DescalePer::sequence,
                                 DescalePer::row};
@@ -118,6 +135,10 @@ KvCacheProblem random_problem(const KvCacheChoices& choices, Random& pick) {
   }
   choose_places(p, pick);
   choose_masks(p, choices, pick);
+  const bool may_share = p.leftpad.empty() && !p.window.left && !p.shares_pages;
+  if (may_share && has(KvCacheFeature::shared_prefix, 3)) {
+    choose_prefixes(p, pick);
+  }
   p.softcap = has(KvCacheFeature::softcap, 5) ? 5.0f : 0.0f;
   p.sinks = has(KvCacheFeature::sinks, 5);
   p.unnormalized = has(KvCacheFeature::unnormalized, 5);
@@ -177,6 +198,44 @@ std::vector<KvCacheProblem> edges_of_features() {
   with([](KvCacheProblem& p) { p.unnormalized = true; });
   with([](KvCacheProblem& p) { p.leftpad = {0, 100, 17}; });
   with([](KvCacheProblem& p) { p.added = 7; });
+  for (const std::int64_t page_size : {0, 16, 64}) {
+    with([&](KvCacheProblem& p) {
+      p.page_size = page_size;
+      p.cached = {7, 300, 300};
+      p.prefix_groups = {0, 1, 3};
+      p.prefix_seqlens = {1, 294};  // all that the first tokens see
+    });
+    with([&](KvCacheProblem& p) {
+      p.page_size = page_size;
+      p.cached = {400, 200, 201};
+      p.added = 7;
+      p.sinks = p.unnormalized = true;
+      p.prefix_groups = {0, 0, 3, 3};
+      p.prefix_seqlens = {0, 200, 9};
+    });
+  }
+  with([](KvCacheProblem& p) {
+    p.packed = true;
+    p.q_lens = {0, 65, 1, 1, 3};
+    p.cached = {150, 213, 200, 1000, 999};
+    p.prefix_groups = {0, 3, 5};
+    p.prefix_seqlens = {149, 0};
+  });
+  with([](KvCacheProblem& p) {
+    p.causal = false;
+    p.cached = {130, 130, 130};
+    p.prefix_groups = {0, 3};
+    p.prefix_seqlens = {130};  // all keys
+    p.order = CacheOrder::heads_first;
+  });
+  with([](KvCacheProblem& p) {
+    p.tree = true;
+    p.causal = false;
+    p.cached = {107, 150, 300};
+    p.prefix_groups = {0, 2, 3};
+    p.prefix_seqlens = {100, 293};
+    p.order = CacheOrder::padded;
+  });
   with([](KvCacheProblem& p) {
     p.added = 70;
     p.shares_pages = true;
@@ -207,6 +266,13 @@ std::vector<KvCacheProblem> edges_of_features() {
     with([&](KvCacheProblem& p) {
       p.cache_dtype = DType::e4m3;
       p.descale = per;
+    });
+    with([&](KvCacheProblem& p) {
+      p.cache_dtype = DType::e4m3;
+      p.descale = per;
+      p.cached = {100, 100, 300};
+      p.prefix_groups = {0, 3};
+      p.prefix_seqlens = {90};
     });
   }
   with([](KvCacheProblem& p) {
@@ -246,7 +312,8 @@ std::vector<KvCacheProblem> small_kvcache_problems(const KvCacheChoices& choices
     for (const KvCacheFeature feature :
          {KvCacheFeature::window, KvCacheFeature::softcap, KvCacheFeature::sinks,
           KvCacheFeature::packed, KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-          KvCacheFeature::new_rows, KvCacheFeature::tree_mask, KvCacheFeature::e4m3_cache}) {
+          KvCacheFeature::shared_prefix, KvCacheFeature::new_rows, KvCacheFeature::tree_mask,
+          KvCacheFeature::e4m3_cache}) {
       if (constraints.asks_for(feature) && !allows(choices, feature)) {
         return;
       }

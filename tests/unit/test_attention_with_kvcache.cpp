@@ -53,10 +53,28 @@ TEST(CpuKvCache, PagesChangeNoBit) {
     ++ran;
     SCOPED_TRACE(testing::Message() << problem);
     KvCacheHostTensors paged = make_tensors(problem);
-    WithoutPages whole = without_pages(problem, paged);
+    KvCacheForm whole = without_pages(problem, paged);
     run_on_cpu(problem, paged);
     run_on_cpu(whole.problem, whole.tensors);
     expect_same_bits(paged, whole.tensors, false);
+  }
+}
+
+// Which sequence's slots hold a key changes nothing.
+TEST(CpuKvCache, SharedPrefixesChangeNoBit) {
+  constexpr int kCount = 150;
+  Ran ran("shared prefixes", kCount / 10);
+  for (const KvCacheProblem& problem : random_kvcache_problems(cpu_choices(), kCount, 4)) {
+    if (problem.prefix_groups.empty() || problem.descale == DescalePer::sequence) {
+      continue;
+    }
+    ++ran;
+    SCOPED_TRACE(testing::Message() << problem);
+    KvCacheHostTensors shared = make_tensors(problem);
+    KvCacheForm apart = without_prefixes(problem, shared);
+    run_on_cpu(problem, shared);
+    run_on_cpu(apart.problem, apart.tensors);
+    expect_same_bits(shared, apart.tensors, false);
   }
 }
 
@@ -65,6 +83,9 @@ TEST(CpuKvCache, RowsDoNotDependOnTheirNeighbours) {
   constexpr int kCount = 60;
   Ran ran("sequences", kCount);
   for (const KvCacheProblem& problem : random_kvcache_problems(cpu_choices(), kCount, 3)) {
+    if (!problem.prefix_groups.empty()) {
+      continue;
+    }
     SCOPED_TRACE(testing::Message() << problem);
     KvCacheHostTensors together = make_tensors(problem);
     KvCacheHostTensors apart = together;
