@@ -303,69 +303,68 @@ TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherPrefixes) {
                    });
 }
 
-// Without check_values lengths, pages and paddings out of range are clamped: no access strays.
-TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
+// A call with such values writes nothing beside its outputs, and is refused if it looks at them.
+void expect_no_stray_access(const KvCacheHostTensors& host, AttentionWithKvCacheOptions options) {
+  KvCacheDeviceProblem device(host);
+  run(device.views(), options);
+  EXPECT_TRUE(device.guards_untouched());
+  options.check_values = true;
+  EXPECT_THROW(run(device.views(), options), Error);
+}
+
+// Two new tokens of each of four sequences in pages, of the first of the head dims.
+KvCacheProblem small_problem(const KvCacheChoices& choices, const std::vector<int>& cached) {
   KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
+  problem.head_dim = choices.head_dims.front().qk;
+  problem.value_dim = choices.head_dims.front().v;
   problem.q_lens.assign(4, 2);
-  problem.cached = {40, 64, 3, 20};
+  problem.cached = cached;
   problem.page_size = 16;
   problem.capacity = 64;
+  return problem;
+}
+
+constexpr double kWildInts[] = {-1.0, 60.0, 1e9, -2147483648.0};
+
+// Without check_values lengths, pages and paddings out of range are clamped: no access strays.
+TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
   for_each_problem(
       kernels_and_variants(),
-      [&](const KvCacheChoices& choices) {
-        problem.head_dim = choices.head_dims.front().qk;
-        problem.value_dim = choices.head_dims.front().v;
-        return std::vector{problem};
+      [](const KvCacheChoices& choices) {
+        return std::vector{small_problem(choices, {40, 64, 3, 20})};
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         SCOPED_TRACE(kernel.info.name);
-        KvCacheHostTensors host = make_tensors(p);
-        for (const double wild : {-1.0, 1e9, -2147483648.0}) {
+        for (const double wild : kWildInts) {
+          KvCacheHostTensors host = make_tensors(p);
           reference::fill_constant(host.cache_seqlens.view(), wild);
           reference::fill_constant(host.block_table->view(), wild);
-          KvCacheDeviceProblem device(host);
-          AttentionWithKvCacheOptions options = options_of(p, kernel.info.name);
-          run(device.views(), options);
-          EXPECT_TRUE(device.guards_untouched());
-          options.check_values = true;
-          EXPECT_THROW(run(device.views(), options), Error);
+          expect_no_stray_access(host, options_of(p, kernel.info.name));
         }
       });
 }
 
 // The same of groups and prefixes.
 TEST_F(KvCacheGpu, PrefixesOutOfRangeAreClamped) {
-  KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
-  problem.q_lens.assign(4, 2);
-  problem.cached = {40, 64, 30, 20};
-  problem.page_size = 16;
-  problem.capacity = 64;
-  problem.prefix_groups = {0, 2, 4};
-  problem.prefix_seqlens = {32, 16};
   for_each_problem(
       with_feature(kernels_and_variants(), KvCacheFeature::shared_prefix),
-      [&](const KvCacheChoices& choices) {
-        problem.head_dim = choices.head_dims.front().qk;
-        problem.value_dim = choices.head_dims.front().v;
+      [](const KvCacheChoices& choices) {
+        KvCacheProblem problem = small_problem(choices, {40, 64, 30, 20});
+        problem.prefix_groups = {0, 2, 4};
+        problem.prefix_seqlens = {32, 16};
         return std::vector{problem};
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         SCOPED_TRACE(kernel.info.name);
-        const auto check = [&](std::optional<reference::HostTensor> KvCacheHostTensors::*spoilt) {
-          for (const double wild : {-1.0, 60.0, 1e9, -2147483648.0}) {
+        for (const auto spoilt :
+             {&KvCacheHostTensors::prefix_groups, &KvCacheHostTensors::prefix_seqlens,
+              &KvCacheHostTensors::block_table}) {
+          for (const double wild : kWildInts) {
             KvCacheHostTensors host = make_tensors(p);
             reference::fill_constant((host.*spoilt)->view(), wild);
-            KvCacheDeviceProblem device(host);
-            AttentionWithKvCacheOptions options = options_of(p, kernel.info.name);
-            run(device.views(), options);
-            EXPECT_TRUE(device.guards_untouched());
-            options.check_values = true;
-            EXPECT_THROW(run(device.views(), options), Error);
+            expect_no_stray_access(host, options_of(p, kernel.info.name));
           }
-        };
-        check(&KvCacheHostTensors::prefix_groups);
-        check(&KvCacheHostTensors::prefix_seqlens);
-        check(&KvCacheHostTensors::block_table);
+        }
       });
 }
 

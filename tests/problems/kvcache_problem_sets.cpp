@@ -198,44 +198,6 @@ std::vector<KvCacheProblem> edges_of_features() {
   with([](KvCacheProblem& p) { p.unnormalized = true; });
   with([](KvCacheProblem& p) { p.leftpad = {0, 100, 17}; });
   with([](KvCacheProblem& p) { p.added = 7; });
-  for (const std::int64_t page_size : {0, 16, 64}) {
-    with([&](KvCacheProblem& p) {
-      p.page_size = page_size;
-      p.cached = {7, 300, 300};
-      p.prefix_groups = {0, 1, 3};
-      p.prefix_seqlens = {1, 294};  // all that the first tokens see
-    });
-    with([&](KvCacheProblem& p) {
-      p.page_size = page_size;
-      p.cached = {400, 200, 201};
-      p.added = 7;
-      p.sinks = p.unnormalized = true;
-      p.prefix_groups = {0, 0, 3, 3};
-      p.prefix_seqlens = {0, 200, 9};
-    });
-  }
-  with([](KvCacheProblem& p) {
-    p.packed = true;
-    p.q_lens = {0, 65, 1, 1, 3};
-    p.cached = {150, 213, 200, 1000, 999};
-    p.prefix_groups = {0, 3, 5};
-    p.prefix_seqlens = {149, 0};
-  });
-  with([](KvCacheProblem& p) {
-    p.causal = false;
-    p.cached = {130, 130, 130};
-    p.prefix_groups = {0, 3};
-    p.prefix_seqlens = {130};  // all keys
-    p.order = CacheOrder::heads_first;
-  });
-  with([](KvCacheProblem& p) {
-    p.tree = true;
-    p.causal = false;
-    p.cached = {107, 150, 300};
-    p.prefix_groups = {0, 2, 3};
-    p.prefix_seqlens = {100, 293};
-    p.order = CacheOrder::padded;
-  });
   with([](KvCacheProblem& p) {
     p.added = 70;
     p.shares_pages = true;
@@ -267,13 +229,6 @@ std::vector<KvCacheProblem> edges_of_features() {
       p.cache_dtype = DType::e4m3;
       p.descale = per;
     });
-    with([&](KvCacheProblem& p) {
-      p.cache_dtype = DType::e4m3;
-      p.descale = per;
-      p.cached = {100, 100, 300};
-      p.prefix_groups = {0, 3};
-      p.prefix_seqlens = {90};
-    });
   }
   with([](KvCacheProblem& p) {
     p.cache_dtype = DType::e4m3;
@@ -281,6 +236,45 @@ std::vector<KvCacheProblem> edges_of_features() {
     p.added = 20;
     p.order = CacheOrder::interleaved;
   });
+  return problems;
+}
+
+// Prefixes with edges of their own, and with what else tells how keys are seen or read.
+std::vector<KvCacheProblem> edges_of_prefixes() {
+  std::vector<KvCacheProblem> problems;
+  const auto add = [&](const KvCacheProblem& problem, std::vector<int> groups,
+                       std::vector<int> seqlens, const auto& change) {
+    problems.push_back(problem);
+    problems.back().prefix_groups = std::move(groups);
+    problems.back().prefix_seqlens = std::move(seqlens);
+    change(problems.back());
+  };
+  for (const std::int64_t page_size : {0, 16, 64}) {
+    // All that the first tokens see.
+    add(problem_of({7, 7, 7}, {7, 300, 300}, page_size), {0, 1, 3}, {1, 294}, [](auto&) {});
+    add(problem_of({7, 7, 7}, {400, 200, 201}, page_size), {0, 0, 3, 3}, {0, 200, 9},
+        [](KvCacheProblem& p) {
+          p.added = 7;
+          p.sinks = p.unnormalized = true;
+        });
+  }
+  add(problem_of({0, 65, 1, 1, 3}, {150, 213, 200, 1000, 999}, 16), {0, 3, 5}, {149, 0},
+      [](KvCacheProblem& p) { p.packed = true; });
+  add(problem_of({7, 7, 7}, {130, 130, 130}, 16), {0, 3}, {130}, [](KvCacheProblem& p) {
+    p.causal = false;  // all keys
+    p.order = CacheOrder::heads_first;
+  });
+  add(problem_of({7, 7, 7}, {107, 150, 300}, 16), {0, 2, 3}, {100, 293}, [](KvCacheProblem& p) {
+    p.tree = true;
+    p.causal = false;
+    p.order = CacheOrder::padded;
+  });
+  for (const DescalePer per : {DescalePer::tensor, DescalePer::sequence, DescalePer::row}) {
+    add(problem_of({7, 7, 7}, {100, 100, 300}, 16), {0, 3}, {90}, [&](KvCacheProblem& p) {
+      p.cache_dtype = DType::e4m3;
+      p.descale = per;
+    });
+  }
   return problems;
 }
 
@@ -330,6 +324,7 @@ std::vector<KvCacheProblem> small_kvcache_problems(const KvCacheChoices& choices
   };
   std::ranges::for_each(edges_of_lengths(), add);
   std::ranges::for_each(edges_of_features(), add);
+  std::ranges::for_each(edges_of_prefixes(), add);
   return problems;
 }
 

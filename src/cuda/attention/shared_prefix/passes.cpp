@@ -86,7 +86,7 @@ Params suffix_pass(Params pass, const SplitLengths& lengths) {
 
 SharedPrefixCalls calls_of(const Params& p, const SharedPrefixWorkspace& places) {
   const int count = p.batch + 1;
-  int* const numbers = at<int>(p, places.lengths);
+  int* const numbers = at<int>(p, 0);
   SharedPrefixCalls calls{
       .lengths = {.tokens = numbers, .shared = numbers + count, .keys = numbers + 2 * count},
       .packed_q = has_one_stride(p) ? nullptr : at<void>(p, places.q),

@@ -41,9 +41,9 @@ PassConfigs best_pass_configs(const Problem& p, int sms) {
 }
 
 SharedPrefixDetails plan_shared_prefix(const Problem& p, int sms, const PassConfigs& configs) {
-  SharedPrefixDetails details{.prefix = plan_decode(prefix_pass(p), sms, configs.prefix),
-                              .suffix = plan_decode(suffix_pass(p), sms, configs.suffix),
-                              .at = {}};
+  const DecodeDetails prefix = plan_decode(prefix_pass(p), sms, configs.prefix);
+  const DecodeDetails suffix = plan_decode(suffix_pass(p), sms, configs.suffix);
+  SharedPrefixDetails details{.prefix = prefix.plan, .suffix = suffix.plan, .at = {}};
   SharedPrefixWorkspace& at = details.at;
   const auto place = [&](std::int64_t bytes) {
     constexpr std::size_t kAlignment = 256;
@@ -55,13 +55,13 @@ SharedPrefixDetails plan_shared_prefix(const Problem& p, int sms, const PassConf
   const std::int64_t rows = all_tokens(p) * p.heads;
   const std::int64_t value_dim = p.value_dim > 0 ? p.value_dim : p.head_dim;
   const bool may_need_q = !p.packed && p.batch > 1 && p.q_len > 1;
-  at.lengths = place(3 * (p.batch + 1) * static_cast<std::int64_t>(sizeof(int)));
+  place(3 * (p.batch + 1) * static_cast<std::int64_t>(sizeof(int)));
   at.q = place(may_need_q ? rows * p.head_dim * static_cast<std::int64_t>(size_bytes(p.dtype)) : 0);
   at.row_max = place(2 * rows * kFloat_bytes);
   at.row_sum = place(2 * rows * kFloat_bytes);
   at.o = place(2 * rows * value_dim * kFloat_bytes);
   at.pass = at.bytes;
-  at.bytes += std::max(details.prefix.at.bytes, details.suffix.at.bytes);
+  at.bytes += std::max(prefix.at.bytes, suffix.at.bytes);
   return details;
 }
 

@@ -17,9 +17,9 @@
 
 namespace tilewright::cuda {
 
-// What lies where in the workspace, in bytes from its start. T are the tokens of all sequences.
+// What lies where in the workspace, in bytes from its start, behind the 3 (B + 1) int32 of
+// split_keys. T are the tokens of all sequences.
 struct SharedPrefixWorkspace {
-  std::size_t lengths;  // 3 (B + 1) int32, of split_keys
   std::size_t q;        // (T, H, D), where q's tokens do not lie at one stride
   std::size_t row_max;  // (2, T, H) FP32: of the prefix pass and of the suffix pass
   std::size_t row_sum;  // likewise
@@ -30,8 +30,8 @@ struct SharedPrefixWorkspace {
 
 // What a Plan of such a call has.
 struct SharedPrefixDetails {
-  DecodeDetails prefix;
-  DecodeDetails suffix;
+  DecodePlan prefix;
+  DecodePlan suffix;
   SharedPrefixWorkspace at;
 };
 
