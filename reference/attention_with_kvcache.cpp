@@ -29,12 +29,13 @@ std::int64_t row_offset(const ConstTensorView& t, std::int64_t entry, std::int64
 }
 
 // A sequence's keys or values of a head in float64, dense.
-std::vector<double> gathered(const CachedSequence& sequence, std::int64_t b, std::int64_t head,
-                             const ConstTensorView& cache,
+std::vector<double> gathered(const Tensors& t, const CachedSequence& sequence, std::int64_t b,
+                             std::int64_t head, const ConstTensorView& cache,
                              const std::optional<ConstTensorView>& added,
                              const std::optional<ConstTensorView>& descale,
                              const std::vector<KeyPlace>& slots) {
-  const auto descale_of = [&](const KeyPlace& slot) {
+  const auto descale_of = [&](std::size_t j) {
+    const KeyPlace& slot = slots[j];
     if (!descale) {
       return 1.0;
     }
@@ -43,7 +44,7 @@ std::vector<double> gathered(const CachedSequence& sequence, std::int64_t b, std
       case 1:
         return load(*descale, 0);
       case 2:
-        return load(*descale, b * s[0] + head * s[1]);
+        return load(*descale, holder_of(t, b, static_cast<std::int64_t>(j)) * s[0] + head * s[1]);
       default:
         return load(*descale, slot.entry * s[0] + slot.row * s[1] + head * s[2]);
     }
@@ -56,7 +57,7 @@ std::vector<double> gathered(const CachedSequence& sequence, std::int64_t b, std
     for (std::int64_t d = 0; d < from.shape[from.rank - 1]; ++d) {
       const double value = load(from, offset + d);
       rows.push_back(from.dtype == DType::e4m3
-                         ? descale_of(slots[j]) * scale_value(DType::e4m3, static_cast<int>(value))
+                         ? descale_of(j) * scale_value(DType::e4m3, static_cast<int>(value))
                          : value);
     }
   }
@@ -85,8 +86,8 @@ HeadKeys head_keys(const Tensors& t, const CachedSequence& sequence, std::int64_
   for (std::size_t j = 0; j < sequence.keys.size(); ++j) {
     slots.push_back(slot_of(t, b, static_cast<std::int64_t>(j)));
   }
-  return {.k = gathered(sequence, b, kv_head, t.k_cache, t.k, t.k_descale, slots),
-          .v = gathered(sequence, b, kv_head, t.v_cache, t.v, t.v_descale, slots)};
+  return {.k = gathered(t, sequence, b, kv_head, t.k_cache, t.k, t.k_descale, slots),
+          .v = gathered(t, sequence, b, kv_head, t.v_cache, t.v, t.v_descale, slots)};
 }
 
 Scoring scoring_of(const Tensors& t, const Options& options, Rounding rounding, std::int64_t h) {
@@ -129,15 +130,28 @@ void attend_group(const Tensors& t, const Options& options, Rounding rounding, s
 
 std::int64_t sequence_count(const Tensors& t) { return t.cache_seqlens.shape[0]; }
 
+std::int64_t holder_of(const Tensors& t, std::int64_t b, std::int64_t position) {
+  if (!t.prefix_groups) {
+    return b;
+  }
+  std::int64_t group = 0;
+  while (int_at(*t.prefix_groups, group + 1) <= b) {
+    ++group;
+  }
+  return position < int_at(*t.prefix_seqlens, group) ? int_at(*t.prefix_groups, group) : b;
+}
+
 KeyPlace slot_of(const Tensors& t, std::int64_t b, std::int64_t position) {
+  const std::int64_t holder = holder_of(t, b, position);
   if (t.block_table) {
     const std::int64_t page_size = t.k_cache.shape[1];
-    return {.is_new = false,
-            .entry = int_at(*t.block_table, b * t.block_table->stride[0] + position / page_size),
-            .row = position % page_size};
+    return {
+        .is_new = false,
+        .entry = int_at(*t.block_table, holder * t.block_table->stride[0] + position / page_size),
+        .row = position % page_size};
   }
   return {.is_new = false,
-          .entry = t.cache_batch_idx ? int_at(*t.cache_batch_idx, b) : b,
+          .entry = t.cache_batch_idx ? int_at(*t.cache_batch_idx, holder) : holder,
           .row = position};
 }
 

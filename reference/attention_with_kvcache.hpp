@@ -28,6 +28,10 @@ struct CachedSequence {
 std::int64_t sequence_count(const AttentionWithKvCacheTensors& tensors);
 CachedSequence sequence_of(const AttentionWithKvCacheTensors& tensors, std::int64_t b);
 
+// The sequence that holds a key of sequence b: another one where it is of a shared prefix.
+std::int64_t holder_of(const AttentionWithKvCacheTensors& tensors, std::int64_t b,
+                       std::int64_t position);
+
 // The place in the caches of a sequence's key, also of one that the call appends.
 KeyPlace slot_of(const AttentionWithKvCacheTensors& tensors, std::int64_t b, std::int64_t position);
 

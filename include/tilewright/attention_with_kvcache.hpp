@@ -36,6 +36,15 @@ namespace tilewright {
 //                    together with block_table
 //   leftpad_k        (B) int32: no query of sequence b sees keys before this one. A value from 0 to
 //                    the sequence's length
+//   prefix_groups, prefix_seqlens
+//                    (G + 1) and (G) int32: prefixes that sequences share. Group g is the sequences
+//                    [prefix_groups[g], prefix_groups[g + 1]) of the batch, all groups together are
+//                    the batch, and a group may be empty. The first prefix_seqlens[g] keys of each
+//                    of its sequences are the same. They count in each sequence's length, but are
+//                    read where the group's first sequence has them, and with its descales: what
+//                    the others' tables and caches have there may be anything. The cache holds
+//                    them before the call, and every new token of the group sees all of them. Not
+//                    together with leftpad_k or a window
 //   k, v             new rows, (B, Nn, Hk, D) and (B, Nn, Hk, Dv) of the cache's dtype, or, with
 //                    cu_seqlens_q, (Tq, Hk, D) and (Tq, Hk, Dv). The call writes them to the
 //                    positions cache_seqlens[b] and on before it attends, and they count as keys
@@ -56,9 +65,9 @@ namespace tilewright {
 //
 // On CPU tensors the values of lengths, tables and indices are checked. On CUDA tensors they are
 // checked only if options.check_values is set. Without it, a length beyond the capacity counts as
-// the capacity, one below 0 as 0, and a padding out of range as the nearest in range. Where a page
-// or a row of the caches is out of range, zeros are read, and new rows are not written. The results
-// mean nothing then, but no access strays.
+// the capacity, one below 0 as 0, and a padding or a prefix out of range as the nearest in range.
+// Where a page or a row of the caches is out of range, zeros are read, and new rows are not
+// written. The results mean nothing then, but no access strays.
 struct AttentionWithKvCacheTensors {
   ConstTensorView q;
   TensorView k_cache;  // written only where k and v are given
@@ -68,6 +77,8 @@ struct AttentionWithKvCacheTensors {
   std::optional<ConstTensorView> block_table = std::nullopt;
   std::optional<ConstTensorView> cache_batch_idx = std::nullopt;
   std::optional<ConstTensorView> leftpad_k = std::nullopt;
+  std::optional<ConstTensorView> prefix_groups = std::nullopt;
+  std::optional<ConstTensorView> prefix_seqlens = std::nullopt;
   std::optional<ConstTensorView> cu_seqlens_q = std::nullopt;
   std::optional<ConstTensorView> k = std::nullopt;
   std::optional<ConstTensorView> v = std::nullopt;

@@ -19,6 +19,7 @@ enum class KvCacheFeature : std::uint8_t {
   packed,  // cu_seqlens_q
   unnormalized,
   left_padding,
+  shared_prefix,
   new_rows,  // k and v, appended by the call
   tree_mask,
   e4m3_cache,
@@ -38,6 +39,8 @@ constexpr std::string_view name(KvCacheFeature feature) {
       return "unnormalized";
     case KvCacheFeature::left_padding:
       return "leftpad_k";
+    case KvCacheFeature::shared_prefix:
+      return "prefix_groups";
     case KvCacheFeature::new_rows:
       return "new rows";
     case KvCacheFeature::tree_mask:
@@ -75,6 +78,7 @@ struct AttentionWithKvCacheProblem {
   bool packed = false;
   bool unnormalized = false;
   bool left_padding = false;
+  bool shared_prefix = false;
   bool new_rows = false;
   bool tree_mask = false;
   bool batch_invariant = false;

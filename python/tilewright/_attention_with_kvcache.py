@@ -24,6 +24,8 @@ _TAKES = {
     "block_table": "int32",
     "cache_batch_idx": "int32",
     "leftpad_k": "int32",
+    "prefix_groups": "int32",
+    "prefix_seqlens": "int32",
     "cu_seqlens_q": "int32",
     "k_descale": "fp32",
     "v_descale": "fp32",
@@ -43,6 +45,8 @@ def attention_with_kvcache(
     block_table: Any = None,
     cache_batch_idx: Any = None,
     leftpad_k: Any = None,
+    prefix_groups: Any = None,
+    prefix_seqlens: Any = None,
     cu_seqlens_q: Any = None,
     k: Any = None,
     v: Any = None,
@@ -81,6 +85,11 @@ def attention_with_kvcache(
              (batch,) int32: the row of the caches that is sequence b's, where it is not b
     leftpad_k
              (batch,) int32: no query sees keys before this one
+    prefix_groups, prefix_seqlens
+             (groups + 1,) int32, from 0 to batch, ascending, and (groups,) int32: sequences
+             prefix_groups[g] to prefix_groups[g + 1] have their first prefix_seqlens[g] keys in
+             common, which are read where the first of them has them. Every new token must see all
+             of them, and new rows are none. Not together with leftpad_k or a window
     cu_seqlens_q
              (batch + 1,) int32, from 0, ascending: q is (total_q, heads, head_dim), and sequence b
              is rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]
@@ -121,6 +130,8 @@ def attention_with_kvcache(
         "block_table": block_table,
         "cache_batch_idx": cache_batch_idx,
         "leftpad_k": leftpad_k,
+        "prefix_groups": prefix_groups,
+        "prefix_seqlens": prefix_seqlens,
         "cu_seqlens_q": cu_seqlens_q,
         "k_descale": k_descale,
         "v_descale": v_descale,

@@ -29,6 +29,8 @@ KvCacheCall make_call(const nb::dict& tensors, std::optional<double> softmax_sca
            .block_table = find(tensors, "block_table"),
            .cache_batch_idx = find(tensors, "cache_batch_idx"),
            .leftpad_k = find(tensors, "leftpad_k"),
+           .prefix_groups = find(tensors, "prefix_groups"),
+           .prefix_seqlens = find(tensors, "prefix_seqlens"),
            .cu_seqlens_q = find(tensors, "cu_seqlens_q"),
            .k = find(tensors, "k"),
            .v = find(tensors, "v"),

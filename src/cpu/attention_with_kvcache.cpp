@@ -1,5 +1,6 @@
 // Attention over KV caches on the CPU, by the tiles of attention_tile.hpp. A row's result depends
 // on its sequence's keys and values alone: pages change where these are read, and nothing else.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -32,13 +33,30 @@ int added_of(const Params& p, int batch) {
   return p.added.k == nullptr ? 0 : new_tokens_of(p, batch, p.added.len).count;
 }
 
+// The first keys of a sequence, which another one holds for it.
+struct Prefix {
+  int len;
+  int holder;
+
+  int holder_of(int batch, int position) const { return position < len ? holder : batch; }
+};
+
+Prefix prefix_of(const SharedPrefixes& prefixes, int batch) {
+  if (prefixes.groups == nullptr) {
+    return {.len = 0, .holder = batch};
+  }
+  const int* const end = prefixes.groups + prefixes.count + 1;
+  const auto group = std::upper_bound(prefixes.groups, end, batch) - prefixes.groups - 1;
+  return {.len = prefixes.seqlens[group], .holder = prefixes.groups[group]};
+}
+
 // A row of the caches: of a page, or of a whole sequence.
 struct Slot {
   int entry;
   int row;
 };
 
-// Where the keys of a sequence lie.
+// Where the keys lie that a sequence holds.
 TILEWRIGHT_INLINE Slot slot_of(const KvRows& rows, int batch, int position) {
   if (rows.block_table != nullptr) {
     return {.entry = rows.block_table[batch * rows.table_stride + position / rows.page_size],
@@ -115,7 +133,11 @@ class CachedKeys {
   }
 
   CachedKeys(const Params& p, const Sequence& sequence, int head)
-      : p_(p), s_(sequence), kv_head_(head / (p.heads / p.kv_heads)), tree_(p, sequence) {}
+      : p_(p),
+        s_(sequence),
+        prefix_(prefix_of(p.prefixes, sequence.batch)),
+        kv_head_(head / (p.heads / p.kv_heads)),
+        tree_(p, sequence) {}
 
   CacheRows<Cache> k_rows(int key0, int count) const {
     return rows_from(key0, count, p_.k_cache, p_.k_stride, p_.k_descale);
@@ -146,15 +168,16 @@ class CachedKeys {
     CacheRows<Cache> rows;
     rows.data = static_cast<const Cache*>(data);
     for (int i = 0; i < count; ++i) {
-      const Slot slot = slot_of(p_.rows, s_.batch, key0 + i);
+      const int holder = prefix_.holder_of(s_.batch, key0 + i);
+      const Slot slot = slot_of(p_.rows, holder, key0 + i);
       const auto at = static_cast<std::size_t>(i);
       rows.offset[at] = stride.offset(slot.entry, slot.row, kv_head_);
-      rows.descale[at] = descale_of(descales, slot);
+      rows.descale[at] = descale_of(descales, holder, slot);
     }
     return rows;
   }
 
-  float descale_of(const Descales& descales, Slot slot) const {
+  float descale_of(const Descales& descales, int holder, Slot slot) const {
     if (descales.data == nullptr) {
       return 1.0f;
     }
@@ -162,7 +185,7 @@ class CachedKeys {
       case Descales::Per::tensor:
         return descales.data[0];
       case Descales::Per::sequence:
-        return descales.data[descales.stride.offset(s_.batch, 0, kv_head_)];
+        return descales.data[descales.stride.offset(holder, 0, kv_head_)];
       case Descales::Per::row:
         return descales.data[descales.stride.offset(slot.entry, slot.row, kv_head_)];
     }
@@ -171,6 +194,7 @@ class CachedKeys {
 
   const Params& p_;
   const Sequence& s_;
+  Prefix prefix_;
   int kv_head_;
   Tree tree_;
 };

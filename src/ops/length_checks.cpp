@@ -6,8 +6,7 @@
 
 namespace tilewright {
 
-void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
-                      const char* rows_of) {
+void check_ascends_from_0(const char* argument, const std::vector<int>& values) {
   if (values.front() != 0) {
     fail(argument, "starts with " + std::to_string(values.front()) + ", must start with 0");
   }
@@ -18,6 +17,11 @@ void check_cu_seqlens(const char* argument, const std::vector<int>& values, std:
                          ", must ascend");
     }
   }
+}
+
+void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
+                      const char* rows_of) {
+  check_ascends_from_0(argument, values);
   if (values.back() > rows) {
     fail(argument, "ends with " + std::to_string(values.back()) + ", must be at most " +
                        std::to_string(rows) + ", the tokens of " + rows_of);

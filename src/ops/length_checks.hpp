@@ -41,6 +41,9 @@ std::vector<T> values_of(const ConstTensorView& t, Stream stream) {
   return values;
 }
 
+// The values must start at 0 and ascend.
+void check_ascends_from_0(const char* argument, const std::vector<int>& values);
+
 // The values must start at 0 and ascend, up to `rows` at most, which are those of `rows_of`.
 void check_cu_seqlens(const char* argument, const std::vector<int>& values, std::int64_t rows,
                       const char* rows_of);

@@ -46,8 +46,9 @@ class KvCacheCall {
     const auto move = [&](auto&... views) {
       ((views ? void(views->device = device) : void()), ...);
     };
-    move(t.block_table, t.cache_batch_idx, t.leftpad_k, t.cu_seqlens_q, t.k, t.v, t.k_descale);
-    move(t.v_descale, t.tree_mask, t.sinks, t.lse, t.row_max, t.row_sum);
+    move(t.block_table, t.cache_batch_idx, t.leftpad_k, t.prefix_groups, t.prefix_seqlens);
+    move(t.cu_seqlens_q, t.k, t.v, t.k_descale, t.v_descale, t.tree_mask, t.sinks, t.lse, t.row_max,
+         t.row_sum);
   }
 
   AttentionWithKvCacheTensors tensors;
@@ -92,6 +93,24 @@ inline KvCacheCall packed_call() {
                .v_descale = c.input(DType::fp32, {4, 12, 2}),
                .row_max = c.output(DType::fp32, {4, 7}),
                .row_sum = c.output(DType::fp32, {4, 7})};
+  return c;
+}
+
+// Three sequences of 9, 8 and 4 keys in pages of 4, and 2 new ones of each. The first two share 7
+// keys, so that the second's table has no page for the first 4.
+inline KvCacheCall prefix_call() {
+  KvCacheCall c;
+  c.tensors = {.q = c.input(DType::fp32, {3, 2, 2, 16}),
+               .k_cache = c.output(DType::fp32, {8, 4, 1, 16}),
+               .v_cache = c.output(DType::fp32, {8, 4, 1, 16}),
+               .o = c.output(DType::fp32, {3, 2, 2, 16}),
+               .cache_seqlens = c.ints({9, 8, 4}),
+               .block_table = c.ints({7, 2, 0, -1, 5, 3, 4, 1, -1}, 3),
+               .prefix_groups = c.ints({0, 2, 3}),
+               .prefix_seqlens = c.ints({7, 0}),
+               .k = c.input(DType::fp32, {3, 2, 1, 16}),
+               .v = c.input(DType::fp32, {3, 2, 1, 16})};
+  c.options.causal = true;
   return c;
 }
 

@@ -271,6 +271,7 @@ TEST(KvCacheCanRun, TheCpuKernelTakesAllFeatures) {
                                             .packed = true,
                                             .unnormalized = true,
                                             .left_padding = true,
+                                            .shared_prefix = true,
                                             .new_rows = true,
                                             .tree_mask = true,
                                             .batch_invariant = true};
@@ -291,6 +292,7 @@ TEST(KvCacheCanRun, AFeatureThatAKernelHasNotIsNamed) {
         {"packed", "cu_seqlens_q is given", Problem{.packed = true}},
         {"unnormalized", "row_max and row_sum are given", Problem{.unnormalized = true}},
         {"leftpad_k", "is given", Problem{.left_padding = true}},
+        {"prefix_groups", "is given", Problem{.shared_prefix = true}},
         {"new rows", "k and v are given", Problem{.new_rows = true}},
         {"tree_mask", "is given", Problem{.tree_mask = true}},
         {"e4m3 cache", "k_cache has dtype e4m3", Problem{.cache_dtype = DType::e4m3}}}) {

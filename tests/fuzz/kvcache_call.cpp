@@ -173,6 +173,8 @@ void KvCacheCall::choose_sizes() {
   value_dim_ = choices_.coin() ? head_dim_ : choices_.one_of(kHeadDims);
   is_unnormalized_ = choices_.one_in(4);
   has_tree_ = choices_.one_in(4);
+  has_prefixes_ = choices_.one_in(4);
+  groups_ = choices_.between(1, 3);
 }
 
 void KvCacheCall::choose_options() {
@@ -182,10 +184,10 @@ void KvCacheCall::choose_options() {
   options_.check_values = choices_.one_in(4);
   if (!has_tree_) {
     options_.causal = choices_.coin();
-    if (choices_.one_in(4)) {
+    if (!has_prefixes_ && choices_.one_in(4)) {
       options_.window.left = choices_.one_of(kWindows);
     }
-    if (choices_.one_in(4)) {
+    if (!has_prefixes_ && choices_.one_in(4)) {
       options_.window.right = choices_.one_of(kWindows);
     }
   }
@@ -240,7 +242,9 @@ void KvCacheCall::add_places() {
   add("cache_seqlens", DType::int32, {batch_}, Strides::contiguous, false);
   add_optional("block_table", DType::int32, {batch_, max_pages_}, Strides::rows, false, is_paged_);
   add_ints("cache_batch_idx", batch_, has_rows_idx_);
-  add_ints("leftpad_k", batch_, choices_.one_in(4));
+  add_ints("leftpad_k", batch_, !has_prefixes_ && choices_.one_in(4));
+  add_ints("prefix_groups", groups_ + 1, has_prefixes_);
+  add_ints("prefix_seqlens", groups_, has_prefixes_);
   add_ints("cu_seqlens_q", batch_ + 1, is_packed_);
 }
 
@@ -267,6 +271,23 @@ void KvCacheCall::add_others() {
   add_optional("sinks", DType::fp32, {heads_}, Strides::any, false, choices_.one_in(4));
 }
 
+// Mostly right: a prefix may reach into the new tokens.
+void KvCacheCall::choose_prefixes(const std::vector<int>& cached) {
+  std::vector<int> groups = {0}, seqlens;
+  for (std::int64_t g = 1; g <= groups_; ++g) {
+    const int first = groups.back();
+    const std::int64_t end = g == groups_ ? batch_ : choices_.between(first, batch_);
+    int most = first < end ? cached[static_cast<std::size_t>(first)] : 0;
+    for (std::int64_t b = first; b < end; ++b) {
+      most = std::min(most, cached[static_cast<std::size_t>(b)]);
+    }
+    groups.push_back(static_cast<int>(end));
+    seqlens.push_back(static_cast<int>(choices_.between(0, most)));
+  }
+  contents_.emplace_back("prefix_groups", groups);
+  contents_.emplace_back("prefix_seqlens", seqlens);
+}
+
 void KvCacheCall::choose_contents() {
   std::vector<int> starts = {0}, cached, rows, leftpad;
   for (std::int64_t b = 0; b < batch_; ++b) {
@@ -283,6 +304,7 @@ void KvCacheCall::choose_contents() {
                {"cache_seqlens", cached},
                {"cache_batch_idx", rows},
                {"leftpad_k", leftpad}};
+  choose_prefixes(cached);
 }
 
 void KvCacheCall::update_outputs() {
@@ -327,6 +349,8 @@ AttentionWithKvCacheTensors KvCacheCall::tensors() const {
           .block_table = input("block_table"),
           .cache_batch_idx = input("cache_batch_idx"),
           .leftpad_k = input("leftpad_k"),
+          .prefix_groups = input("prefix_groups"),
+          .prefix_seqlens = input("prefix_seqlens"),
           .cu_seqlens_q = input("cu_seqlens_q"),
           .k = input("k"),
           .v = input("v"),

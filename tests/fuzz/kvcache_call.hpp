@@ -35,6 +35,7 @@ class KvCacheCall final : public Call {
   void add_rows();
   void add_places();
   void add_others();
+  void choose_prefixes(const std::vector<int>& cached);
   void choose_contents();  // mostly right: a page of new rows may be two sequences'
   void update_outputs() override;
   void spoil_options() override;
@@ -55,10 +56,14 @@ class KvCacheCall final : public Call {
   void has_row_shape(Contract& c, std::string_view name, const Sizes& s) const;
   void judge_rows(Contract& c) const;
   void judge_places(Contract& c) const;
+  void judge_prefixes(Contract& c) const;
   void judge_new_rows(Contract& c) const;
   void judge_descale(Contract& c, const char* name) const;
+  void refuse_window(Contract& c, std::string_view name) const;
   void judge_tree_mask(Contract& c) const;
   void judge_statistics(Contract& c) const;
+  void judge_shared_keys(Contract& c, const std::vector<int>& cached,
+                         const std::vector<std::int64_t>& keys) const;
   void judge_slots(Contract& c, const std::vector<int>& cached,
                    const std::vector<std::int64_t>& keys) const;
 
@@ -72,9 +77,9 @@ class KvCacheCall final : public Call {
   DType dtype_ = DType::fp32, cache_dtype_ = DType::fp32;
   std::int64_t batch_ = 1, q_len_ = 1, added_ = 1, heads_ = 1, kv_heads_ = 1;
   std::int64_t page_size_ = 1, max_pages_ = 1, cache_rows_ = 1;
-  std::int64_t head_dim_ = 1, value_dim_ = 1;
+  std::int64_t head_dim_ = 1, value_dim_ = 1, groups_ = 1;
   bool is_packed_ = false, is_paged_ = false, appends_ = false, has_rows_idx_ = false;
-  bool is_unnormalized_ = false, has_tree_ = false;
+  bool is_unnormalized_ = false, has_tree_ = false, has_prefixes_ = false;
   std::vector<std::pair<const char*, std::vector<int>>> contents_;  // of vectors, by their names
   std::vector<int> table_;
   std::vector<double> k_before_, v_before_;  // the caches' elements before the call

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "fuzz/kvcache_call.hpp"
+#include "reference/attention_with_kvcache.hpp"
 #include "reference/host_tensor.hpp"
 
 namespace tilewright::fuzz {
@@ -116,6 +117,32 @@ void KvCacheCall::judge_places(Contract& c) const {
   }
 }
 
+void KvCacheCall::judge_prefixes(Contract& c) const {
+  if (is_given("prefix_groups") != is_given("prefix_seqlens")) {
+    c.refuse("prefix_groups");
+    c.refuse("prefix_seqlens");
+  }
+  std::int64_t groups = kAny;
+  if (is_given("prefix_groups")) {
+    const std::int64_t boundaries = known(tensor("prefix_groups").shape[0]);
+    groups = boundaries == kAny ? kAny : known(boundaries - 1);
+    if (c.has_shape((*this)["prefix_groups"], {kAny})) {
+      c.has_strides((*this)["prefix_groups"], Strides::contiguous);
+    }
+    c.has_dtype((*this)["prefix_groups"], {DType::int32});
+    if (tensor("prefix_groups").shape[0] < 2 || is_given("leftpad_k")) {
+      c.refuse("prefix_groups");
+    }
+    refuse_window(c, "prefix_groups");
+  }
+  if (is_given("prefix_seqlens")) {
+    if (c.has_shape((*this)["prefix_seqlens"], {groups})) {
+      c.has_strides((*this)["prefix_seqlens"], Strides::contiguous);
+    }
+    c.has_dtype((*this)["prefix_seqlens"], {DType::int32});
+  }
+}
+
 void KvCacheCall::judge_new_rows(Contract& c) const {
   if (is_given("k") != is_given("v")) {
     c.refuse("k");
@@ -158,6 +185,15 @@ void KvCacheCall::judge_descale(Contract& c, const char* name) const {
   c.has_dtype((*this)[name], {DType::fp32});
 }
 
+// For an argument that is not given together with a window.
+void KvCacheCall::refuse_window(Contract& c, std::string_view name) const {
+  for (const auto& side : {options_.window.left, options_.window.right}) {
+    if (side) {
+      *side < kNoWindow ? c.refuse(name) : c.doubt(name);
+    }
+  }
+}
+
 void KvCacheCall::judge_tree_mask(Contract& c) const {
   if (!is_given("tree_mask")) {
     return;
@@ -172,11 +208,7 @@ void KvCacheCall::judge_tree_mask(Contract& c) const {
     }
   }
   c.has_dtype((*this)["tree_mask"], {DType::int64});
-  for (const auto& side : {options_.window.left, options_.window.right}) {
-    if (side) {
-      *side < kNoWindow ? c.refuse("tree_mask") : c.doubt("tree_mask");
-    }
-  }
+  refuse_window(c, "tree_mask");
   if (options_.causal) {
     c.refuse("tree_mask");
   }
@@ -204,6 +236,7 @@ void KvCacheCall::judge_statistics(Contract& c) const {
 void KvCacheCall::judge(Contract& c) const {
   judge_rows(c);
   judge_places(c);
+  judge_prefixes(c);
   judge_new_rows(c);
   judge_descale(c, "k_descale");
   judge_descale(c, "v_descale");
@@ -242,7 +275,40 @@ void KvCacheCall::judge_contents(Contract& c) const {
     }
     keys.push_back(cached[b] + added);
   }
+  if (is_given("prefix_groups")) {
+    const std::vector<int> groups = ints_of(tensor("prefix_groups"));
+    if (!are_boundaries(groups, batch()) || groups.back() != batch()) {
+      c.refuse_contents("prefix_groups");
+      return;
+    }
+    judge_shared_keys(c, cached, keys);
+  }
   judge_slots(c, cached, keys);
+}
+
+// The cache has all keys of a prefix, and all tokens see them.
+void KvCacheCall::judge_shared_keys(Contract& c, const std::vector<int>& cached,
+                                    const std::vector<std::int64_t>& keys) const {
+  const AttentionWithKvCacheTensors t = tensors();
+  const std::vector<int> groups = ints_of(tensor("prefix_groups"));
+  const std::vector<int> seqlens = ints_of(tensor("prefix_seqlens"));
+  const std::vector<int> cu_seqlens =
+      is_packed() ? ints_of(tensor("cu_seqlens_q")) : std::vector<int>();
+  for (std::size_t g = 0; g < seqlens.size(); ++g) {
+    const int shared = seqlens[g];
+    for (int b = groups[g]; b < groups[g + 1]; ++b) {
+      const auto at = static_cast<std::size_t>(b);
+      const std::int64_t tokens =
+          cu_seqlens.empty() ? t.q.shape[1] : cu_seqlens[at + 1] - cu_seqlens[at];
+      const std::int64_t first_token = keys[at] - tokens;
+      const bool is_seen = shared == 0 || tokens == 0 ||
+                           ((!options_.causal || shared - 1 <= first_token) &&
+                            (!t.tree_mask || shared <= first_token));
+      if (shared < 0 || shared > cached[at] || !is_seen) {
+        c.refuse_contents("prefix_seqlens");
+      }
+    }
+  }
 }
 
 // Paddings, rows and pages in range, and no slot for two new rows.
@@ -256,6 +322,7 @@ void KvCacheCall::judge_slots(Contract& c, const std::vector<int>& cached,
   };
   const std::vector<int> leftpad = values_of("leftpad_k");
   const std::vector<int> rows = values_of("cache_batch_idx");
+  const AttentionWithKvCacheTensors t = tensors();
   std::set<int> written_rows;
   std::set<std::pair<std::int64_t, std::int64_t>> written;
   for (std::size_t b = 0; b < keys.size(); ++b) {
@@ -267,9 +334,13 @@ void KvCacheCall::judge_slots(Contract& c, const std::vector<int>& cached,
         (!is_in(rows[b], entries) || (is_written && !written_rows.insert(rows[b]).second))) {
       c.refuse_contents("cache_batch_idx");
     }
+    const auto sequence = static_cast<std::int64_t>(b);
     for (std::int64_t j = 0; is_given("block_table") && j < keys[b]; ++j) {
-      const auto page = static_cast<int>(reference::load(
-          tensor("block_table"), table_offset(static_cast<std::int64_t>(b), j / page_size)));
+      if (reference::holder_of(t, sequence, j) != sequence) {
+        continue;
+      }
+      const auto page = static_cast<int>(
+          reference::load(tensor("block_table"), table_offset(sequence, j / page_size)));
       const bool is_new = j >= cached[b];
       if (!is_in(page, entries) || (is_new && !written.emplace(page, j % page_size).second)) {
         c.refuse_contents("block_table");

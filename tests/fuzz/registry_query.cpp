@@ -98,8 +98,8 @@ AttentionWithKvCacheProblem any_kvcache(Choices& choices) {
   }
   for (bool Problem::*const feature :
        {&Problem::causal, &Problem::window, &Problem::softcap, &Problem::sinks, &Problem::packed,
-        &Problem::unnormalized, &Problem::left_padding, &Problem::new_rows, &Problem::tree_mask,
-        &Problem::batch_invariant}) {
+        &Problem::unnormalized, &Problem::left_padding, &Problem::shared_prefix, &Problem::new_rows,
+        &Problem::tree_mask, &Problem::batch_invariant}) {
     problem.*feature = choices.one_in(4);
   }
   problem.value_dim = choices.coin() ? 0 : choices.one_of(kSizes);

@@ -27,6 +27,8 @@ inline KvCacheDeviceTensors to_device(const KvCacheHostTensors& host) {
           .block_table = copy(host.block_table),
           .cache_batch_idx = copy(host.cache_batch_idx),
           .leftpad_k = copy(host.leftpad_k),
+          .prefix_groups = copy(host.prefix_groups),
+          .prefix_seqlens = copy(host.prefix_seqlens),
           .cu_seqlens_q = copy(host.cu_seqlens_q),
           .k = copy(host.k),
           .v = copy(host.v),
@@ -68,6 +70,8 @@ class KvCacheDeviceProblem {
     upload(host.block_table, device_.block_table);
     upload(host.cache_batch_idx, device_.cache_batch_idx);
     upload(host.leftpad_k, device_.leftpad_k);
+    upload(host.prefix_groups, device_.prefix_groups);
+    upload(host.prefix_seqlens, device_.prefix_seqlens);
     upload(host.cu_seqlens_q, device_.cu_seqlens_q);
     upload(host.k, device_.k);
     upload(host.v, device_.v);

@@ -71,6 +71,15 @@ class KvCacheGpu : public testing::Test {
     return all;
   }
 
+  // Those that have a feature.
+  static std::vector<const KvCacheKernel*> with_feature(std::vector<const KvCacheKernel*> kernels,
+                                                        KvCacheFeature feature) {
+    std::erase_if(kernels, [&](const KvCacheKernel* kernel) {
+      return std::ranges::count(kernel->facts.features, feature) == 0;
+    });
+    return kernels;
+  }
+
   static bool takes(const KvCacheKernel& kernel, const KvCacheProblem& problem) {
     return !can_run(kernel, constraints_of(problem), device_info(kDevice));
   }
@@ -123,20 +132,30 @@ TEST_F(KvCacheGpu, RandomProblemsOfVariants) {
   }
 }
 
+// Random problems that are batch-invariant. None shares a prefix, which a row then depends on.
+std::vector<KvCacheProblem> batch_invariant_problems(KvCacheChoices choices, int count,
+                                                     std::uint64_t seed) {
+  std::erase(choices.features, KvCacheFeature::shared_prefix);
+  std::vector<KvCacheProblem> problems = random_kvcache_problems(choices, count, seed);
+  for (KvCacheProblem& problem : problems) {
+    problem.batch_invariant = true;
+  }
+  return problems;
+}
+
 // Where nothing but the place of keys differs, and the same variant runs.
 TEST_F(KvCacheGpu, PagesChangeNoBit) {
   constexpr int kCount = 200;
   for_each_problem(
       usable_kernels(),
-      [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount, 2); },
-      [](KvCacheProblem problem, const KvCacheKernel& kernel) {
+      [](const KvCacheChoices& choices) { return batch_invariant_problems(choices, kCount, 2); },
+      [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
         if (problem.page_size == 0) {
           return;
         }
-        problem.batch_invariant = true;
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
         KvCacheHostTensors paged = make_tensors(problem);
-        const WithoutPages whole = without_pages(problem, paged);
+        const KvCacheForm whole = without_pages(problem, paged);
         if (variant_of(kernel, constraints_of(whole.problem), device_info(kDevice)) !=
             variant_of(kernel, constraints_of(problem), device_info(kDevice))) {
           return;
@@ -156,9 +175,8 @@ TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
   constexpr int kCount = 100;
   for_each_problem(
       usable_kernels(),
-      [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount, 3); },
-      [](KvCacheProblem problem, const KvCacheKernel& kernel) {
-        problem.batch_invariant = true;
+      [](const KvCacheChoices& choices) { return batch_invariant_problems(choices, kCount, 3); },
+      [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
         const AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
         KvCacheDeviceProblem together(make_tensors(problem));
@@ -202,84 +220,150 @@ class CapturedCall {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherLengthsAndTables) {
-  const std::vector<std::vector<int>> lengths = {
-      {1000, 3, 517, 64}, {1, 1000, 0, 517}, {999, 1000, 998, 997}, {0, 0, 0, 1}};
+// Captures a call with the first problem's tensors, and replays it with those of each: right, and
+// bit-equal to a call without a graph. All are of the same sizes.
+void check_replays(const std::vector<KvCacheProblem>& problems, const std::string& kernel) {
+  KvCacheDeviceProblem device(make_tensors(problems.front()));
+  const KvCacheDeviceCall call(device.views(), options_of(problems.front(), kernel));
+  const CapturedCall captured(call);
+  for (const KvCacheProblem& p : problems) {
+    device.upload(make_tensors(p));
+    SCOPED_TRACE(testing::Message() << kernel << ": " << p);
+    captured.replay();
+    KvCacheHostTensors replayed = device.results();
+    expect_right(p, replayed);
+    device.reset_outputs();
+    call.launch(nullptr);
+    cuda_ok(cudaDeviceSynchronize());
+    KvCacheHostTensors launched = device.results();
+    expect_same_bits(replayed, launched);
+  }
+}
+
+// The problem with other lengths, in caches that stay as large as they are.
+KvCacheProblem with_lengths(KvCacheProblem p, const std::vector<int>& cached, std::uint64_t seed) {
+  constexpr int kPages = 260;
+  p.cached = cached;
+  p.seed = seed;
+  p.spare = kPages;
+  for (const int length : cached) {
+    p.spare -= (length + 15) / 16;
+  }
+  return p;
+}
+
+// Of pages, with so many new tokens of each of four sequences; one of each head dim.
+std::vector<KvCacheProblem> problems_of_replays(const KvCacheChoices& choices) {
   KvCacheProblem problem{.heads = 8, .kv_heads = 2, .causal = true};
   problem.page_size = 16;
   problem.capacity = 1008;
+  std::vector<KvCacheProblem> problems;
+  for (const HeadDims dims : choices.head_dims) {
+    for (const int tokens : {1, 5}) {
+      problem.head_dim = dims.qk;
+      problem.value_dim = dims.v;
+      problem.q_lens.assign(4, tokens);
+      problems.push_back(with_lengths(problem, {1000, 1000, 1000, 1000}, 1));
+    }
+  }
+  return problems;
+}
+
+TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherLengthsAndTables) {
+  const std::vector<std::vector<int>> lengths = {
+      {1000, 3, 517, 64}, {1, 1000, 0, 517}, {999, 1000, 998, 997}, {0, 0, 0, 1}};
+  for_each_problem(kernels_and_variants(), problems_of_replays,
+                   [&](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
+                     std::vector<KvCacheProblem> replays;
+                     for (const std::vector<int>& cached : lengths) {
+                       replays.push_back(with_lengths(problem, cached, replays.size() + 1));
+                     }
+                     check_replays(replays, kernel.info.name);
+                   });
+}
+
+TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherPrefixes) {
+  struct Prefixes {
+    std::vector<int> cached, groups, seqlens;
+  };
+  const std::vector<Prefixes> prefixes = {{{1000, 900, 517, 64}, {0, 3, 4}, {512, 0}},
+                                          {{1000, 900, 517, 64}, {0, 1, 4}, {996, 60}},
+                                          {{700, 701, 702, 703}, {0, 4, 4}, {695, 9}},
+                                          {{5, 0, 5, 6}, {0, 2, 4}, {0, 1}}};
+  for_each_problem(with_feature(kernels_and_variants(), KvCacheFeature::shared_prefix),
+                   problems_of_replays,
+                   [&](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
+                     std::vector<KvCacheProblem> replays;
+                     for (const auto& [cached, groups, seqlens] : prefixes) {
+                       replays.push_back(with_lengths(problem, cached, replays.size() + 1));
+                       replays.back().prefix_groups = groups;
+                       replays.back().prefix_seqlens = seqlens;
+                     }
+                     check_replays(replays, kernel.info.name);
+                   });
+}
+
+// A call with such values writes nothing beside its outputs, and is refused if it looks at them.
+void expect_no_stray_access(const KvCacheHostTensors& host, AttentionWithKvCacheOptions options) {
+  KvCacheDeviceProblem device(host);
+  run(device.views(), options);
+  EXPECT_TRUE(device.guards_untouched());
+  options.check_values = true;
+  EXPECT_THROW(run(device.views(), options), Error);
+}
+
+// Two new tokens of each of four sequences in pages, of the first of the head dims.
+KvCacheProblem small_problem(const KvCacheChoices& choices, const std::vector<int>& cached) {
+  KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
+  problem.head_dim = choices.head_dims.front().qk;
+  problem.value_dim = choices.head_dims.front().v;
+  problem.q_lens.assign(4, 2);
+  problem.cached = cached;
+  problem.page_size = 16;
+  problem.capacity = 64;
+  return problem;
+}
+
+constexpr double kWildInts[] = {-1.0, 60.0, 1e9, -2147483648.0};
+
+// Without check_values lengths, pages and paddings out of range are clamped: no access strays.
+TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
   for_each_problem(
       kernels_and_variants(),
-      [&](const KvCacheChoices& choices) {
-        std::vector<KvCacheProblem> problems;
-        for (const HeadDims dims : choices.head_dims) {
-          for (const int tokens : {1, 5}) {
-            problem.head_dim = dims.qk;
-            problem.value_dim = dims.v;
-            problem.q_lens.assign(4, tokens);
-            problem.cached = lengths.front();
-            problems.push_back(problem);
-          }
-        }
-        return problems;
+      [](const KvCacheChoices& choices) {
+        return std::vector{small_problem(choices, {40, 64, 3, 20})};
       },
-      [&](KvCacheProblem p, const KvCacheKernel& kernel) {
-        const auto with_lengths = [&](const std::vector<int>& cached, std::uint64_t seed) {
-          p.cached = cached;
-          p.seed = seed;
-          p.spare = 0;
-          constexpr int kPages = 260;  // of all replays: the caches stay as large as they are
-          int used = 0;
-          for (const int length : cached) {
-            used += (length + 15) / 16;
-          }
-          p.spare = kPages - used;
-          return make_tensors(p);
-        };
-        KvCacheDeviceProblem device(with_lengths(lengths.front(), 1));
-        const KvCacheDeviceCall call(device.views(), options_of(p, kernel.info.name));
-        const CapturedCall captured(call);
-        for (std::size_t i = 0; i < lengths.size(); ++i) {
-          device.upload(with_lengths(lengths[i], i + 1));
-          SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << p);
-          captured.replay();
-          KvCacheHostTensors replayed = device.results();
-          expect_right(p, replayed);
-          device.reset_outputs();
-          call.launch(nullptr);
-          cuda_ok(cudaDeviceSynchronize());
-          KvCacheHostTensors launched = device.results();
-          expect_same_bits(replayed, launched);
+      [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
+        SCOPED_TRACE(kernel.info.name);
+        for (const double wild : kWildInts) {
+          KvCacheHostTensors host = make_tensors(p);
+          reference::fill_constant(host.cache_seqlens.view(), wild);
+          reference::fill_constant(host.block_table->view(), wild);
+          expect_no_stray_access(host, options_of(p, kernel.info.name));
         }
       });
 }
 
-// Without check_values lengths, pages and paddings out of range are clamped: no access strays.
-TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
-  KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
-  problem.q_lens.assign(4, 2);
-  problem.cached = {40, 64, 3, 20};
-  problem.page_size = 16;
-  problem.capacity = 64;
+// The same of groups and prefixes.
+TEST_F(KvCacheGpu, PrefixesOutOfRangeAreClamped) {
   for_each_problem(
-      kernels_and_variants(),
-      [&](const KvCacheChoices& choices) {
-        problem.head_dim = choices.head_dims.front().qk;
-        problem.value_dim = choices.head_dims.front().v;
+      with_feature(kernels_and_variants(), KvCacheFeature::shared_prefix),
+      [](const KvCacheChoices& choices) {
+        KvCacheProblem problem = small_problem(choices, {40, 64, 30, 20});
+        problem.prefix_groups = {0, 2, 4};
+        problem.prefix_seqlens = {32, 16};
         return std::vector{problem};
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         SCOPED_TRACE(kernel.info.name);
-        KvCacheHostTensors host = make_tensors(p);
-        for (const double wild : {-1.0, 1e9, -2147483648.0}) {
-          reference::fill_constant(host.cache_seqlens.view(), wild);
-          reference::fill_constant(host.block_table->view(), wild);
-          KvCacheDeviceProblem device(host);
-          AttentionWithKvCacheOptions options = options_of(p, kernel.info.name);
-          run(device.views(), options);
-          EXPECT_TRUE(device.guards_untouched());
-          options.check_values = true;
-          EXPECT_THROW(run(device.views(), options), Error);
+        for (const auto spoilt :
+             {&KvCacheHostTensors::prefix_groups, &KvCacheHostTensors::prefix_seqlens,
+              &KvCacheHostTensors::block_table}) {
+          for (const double wild : kWildInts) {
+            KvCacheHostTensors host = make_tensors(p);
+            reference::fill_constant((host.*spoilt)->view(), wild);
+            expect_no_stray_access(host, options_of(p, kernel.info.name));
+          }
         }
       });
 }

@@ -1,5 +1,6 @@
 #include "problems/kvcache_forms.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "reference/attention_with_kvcache.hpp"
@@ -20,6 +21,19 @@ void copy_slot(const ConstTensorView& source, const ConstTensorView& target,
       reference::store(written, offset(target.stride, entry, row),
                        reference::load(source, offset(source.stride, at.entry, at.row)));
     }
+  }
+}
+
+// Copies a key of sequence b, with its value and descales, from its place in one call's caches to
+// row `row` of entry `entry` of another's.
+void copy_key(const AttentionWithKvCacheTensors& from, const AttentionWithKvCacheTensors& to,
+              std::int64_t b, std::int64_t position, std::int64_t entry, std::int64_t row) {
+  const reference::KeyPlace at = reference::slot_of(from, b, position);
+  copy_slot(from.k_cache, to.k_cache, at, entry, row);
+  copy_slot(from.v_cache, to.v_cache, at, entry, row);
+  if (from.k_descale && from.k_descale->rank == 3) {
+    copy_slot(*from.k_descale, *to.k_descale, at, entry, row);
+    copy_slot(*from.v_descale, *to.v_descale, at, entry, row);
   }
 }
 
@@ -47,8 +61,8 @@ View batch_of_one(View view) {
 
 }  // namespace
 
-WithoutPages without_pages(const KvCacheProblem& problem, KvCacheHostTensors& paged) {
-  WithoutPages result{.problem = problem, .tensors = paged};
+KvCacheForm without_pages(const KvCacheProblem& problem, KvCacheHostTensors& paged) {
+  KvCacheForm result{.problem = problem, .tensors = paged};
   KvCacheProblem& p = result.problem;
   p.page_size = 0;
   p.shares_pages = p.cache_batch_idx = false;
@@ -68,13 +82,36 @@ WithoutPages without_pages(const KvCacheProblem& problem, KvCacheHostTensors& pa
   for (std::size_t b = 0; b < p.batch(); ++b) {
     const auto entry = static_cast<std::int64_t>(b);
     for (std::int64_t j = 0; j < p.keys(b); ++j) {
-      const reference::KeyPlace at = reference::slot_of(from, entry, j);
-      copy_slot(from.k_cache, to.k_cache, at, entry, j);
-      copy_slot(from.v_cache, to.v_cache, at, entry, j);
-      if (p.descale == DescalePer::row) {
-        copy_slot(*from.k_descale, *to.k_descale, at, entry, j);
-        copy_slot(*from.v_descale, *to.v_descale, at, entry, j);
-      }
+      copy_key(from, to, entry, j, entry, j);
+    }
+  }
+  return result;
+}
+
+KvCacheForm without_prefixes(const KvCacheProblem& problem, KvCacheHostTensors& shared) {
+  KvCacheForm result{.problem = problem, .tensors = shared};
+  KvCacheProblem& p = result.problem;
+  p.prefix_groups.clear();
+  p.prefix_seqlens.clear();
+  KvCacheHostTensors& t = result.tensors;
+  t.prefix_groups.reset();
+  t.prefix_seqlens.reset();
+  const AttentionWithKvCacheTensors from = shared.views();
+  const AttentionWithKvCacheTensors to = t.views();
+  for (std::size_t b = 0; b < p.batch(); ++b) {
+    const auto entry = static_cast<std::int64_t>(b);
+    const std::int64_t count = problem.keys_elsewhere(b);
+    std::int64_t j = 0;
+    if (p.page_size > 0) {  // whole pages are named by both tables
+      const std::int64_t row = to.block_table->stride[0];
+      const std::int64_t pages = count / p.page_size;
+      auto* const table = static_cast<int*>(t.block_table->view().data);
+      std::copy_n(table + reference::holder_of(from, entry, 0) * row, pages, table + entry * row);
+      j = pages * p.page_size;
+    }
+    for (; j < count; ++j) {
+      const reference::KeyPlace its = reference::slot_of(to, entry, j);
+      copy_key(from, to, entry, j, its.entry, its.row);
     }
   }
   return result;

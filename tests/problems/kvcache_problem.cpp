@@ -194,7 +194,7 @@ CacheLayouts layouts_of(const KvCacheProblem& p) {
   return layouts;
 }
 
-// Pages in random order; beyond a sequence's end, garbage.
+// Pages in random order; garbage beyond a sequence's end, and where another one holds its keys.
 HostTensor make_block_table(const KvCacheProblem& p, Random& pick) {
   constexpr std::array kGarbage = {-1, 1 << 30, std::numeric_limits<int>::min(), 77777};
   const std::int64_t max_pages = p.capacity / p.page_size;
@@ -206,8 +206,10 @@ HostTensor make_block_table(const KvCacheProblem& p, Random& pick) {
   for (std::size_t b = 0; b < p.batch(); ++b) {
     int* const its = entries + static_cast<std::int64_t>(b) * row;
     const std::int64_t used = ceil_div(std::int64_t{p.keys(b)}, p.page_size);
+    const std::int64_t elsewhere = p.keys_elsewhere(b) / p.page_size;
+    const auto is_garbage = [&](std::int64_t i) { return i < elsewhere || i >= used; };
     for (std::int64_t i = 0; i < max_pages; ++i) {
-      its[i] = i >= used                ? kGarbage[static_cast<std::size_t>(i) % kGarbage.size()]
+      its[i] = is_garbage(i)            ? kGarbage[static_cast<std::size_t>(i) % kGarbage.size()]
                : i < shared_pages(p, b) ? entries[i]
                                         : pages[next++];
     }
@@ -292,6 +294,10 @@ void add_optional_inputs(const KvCacheProblem& p, KvCacheHostTensors& t, Random&
   if (!p.leftpad.empty()) {
     t.leftpad_k = ints(p.leftpad);
   }
+  if (!p.prefix_groups.empty()) {
+    t.prefix_groups = ints(p.prefix_groups);
+    t.prefix_seqlens = ints(p.prefix_seqlens);
+  }
   if (p.packed) {
     std::vector<int> starts(p.batch() + 1, 0);
     std::partial_sum(p.q_lens.begin(), p.q_lens.end(), starts.begin() + 1);
@@ -331,6 +337,8 @@ std::ostream& operator<<(std::ostream& out, const KvCacheProblem& p) {
   print("q_lens", p.q_lens);
   print("cached", p.cached);
   print("leftpad", p.leftpad);
+  print("prefix_groups", p.prefix_groups);
+  print("prefix_seqlens", p.prefix_seqlens);
   return out << " packed " << p.packed << " added " << p.added.value_or(-1) << " page_size "
              << p.page_size << " capacity " << p.capacity << " spare " << p.spare
              << " shares_pages " << p.shares_pages << " cache_batch_idx " << p.cache_batch_idx
@@ -369,6 +377,7 @@ AttentionWithKvCacheProblem constraints_of(const KvCacheProblem& p) {
           .packed = p.packed,
           .unnormalized = p.unnormalized,
           .left_padding = !p.leftpad.empty(),
+          .shared_prefix = !p.prefix_groups.empty(),
           .new_rows = p.added.has_value(),
           .tree_mask = p.tree,
           .batch_invariant = p.batch_invariant};
@@ -388,6 +397,8 @@ KvCacheHostTensors make_tensors(const KvCacheProblem& p) {
                        .block_table = {},
                        .cache_batch_idx = {},
                        .leftpad_k = {},
+                       .prefix_groups = {},
+                       .prefix_seqlens = {},
                        .cu_seqlens_q = {},
                        .k = {},
                        .v = {},

@@ -1,6 +1,7 @@
 // Problems of attention over KV caches: shapes, features, where caches' rows lie, inputs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -38,6 +39,9 @@ struct KvCacheProblem {
   int spare = 0;               // pages or rows of caches that no sequence has
   bool shares_pages = false;   // full pages at the beginning of sequences are one
   bool cache_batch_idx = false;
+  // Groups of sequences, each with a prefix whose keys its first sequence holds; or none.
+  std::vector<int> prefix_groups{};
+  std::vector<int> prefix_seqlens{};
   bool tree = false;
   bool causal = false;
   Window window{};
@@ -52,6 +56,15 @@ struct KvCacheProblem {
   std::size_t batch() const { return q_lens.size(); }
   int added_rows(std::size_t b) const { return !added ? 0 : packed ? q_lens[b] : *added; }
   int keys(std::size_t b) const { return cached[b] + added_rows(b); }
+
+  // The keys of sequence b that another sequence holds.
+  int keys_elsewhere(std::size_t b) const {
+    if (prefix_groups.empty() || std::ranges::count(prefix_groups, static_cast<int>(b)) > 0) {
+      return 0;
+    }
+    const auto end = std::ranges::upper_bound(prefix_groups, static_cast<int>(b));
+    return prefix_seqlens[static_cast<std::size_t>(end - prefix_groups.begin() - 1)];
+  }
 };
 
 std::ostream& operator<<(std::ostream& out, const KvCacheProblem& problem);
@@ -73,8 +86,8 @@ template <typename Tensor>
 struct KvCacheTensorSet {
   Tensor q, caches, o, lse, cache_seqlens;  // caches: the memory of both
   CacheLayout k_layout, v_layout;
-  std::optional<Tensor> block_table, cache_batch_idx, leftpad_k, cu_seqlens_q, k, v, k_descale,
-      v_descale, tree_mask, sinks, row_max, row_sum;
+  std::optional<Tensor> block_table, cache_batch_idx, leftpad_k, prefix_groups, prefix_seqlens,
+      cu_seqlens_q, k, v, k_descale, v_descale, tree_mask, sinks, row_max, row_sum;
 
   TensorView cache(const CacheLayout& layout) {
     TensorView view = caches.view();
@@ -103,6 +116,8 @@ struct KvCacheTensorSet {
     set(tensors.block_table, block_table);
     set(tensors.cache_batch_idx, cache_batch_idx);
     set(tensors.leftpad_k, leftpad_k);
+    set(tensors.prefix_groups, prefix_groups);
+    set(tensors.prefix_seqlens, prefix_seqlens);
     set(tensors.cu_seqlens_q, cu_seqlens_q);
     set(tensors.k, k);
     set(tensors.v, v);

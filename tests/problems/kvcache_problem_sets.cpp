@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "common/ceil_div.hpp"
 #include "problems/random.hpp"
@@ -88,6 +89,22 @@ void choose_masks(KvCacheProblem& p, const KvCacheChoices& choices, Random& pick
   }
 }
 
+// Neighbouring sequences in groups, which share as many keys as they can, or fewer.
+void choose_prefixes(KvCacheProblem& p, Random& pick) {
+  p.prefix_groups = {0};
+  int most = std::numeric_limits<int>::max();
+  for (std::size_t b = 0; b < p.batch(); ++b) {
+    const int before_tokens = p.keys(b) - p.q_lens[b];
+    const int seen = p.tree ? before_tokens : p.causal ? before_tokens + 1 : p.cached[b];
+    most = std::min(most, std::clamp(seen, 0, p.cached[b]));
+    if (b + 1 == p.batch() || pick.one_in(3)) {
+      p.prefix_groups.push_back(static_cast<int>(b + 1));
+      p.prefix_seqlens.push_back(pick.one_in(3) ? static_cast<int>(pick(0, most)) : most);
+      most = std::numeric_limits<int>::max();
+    }
+  }
+}
+
 void choose_dtypes(KvCacheProblem& p, const KvCacheChoices& choices, Random& pick) {
   constexpr std::array kPers = {DescalePer::none, DescalePer::tensor, DescalePer::sequence,
                                 DescalePer::row};
@@ -118,6 +135,10 @@ KvCacheProblem random_problem(const KvCacheChoices& choices, Random& pick) {
   }
   choose_places(p, pick);
   choose_masks(p, choices, pick);
+  const bool may_share = p.leftpad.empty() && !p.window.left && !p.shares_pages;
+  if (may_share && has(KvCacheFeature::shared_prefix, 3)) {
+    choose_prefixes(p, pick);
+  }
   p.softcap = has(KvCacheFeature::softcap, 5) ? 5.0f : 0.0f;
   p.sinks = has(KvCacheFeature::sinks, 5);
   p.unnormalized = has(KvCacheFeature::unnormalized, 5);
@@ -218,6 +239,45 @@ std::vector<KvCacheProblem> edges_of_features() {
   return problems;
 }
 
+// Prefixes with edges of their own, and with what else tells how keys are seen or read.
+std::vector<KvCacheProblem> edges_of_prefixes() {
+  std::vector<KvCacheProblem> problems;
+  const auto add = [&](const KvCacheProblem& problem, std::vector<int> groups,
+                       std::vector<int> seqlens, const auto& change) {
+    problems.push_back(problem);
+    problems.back().prefix_groups = std::move(groups);
+    problems.back().prefix_seqlens = std::move(seqlens);
+    change(problems.back());
+  };
+  for (const std::int64_t page_size : {0, 16, 64}) {
+    // All that the first tokens see.
+    add(problem_of({7, 7, 7}, {7, 300, 300}, page_size), {0, 1, 3}, {1, 294}, [](auto&) {});
+    add(problem_of({7, 7, 7}, {400, 200, 201}, page_size), {0, 0, 3, 3}, {0, 200, 9},
+        [](KvCacheProblem& p) {
+          p.added = 7;
+          p.sinks = p.unnormalized = true;
+        });
+  }
+  add(problem_of({0, 65, 1, 1, 3}, {150, 213, 200, 1000, 999}, 16), {0, 3, 5}, {149, 0},
+      [](KvCacheProblem& p) { p.packed = true; });
+  add(problem_of({7, 7, 7}, {130, 130, 130}, 16), {0, 3}, {130}, [](KvCacheProblem& p) {
+    p.causal = false;  // all keys
+    p.order = CacheOrder::heads_first;
+  });
+  add(problem_of({7, 7, 7}, {107, 150, 300}, 16), {0, 2, 3}, {100, 293}, [](KvCacheProblem& p) {
+    p.tree = true;
+    p.causal = false;
+    p.order = CacheOrder::padded;
+  });
+  for (const DescalePer per : {DescalePer::tensor, DescalePer::sequence, DescalePer::row}) {
+    add(problem_of({7, 7, 7}, {100, 100, 300}, 16), {0, 3}, {90}, [&](KvCacheProblem& p) {
+      p.cache_dtype = DType::e4m3;
+      p.descale = per;
+    });
+  }
+  return problems;
+}
+
 }  // namespace
 
 KvCacheChoices choices_of(const Kernel<AttentionWithKvCache>& kernel) {
@@ -246,7 +306,8 @@ std::vector<KvCacheProblem> small_kvcache_problems(const KvCacheChoices& choices
     for (const KvCacheFeature feature :
          {KvCacheFeature::window, KvCacheFeature::softcap, KvCacheFeature::sinks,
           KvCacheFeature::packed, KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-          KvCacheFeature::new_rows, KvCacheFeature::tree_mask, KvCacheFeature::e4m3_cache}) {
+          KvCacheFeature::shared_prefix, KvCacheFeature::new_rows, KvCacheFeature::tree_mask,
+          KvCacheFeature::e4m3_cache}) {
       if (constraints.asks_for(feature) && !allows(choices, feature)) {
         return;
       }
@@ -263,6 +324,7 @@ std::vector<KvCacheProblem> small_kvcache_problems(const KvCacheChoices& choices
   };
   std::ranges::for_each(edges_of_lengths(), add);
   std::ranges::for_each(edges_of_features(), add);
+  std::ranges::for_each(edges_of_prefixes(), add);
   return problems;
 }
 

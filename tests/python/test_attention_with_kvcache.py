@@ -108,6 +108,22 @@ def test_left_padding(caches):
     expect_close(out, lse, q, k, v, CACHED, leftpad=leftpad)
 
 
+def test_shared_prefixes(caches):
+    q, k, v = caches
+    cached = numpy.int32([37, 50, 64])
+    groups, seqlens = numpy.int32([0, 2, 3]), numpy.int32([30, 10])
+    k[1:] = numpy.nan_to_num(k[1:])
+    v[1:] = numpy.nan_to_num(v[1:])
+    whole_k, whole_v = k.copy(), v.copy()
+    for cache, whole in ((k, whole_k), (v, whole_v)):
+        whole[1, :30] = cache[0, :30]
+        cache[1, :30] = numpy.nan  # sequence 0 has them
+    out, lse = tilewright.attention_with_kvcache(
+        q, k, v, cached, prefix_groups=groups, prefix_seqlens=seqlens, causal=True, return_lse=True
+    )
+    expect_close(out, lse, q, whole_k, whole_v, cached, causal=True)
+
+
 def test_packed_queries(caches):
     q, k, v = caches
     packed = q.reshape(6, 4, 64)
@@ -202,6 +218,14 @@ WRONG_CALLS = {
     "a length beyond the capacity": (
         {"cache_seqlens": numpy.int32([1, 81, 2])},
         *(InvalidArgumentError, "cache_seqlens", "is 81 for sequence 1, must be between 0 and 80"),
+    ),
+    "groups without prefixes": (
+        {"prefix_groups": numpy.int32([0, 3])},
+        *(InvalidArgumentError, "prefix_seqlens", "must be given where prefix_groups is"),
+    ),
+    "a prefix beyond a sequence": (
+        {"prefix_groups": numpy.int32([0, 2, 3]), "prefix_seqlens": numpy.int32([1, 9])},
+        *(InvalidArgumentError, "prefix_seqlens", "is 1 for group 0, must be between 0 and 0"),
     ),
     "a table of float": (
         {"block_table": numpy.zeros((3, 2), numpy.float32)},

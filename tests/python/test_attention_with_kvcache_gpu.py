@@ -66,6 +66,19 @@ def test_agrees_with_the_cpu(kernels, q_len):
         torch.testing.assert_close(lse.cpu(), expected_lse, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("q_len", [1, 3])
+def test_shared_prefixes_agree_with_the_cpu(kernels, q_len):
+    call = make_call(q_len)
+    for name, values in (
+        ("cache_seqlens", [700, 650, 640]),
+        ("prefix_groups", [0, 2, 3]),
+        ("prefix_seqlens", [640, 5]),
+    ):
+        call[name] = torch.tensor(values, dtype=torch.int32, device="cuda")
+    out = tilewright.attention_with_kvcache(**call, causal=True, check_values=True)
+    expect_close(out, call, causal=True)
+
+
 def test_a_captured_call_takes_other_lengths(kernels):
     for kernel in kernels:
         call = make_call()

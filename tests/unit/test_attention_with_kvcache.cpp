@@ -43,20 +43,36 @@ TEST(CpuKvCache, SmallProblems) {
   }
 }
 
+// The problem in another form gives the same bits.
+void check_form(const KvCacheProblem& problem,
+                KvCacheForm (*form)(const KvCacheProblem&, KvCacheHostTensors&)) {
+  SCOPED_TRACE(testing::Message() << problem);
+  KvCacheHostTensors tensors = make_tensors(problem);
+  KvCacheForm other = form(problem, tensors);
+  run_on_cpu(problem, tensors);
+  run_on_cpu(other.problem, other.tensors);
+  expect_same_bits(tensors, other.tensors, false);
+}
+
 TEST(CpuKvCache, PagesChangeNoBit) {
   constexpr int kCount = 60;
   Ran ran("paged cases", kCount / 3);
   for (const KvCacheProblem& problem : random_kvcache_problems(cpu_choices(), kCount, 2)) {
-    if (problem.page_size == 0) {
-      continue;
+    if (problem.page_size > 0) {
+      ++ran;
+      check_form(problem, without_pages);
     }
-    ++ran;
-    SCOPED_TRACE(testing::Message() << problem);
-    KvCacheHostTensors paged = make_tensors(problem);
-    WithoutPages whole = without_pages(problem, paged);
-    run_on_cpu(problem, paged);
-    run_on_cpu(whole.problem, whole.tensors);
-    expect_same_bits(paged, whole.tensors, false);
+  }
+}
+
+TEST(CpuKvCache, SharedPrefixesChangeNoBit) {
+  constexpr int kCount = 150;
+  Ran ran("shared prefixes", kCount / 10);
+  for (const KvCacheProblem& problem : random_kvcache_problems(cpu_choices(), kCount, 4)) {
+    if (!problem.prefix_groups.empty() && problem.descale != DescalePer::sequence) {
+      ++ran;
+      check_form(problem, without_prefixes);
+    }
   }
 }
 
@@ -65,6 +81,9 @@ TEST(CpuKvCache, RowsDoNotDependOnTheirNeighbours) {
   constexpr int kCount = 60;
   Ran ran("sequences", kCount);
   for (const KvCacheProblem& problem : random_kvcache_problems(cpu_choices(), kCount, 3)) {
+    if (!problem.prefix_groups.empty()) {
+      continue;
+    }
     SCOPED_TRACE(testing::Message() << problem);
     KvCacheHostTensors together = make_tensors(problem);
     KvCacheHostTensors apart = together;

@@ -32,6 +32,15 @@ KvRows rows_of(const Tensors& t) {
   return rows;
 }
 
+SharedPrefixes prefixes_of(const Tensors& t) {
+  if (!t.prefix_groups) {
+    return {};
+  }
+  return {.groups = static_cast<const int*>(t.prefix_groups->data),
+          .seqlens = static_cast<const int*>(t.prefix_seqlens->data),
+          .count = static_cast<int>(t.prefix_seqlens->shape[0])};
+}
+
 NewRows new_rows_of(const Tensors& t) {
   if (!t.k) {
     return {};
@@ -86,6 +95,7 @@ void set_tensors(const Tensors& t, Params& params) {
   params.statistics.max_stride = statistic_strides(t.row_max);
   params.statistics.sum_stride = statistic_strides(t.row_sum);
   params.rows = rows_of(t);
+  params.prefixes = prefixes_of(t);
   params.added = new_rows_of(t);
   params.tree = tree_mask_of(t);
   params.k_descale = descales_of(t.k_descale);
@@ -118,6 +128,7 @@ Problem problem_of(const Tensors& t, const Options& options) {
           .packed = t.cu_seqlens_q.has_value(),
           .unnormalized = t.row_max.has_value(),
           .left_padding = t.leftpad_k.has_value(),
+          .shared_prefix = t.prefix_groups.has_value(),
           .new_rows = t.k.has_value(),
           .tree_mask = t.tree_mask.has_value(),
           .batch_invariant = options.batch_invariant};
@@ -152,7 +163,7 @@ void attention_with_kvcache(const Tensors& tensors, const Options& options, Work
                             Stream stream) {
   Call<AttentionWithKvCache> call = prepare<AttentionWithKvCache>(tensors, options);
   if (options.check_values || tensors.q.device.kind == DeviceKind::cpu) {
-    check_values(tensors, stream);
+    check_values(tensors, options, stream);
   }
   call.launch(workspace, stream);
 }

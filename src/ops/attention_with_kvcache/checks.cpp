@@ -14,6 +14,8 @@ using Tensors = AttentionWithKvCacheTensors;
 constexpr std::array kWholeCache = {"rows", "capacity", "heads", "head_dim"};
 constexpr std::array kPagedCache = {"pages", "page_size", "heads", "head_dim"};
 constexpr std::array kTable = {"batch", "max_pages"};
+constexpr std::array kGroups = {"groups"};
+constexpr std::array kGroupEnds = {"groups + 1"};
 constexpr std::array kOne = {"1"};
 constexpr std::array kSequenceHeads = {"batch", "heads"};
 constexpr std::array kBatchedBits = {"batch", "seqlen"};
@@ -92,6 +94,25 @@ void check_places(const Tensors& t) {
                         std::to_string(batch_size(t)) +
                         " or more, one for each sequence, as neither block_table nor "
                         "cache_batch_idx is given");
+  }
+}
+
+void check_prefixes(const Tensors& t, const AttentionWithKvCacheOptions& options) {
+  check_both_or_none("prefix_groups", t.prefix_groups.has_value(), "prefix_seqlens",
+                     t.prefix_seqlens.has_value());
+  if (!t.prefix_groups) {
+    return;
+  }
+  check_int_vector("prefix_groups", t.prefix_groups, kGroupEnds, t.q.device);
+  check_int_vector("prefix_seqlens", t.prefix_seqlens, kGroups, t.q.device);
+  const std::int64_t groups = t.prefix_groups->shape[0] - 1;
+  if (groups < 1) {
+    fail("prefix_groups", "has 1 element, must have at least 2");
+  }
+  check_same("prefix_seqlens", "groups", t.prefix_seqlens->shape[0], "prefix_groups'", groups);
+  if (t.leftpad_k || is_limited(options.window)) {
+    fail("prefix_groups", std::string("is given together with ") +
+                              (t.leftpad_k ? "leftpad_k" : "a window") + ", must be absent there");
   }
 }
 
@@ -185,6 +206,8 @@ void check_is_apart_from_inputs(const char* argument, const ConstTensorView& out
                   {"block_table", t.block_table},
                   {"cache_batch_idx", t.cache_batch_idx},
                   {"leftpad_k", t.leftpad_k},
+                  {"prefix_groups", t.prefix_groups},
+                  {"prefix_seqlens", t.prefix_seqlens},
                   {"cu_seqlens_q", t.cu_seqlens_q},
                   {"k", t.k},
                   {"v", t.v},
@@ -247,6 +270,7 @@ void check_arguments(const Tensors& t, const AttentionWithKvCacheOptions& option
   check_score_options(
       {.scale = options.scale, .softcap = options.softcap, .window = options.window},
       head_dim_of(t.q));
+  check_prefixes(t, options);
   check_tree_mask(t, options);
 }
 
@@ -266,6 +290,8 @@ void check_alignment(const Tensors& t, const KernelInfo& kernel) {
   check_elements_are_aligned("block_table", t.block_table);
   check_elements_are_aligned("cache_batch_idx", t.cache_batch_idx);
   check_elements_are_aligned("leftpad_k", t.leftpad_k);
+  check_elements_are_aligned("prefix_groups", t.prefix_groups);
+  check_elements_are_aligned("prefix_seqlens", t.prefix_seqlens);
   check_elements_are_aligned("cu_seqlens_q", t.cu_seqlens_q);
   check_elements_are_aligned("k_descale", t.k_descale);
   check_elements_are_aligned("v_descale", t.v_descale);

@@ -20,7 +20,8 @@ void check_alignment(const AttentionWithKvCacheTensors& tensors, const KernelInf
 
 // Checks the values of lengths, tables and indices. If they are on a GPU, it copies them from
 // there, after the stream's work.
-void check_values(const AttentionWithKvCacheTensors& tensors, Stream stream);
+void check_values(const AttentionWithKvCacheTensors& tensors,
+                  const AttentionWithKvCacheOptions& options, Stream stream);
 
 // Of tensors that check_arguments() has passed:
 

@@ -22,6 +22,13 @@ struct KvRows {
   const int* leftpad = nullptr;
 };
 
+// Prefixes that groups of neighbouring sequences share. Null: none.
+struct SharedPrefixes {
+  const int* groups = nullptr;   // where each begins, and the last one's end
+  const int* seqlens = nullptr;  // keys
+  int count = 0;                 // of groups
+};
+
 // Rows that the call appends. Null: none.
 struct NewRows {
   const void* k = nullptr;
@@ -72,6 +79,7 @@ struct AttentionWithKvCacheParams {
   OuterStrides lse_stride;
 
   KvRows rows;
+  SharedPrefixes prefixes;
   NewRows added;
   TreeMask tree;
   Descales k_descale;

@@ -12,10 +12,11 @@ namespace {
 using Problem = AttentionWithKvCacheProblem;
 using Row = Kernel<AttentionWithKvCache>;
 
-constexpr std::array kAllFeatures = {
-    KvCacheFeature::window,   KvCacheFeature::softcap,      KvCacheFeature::sinks,
-    KvCacheFeature::packed,   KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-    KvCacheFeature::new_rows, KvCacheFeature::tree_mask,    KvCacheFeature::e4m3_cache};
+constexpr std::array kAllFeatures = {KvCacheFeature::window,        KvCacheFeature::softcap,
+                                     KvCacheFeature::sinks,         KvCacheFeature::packed,
+                                     KvCacheFeature::unnormalized,  KvCacheFeature::left_padding,
+                                     KvCacheFeature::shared_prefix, KvCacheFeature::new_rows,
+                                     KvCacheFeature::tree_mask,     KvCacheFeature::e4m3_cache};
 
 std::vector<Row> make_table() {
   return finished<AttentionWithKvCache>({
@@ -103,6 +104,8 @@ bool AttentionWithKvCacheProblem::asks_for(KvCacheFeature feature) const {
       return unnormalized;
     case KvCacheFeature::left_padding:
       return left_padding;
+    case KvCacheFeature::shared_prefix:
+      return shared_prefix;
     case KvCacheFeature::new_rows:
       return new_rows;
     case KvCacheFeature::tree_mask:

@@ -18,6 +18,7 @@ std::string of_sequence(std::size_t b) { return " for sequence " + std::to_strin
 struct Lengths {
   std::int64_t cached;
   std::int64_t added;
+  std::int64_t elsewhere = 0;  // the first ones, which are read where another sequence has them
 };
 
 std::vector<Lengths> checked_lengths(const Tensors& t, const std::vector<int>& cu_seqlens,
@@ -46,6 +47,42 @@ void check_tree_tokens(const std::vector<int>& cu_seqlens) {
     if (tokens > kMaxTreeTokens) {
       fail("cu_seqlens_q", "gives " + std::to_string(tokens) + " new tokens" + of_sequence(b) +
                                ", must give at most 64 where tree_mask is given");
+    }
+  }
+}
+
+// The most keys that sequence b can share: the cache has them, and all of its tokens see them.
+std::int64_t most_shared(const Tensors& t, bool is_causal, const Lengths& its,
+                         std::int64_t tokens) {
+  const std::int64_t before_tokens = its.cached + its.added - tokens;
+  const std::int64_t seen = t.tree_mask ? before_tokens
+                            : is_causal ? before_tokens + 1
+                                        : its.cached;
+  return std::clamp(seen, std::int64_t{0}, its.cached);
+}
+
+void check_prefixes(const Tensors& t, bool is_causal, const std::vector<int>& cu_seqlens,
+                    std::vector<Lengths>& lengths, Stream stream) {
+  const std::vector<int> groups = values_of<int>(*t.prefix_groups, stream);
+  const std::vector<int> seqlens = values_of<int>(*t.prefix_seqlens, stream);
+  check_ascends_from_0("prefix_groups", groups);
+  if (static_cast<std::size_t>(groups.back()) != lengths.size()) {
+    fail("prefix_groups", "ends with " + std::to_string(groups.back()) + ", must end with " +
+                              std::to_string(lengths.size()) + ", the number of sequences");
+  }
+  for (std::size_t g = 0; g < seqlens.size(); ++g) {
+    const auto first = static_cast<std::size_t>(groups[g]);
+    for (std::size_t b = first; b < static_cast<std::size_t>(groups[g + 1]); ++b) {
+      const std::int64_t tokens =
+          cu_seqlens.empty() ? t.q.shape[1] : cu_seqlens[b + 1] - cu_seqlens[b];
+      const std::int64_t most = most_shared(t, is_causal, lengths[b], tokens);
+      if (seqlens[g] < 0 || seqlens[g] > most) {
+        fail("prefix_seqlens", "is " + std::to_string(seqlens[g]) + " for group " +
+                                   std::to_string(g) + ", must be between 0 and " +
+                                   std::to_string(most) + ", the keys that the cache has" +
+                                   of_sequence(b) + " and all its tokens see");
+      }
+      lengths[b].elsewhere = b == first ? 0 : seqlens[g];
     }
   }
 }
@@ -132,7 +169,8 @@ void check_block_table(const Tensors& t, const std::vector<Lengths>& lengths, St
         static_cast<const int*>(table.data) + static_cast<std::int64_t>(b) * table.stride[0];
     const std::vector<int> pages =
         count == 0 ? std::vector<int>() : values_at(first, count, table.device, stream);
-    for (std::size_t i = 0; i < pages.size(); ++i) {
+    for (auto i = static_cast<std::size_t>(lengths[b].elsewhere / page_size); i < pages.size();
+         ++i) {
       if (pages[i] < 0 || pages[i] >= t.k_cache.shape[0]) {
         fail("block_table", "is " + std::to_string(pages[i]) + of_sequence(b) + " at page " +
                                 std::to_string(i) + " of " + std::to_string(count) +
@@ -147,7 +185,7 @@ void check_block_table(const Tensors& t, const std::vector<Lengths>& lengths, St
 
 }  // namespace
 
-void check_values(const Tensors& t, Stream stream) {
+void check_values(const Tensors& t, const AttentionWithKvCacheOptions& options, Stream stream) {
   std::vector<int> cu_seqlens;
   if (t.cu_seqlens_q) {
     cu_seqlens = values_of<int>(*t.cu_seqlens_q, stream);
@@ -156,7 +194,10 @@ void check_values(const Tensors& t, Stream stream) {
   if (t.tree_mask) {
     check_tree_tokens(cu_seqlens);
   }
-  const std::vector<Lengths> lengths = checked_lengths(t, cu_seqlens, stream);
+  std::vector<Lengths> lengths = checked_lengths(t, cu_seqlens, stream);
+  if (t.prefix_groups) {
+    check_prefixes(t, options.causal, cu_seqlens, lengths, stream);
+  }
   if (t.leftpad_k) {
     check_leftpad(values_of<int>(*t.leftpad_k, stream), lengths);
   }

@@ -5,6 +5,7 @@
 // Source    FlashAttention-2 paper, section 3.1; FlashDecoding.
 // Tiles     A warp computes a row; a lane has every 32nd pair of its columns.
 // Limits    Each split is read once. Splits are summed in their order, so that runs are bit-equal.
+//           Where sequences are packed, rows behind the last one's are left as they are.
 //
 // `Params` are the params of any operation with the members that row_results.cuh names, a batch,
 // q_len, heads, value_dim, dtype, and an o with its stride.
@@ -14,6 +15,7 @@
 #include "cuda/attention/blocks/accumulator.cuh"
 #include "cuda/attention/blocks/row_results.cuh"
 #include "cuda/common/launch.cuh"
+#include "cuda/common/launch_order.cuh"
 #include "tilewright/tensor.hpp"
 
 namespace tilewright::cuda {
@@ -23,7 +25,10 @@ constexpr int kRowsPerBlock = 4;
 
 template <typename Element, typename Params>
 __global__ void __launch_bounds__(32 * kRowsPerBlock)
-    merge(const __grid_constant__ Params p, const __grid_constant__ Params splits, int count) {
+    merge(const __grid_constant__ Params p, const __grid_constant__ Params splits, int count,
+          const int* rows_end) {
+  let_next_launch_start();
+  wait_for_launch_before();
   const int row_index = static_cast<int>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
   if (row_index >= p.batch * p.q_len * p.heads) {
     return;
@@ -31,6 +36,9 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   const int head = row_index % p.heads;
   const int row = row_index / p.heads % p.q_len;
   const int batch = row_index / p.heads / p.q_len;
+  if (rows_end != nullptr && row >= *rows_end) {
+    return;
+  }
   const int lane = threadIdx.x % 32;
   const RowStatistics& statistics = splits.statistics;
   const auto split_max = [&](int split) {
@@ -83,17 +91,19 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
 }  // namespace merge_splits
 
 // Queues the merge of `count` splits into the outputs of `p`. `splits` has their un-normalised O, m
-// and l: split i of batch entry b is at batch entry i * p.batch + b.
+// and l: split i of batch entry b is at batch entry i * p.batch + b. If `rows_end` is not null, it
+// is where the number of rows that there are lies on the device.
 template <typename Params>
-void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream) {
+void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream,
+                         const int* rows_end = nullptr, const LaunchOptions& options = {}) {
   const int blocks = ceil_div(p.batch * p.q_len * p.heads, merge_splits::kRowsPerBlock);
   constexpr int kThreads = 32 * merge_splits::kRowsPerBlock;
   if (p.dtype == DType::fp16) {
-    launch<merge_splits::merge<cute::half_t, Params>>(blocks, kThreads, 0, stream, p, splits,
-                                                      count);
+    launch_with<merge_splits::merge<cute::half_t, Params>>(options, blocks, kThreads, 0, stream, p,
+                                                           splits, count, rows_end);
   } else {
-    launch<merge_splits::merge<cute::bfloat16_t, Params>>(blocks, kThreads, 0, stream, p, splits,
-                                                          count);
+    launch_with<merge_splits::merge<cute::bfloat16_t, Params>>(options, blocks, kThreads, 0, stream,
+                                                               p, splits, count, rows_end);
   }
 }
 

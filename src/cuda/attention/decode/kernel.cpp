@@ -5,6 +5,7 @@
 
 #include "cuda/attention/decode/launch.hpp"
 #include "cuda/attention/decode/plan.hpp"
+#include "cuda/attention/shared_prefix/plan.hpp"
 #include "ops/attention_with_kvcache/kernels.hpp"
 #include "ops/kernel_table.hpp"
 
@@ -19,7 +20,7 @@ constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{1
 constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
                                   KvCacheFeature::sinks,        KvCacheFeature::packed,
                                   KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-                                  KvCacheFeature::new_rows};
+                                  KvCacheFeature::new_rows,     KvCacheFeature::shared_prefix};
 
 constexpr auto kHeadDimsOfConfigs = [] {
   std::array<HeadDims, kDecodeConfigCount> all{};
@@ -29,20 +30,32 @@ constexpr auto kHeadDimsOfConfigs = [] {
   return all;
 }();
 
-Plan plan_in(const Problem& problem, const DeviceInfo& device, int config) {
-  const DecodeDetails details = plan_decode(problem, device.multiprocessors, config);
+template <typename Details>
+Plan plan_of(const Details& details, int config) {
   Plan plan(details.at.bytes, details);
   plan.variant = config;
   return plan;
 }
 
+Plan plan_in(const Problem& problem, const DeviceInfo& device, int config) {
+  return plan_of(plan_decode(problem, device.multiprocessors, config), config);
+}
+
+// A call with shared prefixes counts as of its suffix pass's variant.
+Plan plan_in(const Problem& problem, const DeviceInfo& device, const PassConfigs& configs) {
+  return plan_of(plan_shared_prefix(problem, device.multiprocessors, configs), configs.suffix);
+}
+
 Plan plan_best(const Problem& problem, const DeviceInfo& device) {
-  return plan_in(problem, device, best_decode_config(problem, device.multiprocessors).value());
+  const int sms = device.multiprocessors;
+  return problem.shared_prefix ? plan_in(problem, device, best_pass_configs(problem, sms))
+                               : plan_in(problem, device, best_decode_config(problem, sms).value());
 }
 
 template <int kConfig>
 Plan plan_config(const Problem& problem, const DeviceInfo& device) {
-  return plan_in(problem, device, kConfig);
+  return problem.shared_prefix ? plan_in(problem, device, PassConfigs{kConfig, kConfig})
+                               : plan_in(problem, device, kConfig);
 }
 
 // TMA loads what lies in one page, and writes to addresses that are multiples of 128 bytes.
@@ -70,14 +83,36 @@ std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int 
   return std::nullopt;
 }
 
+// The same of a call with shared prefixes, whose passes run in these configs.
+std::optional<Reason> refuses_shared_prefix(const Row& kernel, const Problem& problem,
+                                            const PassConfigs& configs) {
+  if (problem.batch_invariant) {
+    return Reason{ErrorCode::unsupported, "batch_invariant",
+                  "is true, kernel " + kernel.info.name +
+                      " splits the keys of a prefix by the tokens that share it"};
+  }
+  constexpr std::int64_t kMostRows = std::numeric_limits<int>::max();
+  if (all_tokens(problem) > kMostRows / problem.heads) {
+    return takes_reason(kernel.info, "q", "2^31 or more rows and shared prefixes", "fewer");
+  }
+  if (auto reason = refuses_in(kernel, prefix_pass(problem), configs.prefix)) {
+    return reason;
+  }
+  return refuses_in(kernel, suffix_pass(problem), configs.suffix);
+}
+
 std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
                                    const DeviceInfo& device) {
-  return refuses_in(kernel, problem, best_decode_config(problem, device.multiprocessors).value());
+  const int sms = device.multiprocessors;
+  return problem.shared_prefix
+             ? refuses_shared_prefix(kernel, problem, best_pass_configs(problem, sms))
+             : refuses_in(kernel, problem, best_decode_config(problem, sms).value());
 }
 
 template <int kConfig>
 std::optional<Reason> refuses_config(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  return refuses_in(kernel, problem, kConfig);
+  return problem.shared_prefix ? refuses_shared_prefix(kernel, problem, {kConfig, kConfig})
+                               : refuses_in(kernel, problem, kConfig);
 }
 
 // The variant for config kConfig: `decode`, narrowed to what that config can run.

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "cuda/attention/shared_prefix/launch.hpp"
 #include "ops/append_kv/kernels.hpp"
 
 namespace tilewright::cuda {
@@ -55,7 +56,15 @@ void launch_decode(const AttentionWithKvCacheParams& p, const Plan& planned, Str
   if (p.added.k != nullptr) {
     launch_append_kv(new_rows_of(p), stream);
   }
-  const auto details = planned.details<DecodeDetails>();
+  if (p.prefixes.groups != nullptr) {
+    launch_shared_prefix(p, planned.details<SharedPrefixDetails>(), stream);
+  } else {
+    launch_decode_pass(p, planned.details<DecodeDetails>(), stream);
+  }
+}
+
+void launch_decode_pass(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
+                        Stream stream) {
   kLaunchers[static_cast<std::size_t>(details.plan.config)](p, details, stream);
 }
 

@@ -8,8 +8,13 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel as planned.
+// Queues a call as planned: the kernel, behind new rows' way into the caches, or what a call with
+// shared prefixes takes.
 void launch_decode(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
+
+// Queues the kernel, whatever the call has besides: no new rows, no shared prefixes.
+void launch_decode_pass(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
+                        Stream stream);
 
 // Queues config kIndex. Each config is compiled in a file of its own, made from instance.cu.in.
 template <int kIndex>

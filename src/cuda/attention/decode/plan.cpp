@@ -37,7 +37,9 @@ int cluster_of(std::int64_t items, int sms) {
   return cluster;
 }
 
-DecodeWorkspace workspace_of(const DecodePlan& plan, std::size_t value_dim) {
+}  // namespace
+
+DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim) {
   constexpr std::size_t kAlignment = 256;
   DecodeWorkspace at{};
   const auto place = [&](std::size_t bytes) {
@@ -50,11 +52,9 @@ DecodeWorkspace workspace_of(const DecodePlan& plan, std::size_t value_dim) {
   at.counters = place(slots * static_cast<std::size_t>(plan.cluster) * sizeof(std::uint64_t));
   at.row_max = place(rows * sizeof(float));
   at.row_sum = place(rows * sizeof(float));
-  at.o = place(rows * value_dim * sizeof(float));
+  at.o = place(rows * static_cast<std::size_t>(value_dim) * sizeof(float));
   return at;
 }
-
-}  // namespace
 
 bool takes(const DecodeConfig& c, const Problem& p) {
   return c.head_dim == p.head_dim && c.value_dim == value_dim(p) &&
@@ -107,7 +107,7 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(shape.tile_tokens, p.q_len));
   plan.slots = p.batch_invariant ? most_units(p, c.bc) : 2 * plan.workers;
-  return {.plan = plan, .at = workspace_of(plan, static_cast<std::size_t>(value_dim(p)))};
+  return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
 }
 
 }  // namespace tilewright::cuda

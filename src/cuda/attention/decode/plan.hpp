@@ -48,6 +48,9 @@ DecodeShape decode_shape(int heads, int kv_heads, int bc);
 // The most units that a problem can have, from its shapes.
 std::int64_t most_units(const AttentionWithKvCacheProblem& problem, int bc);
 
+// The workspace of a plan.
+DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim);
+
 // The plan on a GPU of `sms` SMs in `config`.
 DecodeDetails plan_decode(const AttentionWithKvCacheProblem& problem, int sms, int config);
 

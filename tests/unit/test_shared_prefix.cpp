@@ -1,0 +1,214 @@
+// The passes of a call with shared prefixes: what each reads, and that they make up the call. The
+// CPU's kernel runs them here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/cpu_attention.hpp"
+#include "cuda/attention/shared_prefix/passes.hpp"
+#include "problems/kvcache_expectation.hpp"
+#include "problems/kvcache_problem_sets.hpp"
+#include "problems/random.hpp"
+#include "reference/attention_with_kvcache.hpp"
+
+namespace tilewright {
+
+// As in call.cpp.
+AttentionWithKvCacheProblem problem_of(const AttentionWithKvCacheTensors& tensors,
+                                       const AttentionWithKvCacheOptions& options);
+AttentionWithKvCacheParams params_of(const AttentionWithKvCacheTensors& tensors,
+                                     const AttentionWithKvCacheOptions& options,
+                                     const AttentionWithKvCacheProblem& problem);
+
+namespace test {
+namespace {
+
+using Params = AttentionWithKvCacheParams;
+
+// ---- Groups
+
+SharedPrefixes prefixes_of(const std::vector<int>& groups) {
+  return {
+      .groups = groups.data(), .seqlens = nullptr, .count = static_cast<int>(groups.size()) - 1};
+}
+
+TEST(SharedPrefix, AGroupIsFoundAmongEmptyOnes) {
+  const std::vector<int> groups = {0, 0, 2, 2, 2, 5, 5};
+  constexpr int kIndices[] = {1, 1, 4, 4, 4};
+  for (int sequence = 0; sequence < 5; ++sequence) {
+    const cuda::PrefixGroup group = cuda::group_of(prefixes_of(groups), 5, sequence);
+    EXPECT_EQ(group.index, kIndices[sequence]);
+    EXPECT_EQ(group.first, groups[static_cast<std::size_t>(group.index)]);
+    EXPECT_EQ(group.end, groups[static_cast<std::size_t>(group.index) + 1]);
+  }
+}
+
+// Whatever the boundaries are, each sequence is in one group, whose sequences agree about it.
+TEST(SharedPrefix, AnyBoundariesShareOutTheSequences) {
+  constexpr int kSequences = 20;
+  Random pick(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<int> groups(static_cast<std::size_t>(pick(2, 8)));
+    std::ranges::generate(groups, [&] {
+      return pick.one_in(5) ? std::numeric_limits<int>::min() : static_cast<int>(pick(-3, 30));
+    });
+    int next = 0;
+    while (next < kSequences) {
+      const cuda::PrefixGroup group = cuda::group_of(prefixes_of(groups), kSequences, next);
+      ASSERT_EQ(group.first, next);
+      ASSERT_GT(group.end, next);
+      ASSERT_LE(group.end, kSequences);
+      for (; next < group.end; ++next) {
+        const cuda::PrefixGroup its = cuda::group_of(prefixes_of(groups), kSequences, next);
+        ASSERT_EQ(its.index, group.index);
+        ASSERT_EQ(its.first, group.first);
+        ASSERT_EQ(its.end, group.end);
+      }
+    }
+  }
+}
+
+// ---- Passes
+
+// What the kernel split_keys does.
+void split_keys(const Params& p, const cuda::SharedPrefixCalls& calls) {
+  for (int sequence = 0; sequence <= p.batch; ++sequence) {
+    cuda::split(p, calls.lengths, sequence);
+  }
+  if (calls.packed_q == nullptr) {
+    return;
+  }
+  const std::size_t row_bytes = static_cast<std::size_t>(p.head_dim) * size_bytes(p.dtype);
+  auto* target = static_cast<std::byte*>(calls.packed_q);
+  for (int batch = 0; batch < p.batch; ++batch) {
+    for (int token = 0; token < p.q_len; ++token) {
+      for (int head = 0; head < p.heads; ++head, target += row_bytes) {
+        const std::int64_t offset = p.q_stride.offset(batch, token, head);
+        const auto* const source = static_cast<const std::byte*>(p.q);
+        std::copy_n(source + offset * static_cast<std::int64_t>(size_bytes(p.dtype)), row_bytes,
+                    target);
+      }
+    }
+  }
+}
+
+// An element of a part's statistic.
+double at(const float* statistic, const OuterStrides& stride, int batch, int row, int head) {
+  return statistic[stride.offset(batch, row, head)];
+}
+
+// Merges a row, as the kernel does, into the problem's tensors.
+void merge_row(const cuda::SharedPrefixCalls& calls, int batch, int row, int head,
+               const AttentionWithKvCacheTensors& t) {
+  const Params& parts = calls.parts;
+  const Params& merged = calls.merged;
+  const RowStatistics& statistics = parts.statistics;
+  double m = merged.sinks.logits != nullptr ? merged.sinks.logits[head * merged.sinks.stride]
+                                            : -std::numeric_limits<double>::infinity();
+  const double sink = m;
+  double maxima[2];
+  for (int part = 0; part < 2; ++part) {
+    const int entry = part * merged.batch + batch;
+    maxima[part] = at(statistics.max, statistics.max_stride, entry, row, head);
+    m = std::max(m, maxima[part]);
+  }
+  const auto weight = [&](double of) { return std::isinf(of) ? 0.0 : std::exp(of - m); };
+  double l = weight(sink);
+  for (int part = 0; part < 2; ++part) {
+    const int entry = part * merged.batch + batch;
+    l += weight(maxima[part]) * at(statistics.sum, statistics.sum_stride, entry, row, head);
+  }
+  for (int d = 0; d < merged.value_dim; ++d) {
+    double o = 0;
+    for (int part = 0; part < 2; ++part) {
+      const int entry = part * merged.batch + batch;
+      const auto* const its = static_cast<const float*>(parts.o);
+      o += weight(maxima[part]) * its[parts.o_stride.offset(entry, row, head) + d];
+    }
+    const double divisor = t.row_max || l == 0 ? 1 : l;
+    reference::store(t.o, merged.o_stride.offset(batch, row, head) + d, o / divisor);
+  }
+  reference::store(*t.lse, merged.lse_stride.offset(batch, row, head), m + std::log(l));
+  if (t.row_max) {
+    const RowStatistics& its = merged.statistics;
+    reference::store(*t.row_max, its.max_stride.offset(batch, row, head), m);
+    reference::store(*t.row_sum, its.sum_stride.offset(batch, row, head), l);
+  }
+}
+
+// Makes all entries of the table pages that there are. The CPU's kernel looks up unseen keys of a
+// tile, too.
+void make_pages_exist(KvCacheHostTensors& tensors) {
+  if (tensors.block_table) {
+    const auto pages = static_cast<int>(tensors.k_layout.shape[0]);
+    auto* const entries = reinterpret_cast<int*>(tensors.block_table->data());
+    std::transform(entries, entries + tensors.block_table->bytes() / sizeof(int), entries,
+                   [&](int page) { return std::clamp(page, 0, pages - 1); });
+  }
+}
+
+// Runs the calls that a call is made of.
+void run_passes(const KvCacheProblem& problem, KvCacheHostTensors& tensors) {
+  constexpr int kSms = 132;
+  make_pages_exist(tensors);
+  const AttentionWithKvCacheTensors t = tensors.views();
+  const AttentionWithKvCacheOptions options = options_of(problem, "auto");
+  reference::append_new_rows(t);
+  const AttentionWithKvCacheProblem constraints = problem_of(t, options);
+  Params p = params_of(t, options, constraints);
+  const cuda::SharedPrefixWorkspace places =
+      cuda::plan_shared_prefix(constraints, kSms, cuda::best_pass_configs(constraints, kSms)).at;
+  std::vector<float> workspace(places.bytes / sizeof(float),
+                               std::numeric_limits<float>::quiet_NaN());
+  p.workspace = workspace.data();
+  const cuda::SharedPrefixCalls calls = cuda::calls_of(p, places);
+  split_keys(p, calls);
+  cpu::attention_with_kvcache(calls.prefix, nullptr);
+  cpu::attention_with_kvcache(calls.suffix, nullptr);
+  const int rows = calls.rows_end != nullptr ? *calls.rows_end : calls.merged.q_len;
+  for (int batch = 0; batch < calls.merged.batch; ++batch) {
+    for (int row = 0; row < rows; ++row) {
+      for (int head = 0; head < p.heads; ++head) {
+        merge_row(calls, batch, row, head, t);
+      }
+    }
+  }
+}
+
+// Of the GPU's head dims and dtypes, and with the features that its kernel has.
+KvCacheChoices choices() {
+  KvCacheChoices choices = choices_of(*find_kernel<AttentionWithKvCache>("decode"));
+  choices.features.push_back(KvCacheFeature::tree_mask);
+  choices.features.push_back(KvCacheFeature::e4m3_cache);
+  return choices;
+}
+
+int count_right(const std::vector<KvCacheProblem>& problems) {
+  int count = 0;
+  for (const KvCacheProblem& problem : problems) {
+    if (problem.prefix_groups.empty()) {
+      continue;
+    }
+    ++count;
+    SCOPED_TRACE(testing::Message() << problem);
+    KvCacheHostTensors tensors = make_tensors(problem);
+    run_passes(problem, tensors);
+    expect_right(problem, tensors);
+  }
+  return count;
+}
+
+TEST(SharedPrefix, PassesMakeUpTheCallOfSmallProblems) {
+  EXPECT_GE(count_right(small_kvcache_problems(choices())), 10);
+}
+
+TEST(SharedPrefix, PassesMakeUpTheCallOfRandomProblems) {
+  EXPECT_GE(count_right(random_kvcache_problems(choices(), 400, 5)), 40);
+}
+
+}  // namespace
+}  // namespace test
+}  // namespace tilewright
