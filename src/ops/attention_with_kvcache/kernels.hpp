@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ops/append_kv/params.hpp"
 #include "ops/attention_with_kvcache/params.hpp"
 #include "tilewright/attention_with_kvcache_kernels.hpp"
 
@@ -11,10 +12,14 @@ namespace tilewright {
 // A kernel's facts in words.
 std::vector<Limit> limits_of(const AttentionWithKvCacheFacts& facts);
 
+// The call's new rows, which go behind those that the caches hold.
+AppendKvParams new_rows_of(const AttentionWithKvCacheParams& params);
+
 namespace cuda {
 
-// The decode kernel's row of the table, with its variants.
+// The rows of kernels of the table, with their variants.
 Kernel<AttentionWithKvCache> decode_kernel();
+Kernel<AttentionWithKvCache> prefill_kernel();
 
 }  // namespace cuda
 }  // namespace tilewright

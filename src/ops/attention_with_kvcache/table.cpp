@@ -28,6 +28,7 @@ std::vector<Row> make_table() {
        .facts = {.features = kAllFeatures},
        .launch = without_plan<AttentionWithKvCache, cpu::attention_with_kvcache>()},
       cuda::decode_kernel(),
+      cuda::prefill_kernel(),
   });
 }
 

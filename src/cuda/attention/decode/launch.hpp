@@ -8,8 +8,12 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel as planned.
+// Queues the kernel as planned, behind a launch that appends the call's new rows.
 void launch_decode(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
+
+// Queues the kernel alone. Its workspace begins at p.workspace.
+void launch_decode_rows(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
+                        Stream stream);
 
 // Queues config kIndex. Each config is compiled in a file of its own, made from instance.cu.in.
 template <int kIndex>

@@ -1,0 +1,20 @@
+// The prefill kernel's launchers: one function for each of its configs.
+#pragma once
+
+#include "cuda/attention/prefill/plan.hpp"
+#include "ops/attention_with_kvcache/params.hpp"
+#include "ops/plan.hpp"
+#include "tilewright/launch.hpp"
+
+namespace tilewright::cuda {
+
+// Queues the kernel as planned, behind a launch that appends the call's new rows, and behind that
+// of decode for packed sequences of few tokens.
+void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
+
+// Queues config kIndex. Each config is compiled in a file of its own, made from instance.cu.in.
+template <int kIndex>
+void launch_prefill_config(const AttentionWithKvCacheParams& p, const PrefillPlan& plan,
+                           Stream stream);
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,46 @@
+// How the prefill kernel runs a problem: decided on the host, from shapes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "cuda/attention/decode/plan.hpp"
+#include "cuda/attention/prefill/configs.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
+
+namespace tilewright::cuda {
+
+struct PrefillPlan {
+  int config;         // of kPrefillConfigs
+  int section;        // heads of a section: FlashSchedule has the order of tiles
+  int box_rows;       // keys that a TMA load brings
+  int others_tokens;  // packed sequences of at most so many tokens run in decode; 0: none does
+};
+
+// What a Plan of this kernel has.
+struct PrefillDetails {
+  PrefillPlan plan;
+  std::size_t decode_at;  // decode's workspace, in bytes from the workspace's start. At that is a
+                          // ticket, of 8 bytes
+  std::size_t bytes;      // of the workspace
+  DecodeDetails decode;   // if packed sequences run there
+};
+
+// The config for `problem`; nothing if none has its head dims.
+std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
+
+// Can a sequence of the problem have more than kMostDecodeTokens new tokens, and is it likely? If
+// not, decode runs all. A batch-invariant problem must not ask what is likely.
+bool has_chunks(const AttentionWithKvCacheProblem& problem);
+
+// The keys of the largest box that divides a page and a key tile.
+int largest_box(std::int64_t page_size, int bc);
+
+// The plan for all sequences in `config`.
+PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int config);
+
+// The same for chunks; packed sequences of few tokens run in decode, on a GPU of `sms` SMs.
+PrefillDetails plan_chunks(const AttentionWithKvCacheProblem& problem, int sms);
+
+}  // namespace tilewright::cuda
