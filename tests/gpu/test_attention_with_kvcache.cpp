@@ -38,6 +38,22 @@ void check_problem(const KvCacheProblem& problem, const std::string& kernel) {
   expect_same_bits(first, second);
 }
 
+// The problem, and the same with more new tokens of each sequence.
+std::vector<KvCacheProblem> with_a_chunk(const KvCacheProblem& problem) {
+  KvCacheProblem chunk = problem;
+  chunk.q_lens.assign(problem.batch(), 70);
+  return {problem, chunk};
+}
+
+// Sequence b by itself, as alone() makes it of a problem's tensors.
+KvCacheProblem alone_of(const KvCacheProblem& problem, std::size_t b) {
+  KvCacheProblem one = problem;
+  one.q_lens = {problem.q_lens[b]};
+  one.cached = {problem.cached[b]};
+  one.packed = false;
+  return one;
+}
+
 class KvCacheGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -160,12 +176,17 @@ TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
       [](KvCacheProblem problem, const KvCacheKernel& kernel) {
         problem.batch_invariant = true;
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
-        const AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
+        AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
         KvCacheDeviceProblem together(make_tensors(problem));
         KvCacheDeviceProblem apart(make_tensors(problem));
         run(together.views(), options);
         for (std::size_t b = 0; b < problem.batch(); ++b) {
           if (problem.q_lens[b] > 0) {
+            // A kernel of chunks may leave a sequence of few tokens to another one.
+            options.kernel = "auto";
+            if (takes(kernel, alone_of(problem, b))) {
+              options.kernel = kernel.info.name;
+            }
             run(alone(problem, apart.views(), b), options);
           }
         }
@@ -213,7 +234,7 @@ TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherLengthsAndTables) {
       [&](const KvCacheChoices& choices) {
         std::vector<KvCacheProblem> problems;
         for (const HeadDims dims : choices.head_dims) {
-          for (const int tokens : {1, 5}) {
+          for (const int tokens : {1, 5, 70}) {
             problem.head_dim = dims.qk;
             problem.value_dim = dims.v;
             problem.q_lens.assign(4, tokens);
@@ -266,7 +287,7 @@ TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
       [&](const KvCacheChoices& choices) {
         problem.head_dim = choices.head_dims.front().qk;
         problem.value_dim = choices.head_dims.front().v;
-        return std::vector{problem};
+        return with_a_chunk(problem);
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         SCOPED_TRACE(kernel.info.name);
@@ -295,7 +316,7 @@ TEST_F(KvCacheGpu, ALengthBeyondTheCapacityCountsAsTheCapacity) {
       [&](const KvCacheChoices& choices) {
         problem.head_dim = choices.head_dims.front().qk;
         problem.value_dim = choices.head_dims.front().v;
-        return std::vector{problem};
+        return with_a_chunk(problem);
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         KvCacheHostTensors host = make_tensors(p);

@@ -30,6 +30,7 @@ constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::
 Plan plan_of(const PrefillDetails& details) {
   Plan plan(details.bytes, details);
   plan.variant = details.plan.config;
+  plan.splits = details.plan.splits;
   return plan;
 }
 
@@ -38,8 +39,8 @@ Plan plan_best(const Problem& problem, const DeviceInfo& device) {
 }
 
 template <int kConfig>
-Plan plan_config(const Problem& problem, const DeviceInfo&) {
-  return plan_of(plan_prefill(problem, kConfig));
+Plan plan_config(const Problem& problem, const DeviceInfo& device) {
+  return plan_of(plan_prefill(problem, device.multiprocessors, kConfig));
 }
 
 // TMA writes to addresses that are multiples of 128 bytes.

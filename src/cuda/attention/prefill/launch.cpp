@@ -29,10 +29,19 @@ void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& planned, St
   }
   if (details.plan.others_tokens > 0) {
     AttentionWithKvCacheParams others = p;
-    others.workspace = static_cast<char*>(p.workspace) + details.decode_at;
+    others.workspace = static_cast<char*>(p.workspace) + kPrefillDecodeAt;
     launch_decode_rows(others, details.decode, stream);
   }
-  kLaunchers[static_cast<std::size_t>(details.plan.config)](p, details.plan, stream);
+  const Launcher launch = kLaunchers[static_cast<std::size_t>(details.plan.config)];
+  const int count = details.plan.splits;
+  if (count == 1) {
+    return launch(p, details.plan, stream);
+  }
+  const std::int64_t rows = std::int64_t{p.batch} * p.heads * p.q_len;
+  const AttentionWithKvCacheParams splits =
+      splits_of(p, prefill_splits(rows, count, p.value_dim).at);
+  launch(splits, details.plan, stream);
+  launch_prefill_merge(p, splits, count, stream);
 }
 
 }  // namespace tilewright::cuda

@@ -49,12 +49,13 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
   schedule.row_tiles = ceil_div(p.q_len, C.br());
   schedule.section = plan.section;
   schedule.group = p.heads / p.kv_heads;
-  schedule.splits = 1;
+  schedule.splits = plan.splits;
+  schedule.split_tiles = kMinPrefillSplit / C.bc;
   schedule.tickets = {.word = static_cast<std::uint64_t*>(p.workspace), .epoch = next_epoch()};
   std::int64_t most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * p.heads;  // if packed
   if (p.packed_q.cu_seqlens == nullptr) {
     schedule.heads = p.batch * p.heads;
-    schedule.tiles = schedule.row_tiles * schedule.heads;
+    schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
     most_tiles = schedule.tiles;
   }
   const int blocks = static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors));

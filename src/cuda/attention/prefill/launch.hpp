@@ -8,13 +8,19 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel as planned, behind a launch that appends the call's new rows, and behind that
-// of decode for packed sequences of few tokens.
+// Queues the kernel as planned: behind a launch that appends the call's new rows, and that of
+// decode for packed sequences of few tokens; if the keys are split, ahead of the merge.
 void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
 
-// Queues config kIndex. Each config is compiled in a file of its own, made from instance.cu.in.
+// Queues config kIndex. The outputs in `p` are those of its tiles. Each config is compiled in a
+// file of its own, made from instance.cu.in.
 template <int kIndex>
 void launch_prefill_config(const AttentionWithKvCacheParams& p, const PrefillPlan& plan,
                            Stream stream);
+
+// Queues the merge of `count` splits: `splits` has their un-normalised O, m and l, and `p` the
+// result.
+void launch_prefill_merge(const AttentionWithKvCacheParams& p,
+                          const AttentionWithKvCacheParams& splits, int count, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "cuda/attention/blocks/split_params.hpp"
 #include "cuda/attention/decode/plan.hpp"
 #include "cuda/attention/prefill/configs.hpp"
 #include "tilewright/attention_with_kvcache_kernels.hpp"
@@ -16,16 +17,28 @@ struct PrefillPlan {
   int section;        // heads of a section: FlashSchedule has the order of tiles
   int box_rows;       // keys that a TMA load brings
   int others_tokens;  // packed sequences of at most so many tokens run in decode; 0: none does
+  int splits;         // pieces of the keys, each computed by blocks of its own
 };
 
 // What a Plan of this kernel has.
 struct PrefillDetails {
   PrefillPlan plan;
-  std::size_t decode_at;  // decode's workspace, in bytes from the workspace's start. At that is a
-                          // ticket, of 8 bytes
-  std::size_t bytes;      // of the workspace
-  DecodeDetails decode;   // if packed sequences run there
+  std::size_t bytes;  // of the workspace: a ticket of 8 bytes; behind it that of decode, or splits
+  DecodeDetails decode;  // if packed sequences run there
 };
+
+// Where decode's workspace begins in that of this kernel, in bytes.
+inline constexpr std::size_t kPrefillDecodeAt = 256;
+
+// The keys that a split has at least. How many each has depends on the lengths in memory.
+inline constexpr int kMinPrefillSplit = 1024;
+
+// Where `splits` splits of so many rows leave their results, behind the ticket.
+struct PrefillSplits {
+  SplitPlaces at;
+  std::size_t end;
+};
+PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_dim);
 
 // The config for `problem`; nothing if none has its head dims.
 std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
@@ -37,10 +50,10 @@ bool has_chunks(const AttentionWithKvCacheProblem& problem);
 // The keys of the largest box that divides a page and a key tile.
 int largest_box(std::int64_t page_size, int bc);
 
-// The plan for all sequences in `config`.
-PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int config);
+// The plan for all sequences in `config`, on a GPU of `sms` SMs.
+PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int sms, int config);
 
-// The same for chunks; packed sequences of few tokens run in decode, on a GPU of `sms` SMs.
+// The same for chunks; packed sequences of few tokens run in decode.
 PrefillDetails plan_chunks(const AttentionWithKvCacheProblem& problem, int sms);
 
 }  // namespace tilewright::cuda

@@ -19,6 +19,7 @@ struct CacheTile : FlashTile {
   }
 };
 
+// The keys of a sequence are split evenly; splits have at least the schedule's split_tiles.
 // Packed sequences of at most `others_tokens` new tokens have no tiles: they are another launch's.
 class CacheSequences {
  public:
@@ -45,7 +46,9 @@ class CacheSequences {
     tile.leftpad = lengths.leftpad;
     tile.seen_end = lengths.kv_len;
     const VisibleKeys keys(q_len, lengths.kv_len, p_.causal, p_.window, lengths.leftpad);
-    write_key_tiles(tile, keys, config, row0, q_len, s.splits, split, s.split_tiles);
+    const int tiles = ceil_div(lengths.kv_len, config.bc);
+    write_key_tiles(tile, keys, config, row0, q_len, s.splits, split,
+                    max(ceil_div(tiles, s.splits), s.split_tiles));
   }
 
  private:
