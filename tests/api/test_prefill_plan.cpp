@@ -11,6 +11,7 @@
 #include "cuda/attention/blocks/cache_boxes.hpp"
 #include "cuda/attention/blocks/sequence_lengths.hpp"
 #include "cuda/attention/prefill/plan.hpp"
+#include "ops/attention_with_kvcache/kernels.hpp"
 #include "registry_test.hpp"
 
 namespace tilewright::cuda {
@@ -40,11 +41,11 @@ Problem problem_of(int batch, int q_len, bool packed = false) {
           .packed = packed};
 }
 
-// The name of the kernel that `auto` takes on an H200: the last of the table that can run.
+// The name of the kernel that `auto` takes on an H200: the last of the table that may and can.
 std::string fastest(const Problem& problem) {
   std::string name;
   for (const auto& kernel : kernels<AttentionWithKvCache>()) {
-    if (kernel.info.device == DeviceKind::cuda && kernel.refuses != nullptr &&
+    if (kernel.info.device == DeviceKind::cuda && suits(kernel, problem) &&
         !kernel.refuses(kernel, problem, kH200)) {
       name = kernel.info.name;
     }
@@ -184,12 +185,6 @@ TEST(PrefillPlan, ABatchInvariantBatchIsNotJudgedByItsSize) {
 
 TEST(PrefillPlan, WhatIsRefusedIsNamed) {
   const auto& prefill = named<AttentionWithKvCache>("prefill");
-  const auto few = prefill.refuses(prefill, problem_of(2, 5), kH200);
-  ASSERT_TRUE(few);
-  EXPECT_EQ(few->argument, "q");
-  EXPECT_NE(few->message.find("seqlen 5"), std::string::npos) << few->message;
-  EXPECT_NE(few->message.find("more than 64 tokens"), std::string::npos) << few->message;
-
   Problem odd = problem_of(2, 100);
   odd.head_dim = 96;
   odd.page_size = 1;
@@ -197,6 +192,18 @@ TEST(PrefillPlan, WhatIsRefusedIsNamed) {
   ASSERT_TRUE(pages);
   EXPECT_EQ(pages->argument, "k_cache");
   EXPECT_NE(pages->message.find("page_size 1"), std::string::npos) << pages->message;
+
+  // What decode refuses, where it has to run sequences.
+  Problem pages_of_48 = problem_of(2, 100);
+  pages_of_48.page_size = 48;
+  EXPECT_FALSE(prefill.refuses(prefill, pages_of_48, kH200));
+  for (const auto& [q_len, packed] : {std::pair{100, true}, {5, false}}) {
+    pages_of_48.q_len = q_len;
+    pages_of_48.packed = packed;
+    const auto reason = prefill.refuses(prefill, pages_of_48, kH200);
+    ASSERT_TRUE(reason);
+    EXPECT_NE(reason->message.find("page_size 48"), std::string::npos) << reason->message;
+  }
 }
 
 TEST(PrefillPlan, VariantsTakeAnyLengthAndAnyPage) {
@@ -254,7 +261,13 @@ TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {
   const PrefillDetails alone = plan_prefill(p, kSms, prefill_config(p).value());
   EXPECT_EQ(alone.plan.others_tokens, 0);
   EXPECT_EQ(alone.bytes, kPrefillDecodeAt);
-  EXPECT_EQ(plan_chunks(problem_of(4, 512), kSms).plan.others_tokens, 0);
+
+  const Problem chunks = problem_of(4, 512);
+  EXPECT_EQ(plan_chunks(chunks, kSms).bytes, kPrefillDecodeAt);
+  const Problem few = problem_of(4, 5);
+  EXPECT_EQ(plan_chunks(few, kSms).bytes,
+            kPrefillDecodeAt + plan_chunks(few, kSms).decode.at.bytes);
+  EXPECT_EQ(plan_chunks(few, kSms).plan.splits, 1);
 }
 
 // Decode by itself runs sequences of any length.

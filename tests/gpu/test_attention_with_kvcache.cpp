@@ -45,15 +45,6 @@ std::vector<KvCacheProblem> with_a_chunk(const KvCacheProblem& problem) {
   return {problem, chunk};
 }
 
-// Sequence b by itself, as alone() makes it of a problem's tensors.
-KvCacheProblem alone_of(const KvCacheProblem& problem, std::size_t b) {
-  KvCacheProblem one = problem;
-  one.q_lens = {problem.q_lens[b]};
-  one.cached = {problem.cached[b]};
-  one.packed = false;
-  return one;
-}
-
 class KvCacheGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -176,17 +167,12 @@ TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
       [](KvCacheProblem problem, const KvCacheKernel& kernel) {
         problem.batch_invariant = true;
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
-        AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
+        const AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
         KvCacheDeviceProblem together(make_tensors(problem));
         KvCacheDeviceProblem apart(make_tensors(problem));
         run(together.views(), options);
         for (std::size_t b = 0; b < problem.batch(); ++b) {
           if (problem.q_lens[b] > 0) {
-            // A kernel of chunks may leave a sequence of few tokens to another one.
-            options.kernel = "auto";
-            if (takes(kernel, alone_of(problem, b))) {
-              options.kernel = kernel.info.name;
-            }
             run(alone(problem, apart.views(), b), options);
           }
         }

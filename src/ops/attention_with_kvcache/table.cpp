@@ -142,6 +142,10 @@ std::optional<Reason> plan_reason(const Row& kernel, const Problem& problem, con
   return launch_reason(kernel, problem, plan.splits);
 }
 
+bool suits(const Row& kernel, const Problem& problem) {
+  return kernel.info.name != "prefill" || cuda::is_for_prefill(problem);
+}
+
 template <>
 std::span<const Row> Table<AttentionWithKvCache>::rows() {
   static const auto& table = kept(make_table());

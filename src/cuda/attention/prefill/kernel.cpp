@@ -1,6 +1,5 @@
-// The kernel prefill in the table of kernels, with a variant for each of its configs. The kernel
-// itself takes chunks, and lets decode run the packed sequences of few tokens beside them. A
-// variant runs sequences of any length.
+// The kernel prefill in the table of kernels, with a variant for each of its configs. Under its own
+// name it leaves sequences of few tokens to decode; a variant runs sequences of any length.
 #include <array>
 #include <utility>
 
@@ -55,23 +54,19 @@ std::optional<Reason> refuses_pages(const Row& kernel, const Problem& problem, c
 
 std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
                                    const DeviceInfo& device) {
-  if (!has_chunks(problem)) {
-    const std::string most = std::to_string(kMostDecodeTokens);
-    return takes_reason(kernel.info, "q", "seqlen " + std::to_string(problem.q_len),
-                        problem.packed ? "more than " + most + " tokens, and more than sequences"
-                                       : "more than " + most + " tokens");
-  }
-  if (auto reason = refuses_pages(kernel, problem, device)) {
-    return reason;
+  if (may_have_chunks(problem)) {
+    if (auto reason = refuses_pages(kernel, problem, device)) {
+      return reason;
+    }
   }
   const Row& decode = *find_kernel<AttentionWithKvCache>("decode");
-  return problem.packed ? decode.refuses(decode, problem, device) : std::nullopt;
+  return may_have_few_tokens(problem) ? decode.refuses(decode, problem, device) : std::nullopt;
 }
 
 // The variant for config kConfig: `prefill`, narrowed to what that config can run.
 template <int kConfig>
 Row variant_in(Row prefill) {
-  prefill.info.summary = "prefill in this config, sequences of few tokens as well";
+  prefill.info.summary = "prefill in this config, of few tokens as well";
   prefill.facts.head_dims = std::span(kHeadDims).subspan(kConfig, 1);
   prefill.refuses = refuses_pages;
   prefill.plan = plan_config<kConfig>;
@@ -86,18 +81,24 @@ std::vector<Row> variants_of(const Row& prefill, std::integer_sequence<int, kCon
 
 }  // namespace
 
+bool is_for_prefill(const Problem& problem) {
+  return may_have_chunks(problem) &&
+         (!problem.packed || problem.batch_invariant || problem.q_len > problem.batch);
+}
+
 Row prefill_kernel() {
-  Row prefill{.info = {.name = "prefill",
-                       .summary = "chunks of prompts over caches; few tokens among them by decode",
-                       .device = DeviceKind::cuda,
-                       .architectures = {90},
-                       .dtypes = {DType::bf16, DType::fp16},
-                       .alignment_bytes = 16,
-                       .doc = "docs/worklog/prefill.md"},
-              .facts = {.head_dims = kHeadDims, .features = kFeatures},
-              .refuses = refuses_best,
-              .plan = plan_best,
-              .launch = built<launch_prefill>()};
+  Row prefill{
+      .info = {.name = "prefill",
+               .summary = "chunks of prompts over caches; sequences of few tokens by decode",
+               .device = DeviceKind::cuda,
+               .architectures = {90},
+               .dtypes = {DType::bf16, DType::fp16},
+               .alignment_bytes = 16,
+               .doc = "docs/worklog/prefill.md"},
+      .facts = {.head_dims = kHeadDims, .features = kFeatures},
+      .refuses = refuses_best,
+      .plan = plan_best,
+      .launch = built<launch_prefill>()};
   static const auto& variants =
       kept(variants_of(prefill, std::make_integer_sequence<int, kPrefillConfigCount>{}));
   prefill.variants = variants;

@@ -20,28 +20,36 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kPrefillConfigCount>{});
 
+// Queues the kernel and, if the keys are split, the merge.
+void launch_chunks(const AttentionWithKvCacheParams& p, const PrefillPlan& plan, Stream stream) {
+  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.config)];
+  if (plan.splits == 1) {
+    return launch(p, plan, stream);
+  }
+  const std::int64_t rows = std::int64_t{p.batch} * p.heads * p.q_len;
+  const AttentionWithKvCacheParams splits =
+      splits_of(p, prefill_splits(rows, plan.splits, p.value_dim).at);
+  launch(splits, plan, stream);
+  launch_prefill_merge(p, splits, plan.splits, stream);
+}
+
 }  // namespace
 
 void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& planned, Stream stream) {
   const auto details = planned.details<PrefillDetails>();
+  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
+  const int others_tokens = details.plan.others_tokens;
   if (p.added.k != nullptr) {
     launch_append_kv(new_rows_of(p), stream);
   }
-  if (details.plan.others_tokens > 0) {
+  if (others_tokens > 0 && (is_packed || p.q_len <= others_tokens)) {
     AttentionWithKvCacheParams others = p;
     others.workspace = static_cast<char*>(p.workspace) + kPrefillDecodeAt;
     launch_decode_rows(others, details.decode, stream);
   }
-  const Launcher launch = kLaunchers[static_cast<std::size_t>(details.plan.config)];
-  const int count = details.plan.splits;
-  if (count == 1) {
-    return launch(p, details.plan, stream);
+  if (p.q_len > others_tokens) {
+    launch_chunks(p, details.plan, stream);
   }
-  const std::int64_t rows = std::int64_t{p.batch} * p.heads * p.q_len;
-  const AttentionWithKvCacheParams splits =
-      splits_of(p, prefill_splits(rows, count, p.value_dim).at);
-  launch(splits, details.plan, stream);
-  launch_prefill_merge(p, splits, count, stream);
 }
 
 }  // namespace tilewright::cuda

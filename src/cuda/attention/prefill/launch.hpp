@@ -8,8 +8,8 @@
 
 namespace tilewright::cuda {
 
-// Queues the kernel as planned: behind a launch that appends the call's new rows, and that of
-// decode for packed sequences of few tokens; if the keys are split, ahead of the merge.
+// Queues what is planned: the launch that appends the call's new rows, that of decode for sequences
+// of few tokens, and that of the kernel for the others, with the merge if their keys are split.
 void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
 
 // Queues config kIndex. The outputs in `p` are those of its tiles. Each config is compiled in a

@@ -37,9 +37,9 @@ std::optional<int> prefill_config(const Problem& p) {
   return std::nullopt;
 }
 
-bool has_chunks(const Problem& p) {
-  return p.q_len > kMostDecodeTokens && (!p.packed || p.batch_invariant || p.q_len > p.batch);
-}
+bool may_have_chunks(const Problem& p) { return p.q_len > kMostDecodeTokens; }
+
+bool may_have_few_tokens(const Problem& p) { return p.packed || p.q_len <= kMostDecodeTokens; }
 
 int largest_box(std::int64_t page_size, int bc) {
   return page_size > 0 ? static_cast<int>(std::gcd(page_size, std::int64_t{bc})) : bc;
@@ -77,11 +77,12 @@ PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
 
 PrefillDetails plan_chunks(const Problem& p, int sms) {
   PrefillDetails details = plan_prefill(p, sms, prefill_config(p).value());
-  if (p.packed) {
-    details.plan.others_tokens = kMostDecodeTokens;
+  details.plan.others_tokens = kMostDecodeTokens;
+  if (may_have_few_tokens(p)) {
     details.decode = plan_decode(p, sms, best_decode_config(p, sms).value());
     details.decode.plan.most_tokens = kMostDecodeTokens;
-    details.bytes += details.decode.at.bytes;
+    details.bytes = kPrefillDecodeAt + details.decode.at.bytes;
+    details.plan.splits = 1;
   }
   return details;
 }

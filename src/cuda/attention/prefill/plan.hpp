@@ -16,7 +16,7 @@ struct PrefillPlan {
   int config;         // of kPrefillConfigs
   int section;        // heads of a section: FlashSchedule has the order of tiles
   int box_rows;       // keys that a TMA load brings
-  int others_tokens;  // packed sequences of at most so many tokens run in decode; 0: none does
+  int others_tokens;  // sequences of at most so many tokens run in decode; 0: none does
   int splits;         // pieces of the keys, each computed by blocks of its own
 };
 
@@ -24,7 +24,7 @@ struct PrefillPlan {
 struct PrefillDetails {
   PrefillPlan plan;
   std::size_t bytes;  // of the workspace: a ticket of 8 bytes; behind it that of decode, or splits
-  DecodeDetails decode;  // if packed sequences run there
+  DecodeDetails decode;  // if sequences run there
 };
 
 // Where decode's workspace begins in that of this kernel, in bytes.
@@ -43,9 +43,9 @@ PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_d
 // The config for `problem`; nothing if none has its head dims.
 std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
 
-// Can a sequence of the problem have more than kMostDecodeTokens new tokens, and is it likely? If
-// not, decode runs all. A batch-invariant problem must not ask what is likely.
-bool has_chunks(const AttentionWithKvCacheProblem& problem);
+// Can a sequence have more than kMostDecodeTokens new tokens, and can one have no more?
+bool may_have_chunks(const AttentionWithKvCacheProblem& problem);
+bool may_have_few_tokens(const AttentionWithKvCacheProblem& problem);
 
 // The keys of the largest box that divides a page and a key tile.
 int largest_box(std::int64_t page_size, int bc);
@@ -53,7 +53,7 @@ int largest_box(std::int64_t page_size, int bc);
 // The plan for all sequences in `config`, on a GPU of `sms` SMs.
 PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int sms, int config);
 
-// The same for chunks; packed sequences of few tokens run in decode.
+// The same where sequences of at most kMostDecodeTokens tokens run in decode.
 PrefillDetails plan_chunks(const AttentionWithKvCacheProblem& problem, int sms);
 
 }  // namespace tilewright::cuda
