@@ -5,12 +5,11 @@
 // of its own, writes what depends on where keys lie:
 //   params()                the params, with batch, heads, q_len and packed_q
 //   kv_len(sequence)        its keys
-//   row_tiles(q_len, br)    the row tiles of a packed sequence of q_len queries
+//   has_tiles(q_len)        is a packed sequence of q_len queries computed?
 //   write_keys(tile, schedule, config, sequence, row0, q_len, split)
 //                           the keys that the tile's rows, from row0 on, see of split `split`
 #pragma once
 
-#include <climits>
 #include <cstdint>
 
 #include "common/ceil_div.hpp"
@@ -78,7 +77,7 @@ struct FlashSchedule {
   int section;
   int group;  // query heads for each key head
   int splits;
-  int split_tiles;        // key tiles of a split
+  int split_tiles;        // key tiles of a split, or the fewest of one
   TicketCounter tickets;  // without one, block i takes the tiles i, i + grid, ...
 };
 
@@ -196,7 +195,7 @@ class PackedTiles {
     upto_ = 0;
     if (own_ < p.batch) {
       const int q_len = p.packed_q.cu_seqlens[own_ + 1] - p.packed_q.cu_seqlens[own_];
-      upto_ = sequences.row_tiles(q_len, br) * p.heads;
+      upto_ = sequences.has_tiles(q_len) ? ceil_div(q_len, br) * p.heads : 0;
     }
 #pragma unroll 1
     for (int step = 1; step < 32; step *= 2) {

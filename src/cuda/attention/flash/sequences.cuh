@@ -23,7 +23,7 @@ class DenseSequences {
     return starts != nullptr ? starts[sequence + 1] - starts[sequence] : p_.kv_len;
   }
 
-  __device__ static int row_tiles(int q_len, int br) { return ceil_div(q_len, br); }
+  __device__ static constexpr bool has_tiles(int) { return true; }
 
   template <typename Config>
   __device__ void write_keys(FlashTile& tile, const FlashSchedule& s, const Config& config,

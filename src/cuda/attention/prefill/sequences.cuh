@@ -30,9 +30,7 @@ class CacheSequences {
 
   __device__ int kv_len(int sequence) const { return lengths_of(p_, sequence).kv_len; }
 
-  __device__ int row_tiles(int q_len, int br) const {
-    return q_len > others_tokens_ ? ceil_div(q_len, br) : 0;
-  }
+  __device__ bool has_tiles(int q_len) const { return q_len > others_tokens_; }
 
   template <typename Config>
   __device__ void write_keys(CacheTile& tile, const FlashSchedule& s, const Config& config,
