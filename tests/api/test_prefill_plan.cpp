@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "cuda/attention/blocks/sequence_lengths.hpp"
 #include "cuda/attention/prefill/plan.hpp"
 #include "ops/attention_with_kvcache/kernels.hpp"
+#include "problems/random.hpp"
 #include "registry_test.hpp"
 
 namespace tilewright::cuda {
@@ -20,16 +20,6 @@ namespace {
 using Problem = AttentionWithKvCacheProblem;
 
 constexpr int kSms = 132;
-
-class Random {
- public:
-  int operator()(int first, int last) {
-    return std::uniform_int_distribution<int>(first, last)(engine_);
-  }
-
- private:
-  std::mt19937 engine_{20261124};
-};
 
 Problem problem_of(int batch, int q_len, bool packed = false) {
   return {.batch = batch,
@@ -56,7 +46,8 @@ std::string fastest(const Problem& problem) {
 // ---- Boxes
 
 TEST(CacheBoxes, ATileHasTheBoxesOfItsSeenKeys) {
-  Random random;
+  test::Random pick(20261124);
+  const auto random = [&](int low, int high) { return static_cast<int>(pick(low, high)); };
   for (int i = 0; i < 20000; ++i) {
     const int bc = 1 << random(6, 7);
     const int page_size = random(0, 3) == 0 ? 0 : random(1, 300);
