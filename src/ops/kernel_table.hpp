@@ -7,6 +7,8 @@
 //         why the facts do not allow a problem
 //   std::optional<Reason> plan_reason(const Kernel<Op>&, const Op::Problem&, const Plan&)
 //         why a plan cannot be launched, if there are such plans
+//   bool suits(const Kernel<Op>&, const Op::Problem&)
+//         whether "auto" may take a kernel, if some are faster for certain problems only
 //   template <> std::span<const Kernel<Op>> Table<Op>::rows()
 //         the rows
 #pragma once
@@ -174,13 +176,22 @@ const Kernel<Op>* Table<Op>::find(std::string_view name) {
   return nullptr;
 }
 
+// May "auto" take the kernel, if it can run the problem?
+template <class Op>
+bool is_candidate(const Kernel<Op>& kernel, const typename Op::Problem& problem) {
+  if constexpr (requires { suits(kernel, problem); }) {
+    return suits(kernel, problem);
+  }
+  return true;
+}
+
 // The last kernel of the table that can run the problem: the table ascends in speed.
 template <class Op>
 Selection<Op> fastest_kernel(const typename Op::Problem& problem, Device device) {
   const DeviceInfo& info = device_info(device);
   std::optional<Reason> first_reason;
   for (const Kernel<Op>& kernel : kernels<Op>() | std::views::reverse) {
-    if (kernel.info.device != device.kind) {
+    if (kernel.info.device != device.kind || !is_candidate(kernel, problem)) {
       continue;
     }
     auto result = planned_on(kernel, problem, info);

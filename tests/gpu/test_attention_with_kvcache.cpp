@@ -38,6 +38,13 @@ void check_problem(const KvCacheProblem& problem, const std::string& kernel) {
   expect_same_bits(first, second);
 }
 
+// The problem, and the same with more new tokens of each sequence.
+std::vector<KvCacheProblem> with_a_chunk(const KvCacheProblem& problem) {
+  KvCacheProblem chunk = problem;
+  chunk.q_lens.assign(problem.batch(), 70);
+  return {problem, chunk};
+}
+
 class KvCacheGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -259,7 +266,7 @@ std::vector<KvCacheProblem> problems_of_replays(const KvCacheChoices& choices) {
   problem.capacity = 1008;
   std::vector<KvCacheProblem> problems;
   for (const HeadDims dims : choices.head_dims) {
-    for (const int tokens : {1, 5}) {
+    for (const int tokens : {1, 5, 70}) {
       problem.head_dim = dims.qk;
       problem.value_dim = dims.v;
       problem.q_lens.assign(4, tokens);
@@ -331,7 +338,7 @@ TEST_F(KvCacheGpu, ValuesOutOfRangeAreClamped) {
   for_each_problem(
       kernels_and_variants(),
       [](const KvCacheChoices& choices) {
-        return std::vector{small_problem(choices, {40, 64, 3, 20})};
+        return with_a_chunk(small_problem(choices, {40, 64, 3, 20}));
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         SCOPED_TRACE(kernel.info.name);
@@ -379,7 +386,7 @@ TEST_F(KvCacheGpu, ALengthBeyondTheCapacityCountsAsTheCapacity) {
       [&](const KvCacheChoices& choices) {
         problem.head_dim = choices.head_dims.front().qk;
         problem.value_dim = choices.head_dims.front().v;
-        return std::vector{problem};
+        return with_a_chunk(problem);
       },
       [](const KvCacheProblem& p, const KvCacheKernel& kernel) {
         KvCacheHostTensors host = make_tensors(p);

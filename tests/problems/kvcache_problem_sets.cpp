@@ -171,6 +171,11 @@ std::vector<KvCacheProblem> edges_of_lengths() {
     problems.push_back(problem_of({1}, {5000}, page_size));
     problems.push_back(problem_of({3, 3}, {4096, 2}, page_size));
   }
+  for (const std::int64_t page_size : {0, 16, 48, 128}) {  // chunks, of several tiles of rows
+    problems.push_back(problem_of({200, 200}, {300, 201}, page_size));
+  }
+  problems.push_back(problem_of({1, 100, 3, 65, 64, 0}, {90, 170, 3, 300, 65, 7}, 16));
+  problems.back().packed = true;
   std::vector<int> many;
   for (int b = 0; b < 150; ++b) {
     many.push_back(b * 37 % 200);

@@ -25,6 +25,10 @@ RULES = {
                                   "cuda/attention/blocks/*"],
     "src/cuda/attention/ladder": [*SHARED, "cuda/attention/blocks/*"],
     "src/cuda/attention/flash": [*SHARED, "cuda/attention/blocks/*", "cuda/attention/flash/*"],
+    # It leaves sequences to decode.
+    "src/cuda/attention/prefill": [*SHARED, "cuda/attention/blocks/*", "cuda/attention/prefill/*",
+                                   "cuda/attention/decode/launch.hpp",
+                                   "cuda/attention/decode/plan.hpp"],
     "src/cuda": [*SHARED, "cuda/*"],
     # CUDA's runtime by one header, launchers by their operation's kernels.hpp.
     "src/ops": ["tilewright/*", "common/*", "ops/*", "cpu/cpu_*.hpp", "cuda/cuda_backend.hpp"],

@@ -29,6 +29,7 @@ std::vector<Row> make_table() {
        .facts = {.features = kAllFeatures},
        .launch = without_plan<AttentionWithKvCache, cpu::attention_with_kvcache>()},
       cuda::decode_kernel(),
+      cuda::prefill_kernel(),
   });
 }
 
@@ -142,6 +143,10 @@ std::optional<Reason> facts_reason(const Row& kernel, const Problem& problem) {
 
 std::optional<Reason> plan_reason(const Row& kernel, const Problem& problem, const Plan& plan) {
   return launch_reason(kernel, problem, plan.splits);
+}
+
+bool suits(const Row& kernel, const Problem& problem) {
+  return kernel.info.name != "prefill" || cuda::is_for_prefill(problem);
 }
 
 template <>

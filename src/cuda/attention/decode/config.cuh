@@ -2,6 +2,7 @@
 // schedule.
 #pragma once
 
+#include "cuda/attention/blocks/cache_boxes.hpp"
 #include "cuda/attention/blocks/tile_ring.cuh"
 #include "cuda/attention/blocks/wgmma_tiles.cuh"
 #include "cuda/attention/decode/configs.hpp"
@@ -78,8 +79,7 @@ struct TensorMaps {
 struct Launch {
   DecodeShape shape;
   Workers workers;
-  int box_rows;        // keys that a TMA load brings
-  Divisor page_boxes;  // TMA loads of a page
+  CacheBoxes boxes;
   int slot_rows;
   float* o;                 // (slots, slot_rows, Dv)
   float* row_max;           // (slots, slot_rows)

@@ -22,6 +22,7 @@
 #pragma once
 
 #include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/box_places.cuh"
 #include "cuda/attention/blocks/cap_and_mask.cuh"
 #include "cuda/attention/blocks/online_softmax.cuh"
 #include "cuda/attention/decode/config.cuh"
@@ -35,72 +36,6 @@ namespace decode {
 
 using namespace cute;
 
-// Where the boxes, which TMA loads, of a sequence's keys lie. Each lane has one of 32 neighbouring
-// boxes, and the table's entry for the one that is 32 later.
-class BoxPlaces {
- public:
-  __device__ BoxPlaces(const Params& p, const Launch& launch, const Part& part)
-      : launch_(launch),
-        cache_row_(part.cache_row),
-        max_pages_(p.rows.max_pages),
-        table_(p.rows.block_table != nullptr
-                   ? p.rows.block_table + part.sequence * p.rows.table_stride
-                   : nullptr) {}
-
-  // Makes the boxes [32 chunk, 32 chunk + 32) those of the lanes.
-  __device__ void take(int chunk) {
-    if (chunk != chunk_) {
-      page_ = chunk == chunk_ + 1 ? next_page_ : page_of(chunk);
-      chunk_ = chunk;
-      next_page_ = page_of(chunk + 1);
-    }
-  }
-
-  __device__ int box() const { return box_of(chunk_); }
-  __device__ int page() const { return page_; }
-
-  // The box's first row within its page.
-  __device__ int row() const {
-    const int box = box_of(chunk_);
-    return (table_ != nullptr ? box - box / launch_.page_boxes * launch_.page_boxes : box) *
-           launch_.box_rows;
-  }
-
- private:
-  __device__ static int box_of(int chunk) {
-    return 32 * chunk + static_cast<int>(threadIdx.x % 32);
-  }
-
-  // A page beyond the table is not read: no key of it is seen.
-  __device__ int page_of(int chunk) const {
-    if (table_ == nullptr) {
-      return cache_row_;
-    }
-    const int index = box_of(chunk) / launch_.page_boxes;
-    return index >= 0 && index < max_pages_ ? table_[index] : 0;
-  }
-
-  const Launch& launch_;
-  int cache_row_;
-  int max_pages_;
-  const int* table_;  // null: not paged
-  int chunk_ = -2;
-  int page_ = 0;
-  int next_page_ = 0;
-};
-
-// A lane loads a box of one tile.
-template <int kBc, int kHeadDim, int kBox, typename T>
-__device__ __forceinline__ void load_box(const CUtensorMap& map, TmaBarrier& barrier, T* tile,
-                                         int tile_row, int row, int head, int page) {
-  constexpr auto kHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
-#pragma unroll
-  for (int column = 0; column < kHeadDim; column += kBox) {
-    SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&barrier), kHint,
-                           tile + column * kBc + tile_row * kBox, column, row, head, page);
-  }
-}
-
 // One warp finds the parts and loads their K and V tiles. Boxes without a key that is seen are left
 // out, since their pages may not exist.
 template <typename Config>
@@ -108,11 +43,11 @@ __device__ void load_kv(SharedStorage<Config>& shared, const Params& p, const La
                         const TensorMaps& maps) {
   constexpr DecodeConfig C = Config::C;
   constexpr int kBox = Config::Tiles::kBoxColumns;
-  const int box_rows = launch.box_rows;
+  const int box_rows = launch.boxes.rows;
   const int boxes = C.bc / box_rows;  // of a tile
   typename Config::Position at;
   for_each_part(shared.parts, p, launch, [&](const Part& part) {
-    BoxPlaces places(p, launch, part);
+    BoxPlaces<1> places(p.rows, launch.boxes, part.sequence, part.cache_row);
     for (int j = part.tiles.first; j < part.tiles.end; ++j) {
       const int tile_box = j * boxes;
       const int first = max(part.seen_first / box_rows, tile_box);

@@ -5,6 +5,7 @@
 
 #include "cuda/attention/shared_prefix/launch.hpp"
 #include "ops/append_kv/kernels.hpp"
+#include "ops/attention_with_kvcache/kernels.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -15,37 +16,6 @@ template <int... kIndices>
 constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
     std::integer_sequence<int, kIndices...>) {
   return {launch_decode_config<kIndices>...};
-}
-
-// The call's new rows, which go behind those that the caches hold.
-AppendKvParams new_rows_of(const AttentionWithKvCacheParams& p) {
-  const KvRows& rows = p.rows;
-  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
-  AppendKvParams append;
-  append.k = p.added.k;
-  append.v = p.added.v;
-  append.k_cache = p.k_cache;
-  append.v_cache = p.v_cache;
-  append.dtype = p.dtype;
-  append.kv_heads = p.kv_heads;
-  append.head_dim = p.head_dim;
-  append.value_dim = p.value_dim;
-  append.k_stride = p.added.k_stride;
-  append.v_stride = p.added.v_stride;
-  append.k_cache_stride = p.k_stride;
-  append.v_cache_stride = p.v_stride;
-  append.rows.count = is_packed ? p.added.len : p.batch * p.added.len;
-  append.rows.per_batch = p.added.len;
-  append.rows.pages = rows.cache_rows;
-  append.rows.page_size = rows.page_size > 0 ? rows.page_size : rows.capacity;
-  append.rows.seqlens = rows.cache_seqlens;
-  append.rows.cu_seqlens_new = p.packed_q.cu_seqlens;
-  append.rows.sequences = p.batch;
-  append.rows.block_table = rows.block_table;
-  append.rows.block_table_stride = rows.table_stride;
-  append.rows.max_pages = rows.max_pages;
-  append.rows.cache_batch_idx = rows.cache_batch_idx;
-  return append;
 }
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kDecodeConfigCount>{});
@@ -59,11 +29,11 @@ void launch_decode(const AttentionWithKvCacheParams& p, const Plan& planned, Str
   if (p.prefixes.groups != nullptr) {
     launch_shared_prefix(p, planned.details<SharedPrefixDetails>(), stream);
   } else {
-    launch_decode_pass(p, planned.details<DecodeDetails>(), stream);
+    launch_decode_rows(p, planned.details<DecodeDetails>(), stream);
   }
 }
 
-void launch_decode_pass(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
+void launch_decode_rows(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
                         Stream stream) {
   kLaunchers[static_cast<std::size_t>(details.plan.config)](p, details, stream);
 }

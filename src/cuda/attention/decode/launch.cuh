@@ -64,6 +64,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   shape.is_causal = p.causal;
   shape.window = p.window;
   shape.is_invariant = p.batch_invariant;
+  shape.most_tokens = plan.most_tokens;
   const int page_size = p.rows.page_size;
   const auto cache_map = [&](const void* base, const OuterStrides& stride, int head_dim) {
     TensorMapSpec spec =
@@ -88,8 +89,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   auto* const workspace = static_cast<char*>(p.workspace);
   const Launch launch{.shape = shape,
                       .workers = workers,
-                      .box_rows = plan.box_rows,
-                      .page_boxes = Divisor(page_size > 0 ? page_size / plan.box_rows : 1),
+                      .boxes = cache_boxes(page_size, plan.box_rows),
                       .slot_rows = plan.slot_rows,
                       .o = reinterpret_cast<float*>(workspace + at.o),
                       .row_max = reinterpret_cast<float*>(workspace + at.row_max),

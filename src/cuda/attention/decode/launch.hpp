@@ -12,8 +12,9 @@ namespace tilewright::cuda {
 // shared prefixes takes.
 void launch_decode(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
 
-// Queues the kernel, whatever the call has besides: no new rows, no shared prefixes.
-void launch_decode_pass(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
+// Queues the kernel alone, without new rows or shared prefixes. Its workspace begins at
+// p.workspace.
+void launch_decode_rows(const AttentionWithKvCacheParams& p, const DecodeDetails& details,
                         Stream stream);
 
 // Queues config kIndex. Each config is compiled in a file of its own, made from instance.cu.in.

@@ -1,6 +1,7 @@
 #include "cuda/attention/decode/plan.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/ceil_div.hpp"
 
@@ -83,7 +84,8 @@ DecodeShape decode_shape(int heads, int kv_heads, int bc) {
           .bc = bc,
           .is_causal = false,
           .window = {},
-          .is_invariant = false};
+          .is_invariant = false,
+          .most_tokens = std::numeric_limits<int>::max()};
 }
 
 std::int64_t most_units(const Problem& p, int bc) {
@@ -106,6 +108,7 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
       static_cast<int>(p.page_size > 0 ? std::min<std::int64_t>(p.page_size, c.bc) : c.bc);
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(shape.tile_tokens, p.q_len));
+  plan.most_tokens = shape.most_tokens;
   plan.slots = p.batch_invariant ? most_units(p, c.bc) : 2 * plan.workers;
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
 }

@@ -17,6 +17,7 @@ struct DecodePlan {
   int workers;
   int box_rows;        // keys that a TMA load brings
   int slot_rows;       // rows of a partial result
+  int most_tokens;     // a sequence with more new tokens is another launch's
   std::int64_t slots;  // partial results in the workspace
 };
 

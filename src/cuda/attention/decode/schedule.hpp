@@ -17,6 +17,7 @@
 #include "common/attention_parts.hpp"
 #include "common/ceil_div.hpp"
 #include "common/divisor.hpp"
+#include "cuda/attention/blocks/sequence_lengths.hpp"
 
 namespace tilewright::cuda {
 
@@ -47,14 +48,6 @@ struct CacheKeys {
   }
 };
 
-// The lengths of one sequence.
-struct SequenceLengths {
-  int q_start;  // its first row of q, if packed
-  int q_len;
-  int kv_len;
-  int leftpad;
-};
-
 // What all sequences' work has in common.
 struct DecodeShape {
   int kv_heads;
@@ -66,6 +59,7 @@ struct DecodeShape {
   bool is_causal;
   KeyWindow window;
   bool is_invariant;
+  int most_tokens;  // a sequence with more new tokens is another launch's
 
   TILEWRIGHT_HOST_DEVICE constexpr CacheKeys keys_of(const SequenceLengths& of) const {
     return {.kv_len = of.kv_len,

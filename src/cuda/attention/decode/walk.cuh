@@ -9,28 +9,6 @@ namespace decode {
 
 using Params = AttentionWithKvCacheParams;
 
-// A sequence's lengths. Values out of range become the nearest in range.
-__device__ inline SequenceLengths lengths_of(const Params& p, int sequence) {
-  SequenceLengths lengths{.q_start = 0, .q_len = p.q_len, .kv_len = 0, .leftpad = 0};
-  if (p.packed_q.cu_seqlens != nullptr) {
-    lengths.q_start = p.packed_q.cu_seqlens[sequence];
-    lengths.q_len = p.packed_q.cu_seqlens[sequence + 1] - lengths.q_start;
-  }
-  lengths.kv_len = min(max(p.rows.cache_seqlens[sequence], 0), p.rows.capacity);
-  if (p.added.k != nullptr) {
-    const int added = p.packed_q.cu_seqlens != nullptr ? lengths.q_len : p.added.len;
-    lengths.kv_len = min(lengths.kv_len + added, p.rows.capacity);
-  }
-  if (p.rows.leftpad != nullptr) {
-    lengths.leftpad = min(max(p.rows.leftpad[sequence], 0), lengths.kv_len);
-  }
-  return lengths;
-}
-
-__device__ inline int cache_row_of(const Params& p, int sequence) {
-  return p.rows.cache_batch_idx != nullptr ? p.rows.cache_batch_idx[sequence] : sequence;
-}
-
 // Walks over the sequences, 32 at a time: each lane has one.
 class Walk {
  public:
@@ -79,7 +57,7 @@ class Walk {
     work_ = {};
     if (first_ + lane < p_.batch) {
       lengths_ = lengths_of(p_, first_ + lane);
-      if (lengths_.q_len > 0) {
+      if (lengths_.q_len > 0 && lengths_.q_len <= launch_.shape.most_tokens) {
         work_ = work_of(launch_.shape, lengths_);
       }
     }

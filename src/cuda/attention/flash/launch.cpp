@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "cuda/attention/blocks/split_params.hpp"
+
 namespace tilewright::cuda {
 namespace {
 
@@ -16,24 +18,6 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kFlashConfigCount>{});
 
-// `p` with its outputs in the workspace, where each split counts as a batch of its own.
-AttentionParams splits_of(const AttentionParams& p, const FlashWorkspace& at) {
-  auto* const workspace = static_cast<char*>(p.workspace);
-  const std::int64_t row_size = p.value_dim;
-  AttentionParams splits = p;
-  splits.sinks = {};  // the sink counts once, in the merge
-  splits.lse = nullptr;
-  splits.o = workspace + at.o;
-  splits.o_stride = {
-      .batch = p.q_len * p.heads * row_size, .seq = p.heads * row_size, .head = row_size};
-  splits.statistics.max = reinterpret_cast<float*>(workspace + at.row_max);
-  splits.statistics.sum = reinterpret_cast<float*>(workspace + at.row_sum);
-  const std::int64_t q_len = p.q_len;
-  splits.statistics.max_stride = {.batch = p.heads * q_len, .seq = 1, .head = q_len};
-  splits.statistics.sum_stride = splits.statistics.max_stride;
-  return splits;
-}
-
 }  // namespace
 
 void launch_flash(const AttentionParams& p, const Plan& planned, Stream stream) {
@@ -43,7 +27,8 @@ void launch_flash(const AttentionParams& p, const Plan& planned, Stream stream) 
   if (plan.splits == 1) {
     return launch(p, plan, ticket, stream);
   }
-  const AttentionParams splits = splits_of(p, at);
+  const AttentionParams splits =
+      splits_of(p, {.row_max = at.row_max, .row_sum = at.row_sum, .o = at.o});
   launch(splits, plan, ticket, stream);
   launch_flash_merge(p, splits, plan.splits, stream);
 }

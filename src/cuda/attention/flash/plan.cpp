@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/flash_sections.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -56,20 +57,6 @@ bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
   return false;
 }
 
-// The heads of a section share the L2 cache: their K and V take about budget_bytes of it. Sections
-// are of equal size: after a small last one the GPU would wait for its longest tiles.
-std::int64_t heads_of_section(const AttentionProblem& p) {
-  constexpr double kShortKv_bytes = 8e6;
-  constexpr double kLongKv_bytes = 32e6;
-  constexpr int kLongFrom = 2048;
-  const double budget_bytes = p.kv_len < kLongFrom ? kShortKv_bytes : kLongKv_bytes;
-  const double kv_head_bytes =
-      2.0 * static_cast<double>(p.kv_len) * static_cast<double>(p.head_dim + value_dim(p));
-  const double kv_heads = static_cast<double>(p.batch * p.kv_heads);
-  const double sections = std::max(1.0, kv_heads * kv_head_bytes / budget_bytes);
-  return p.heads / p.kv_heads * ceil_div(p.batch * p.kv_heads, static_cast<std::int64_t>(sections));
-}
-
 }  // namespace
 
 bool can_share_keys(const FlashConfig& config, const AttentionProblem& p) {
@@ -90,7 +77,12 @@ FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> conf
   FlashPlan plan{};
   plan.config = config ? *config : best_flash_config(p, sms).value();
   plan.is_dynamic = has_mask(p) || p.packed;
-  plan.section = plan.is_dynamic ? static_cast<int>(heads_of_section(p)) : 1;
+  plan.section = plan.is_dynamic ? heads_of_section({.sequences = p.batch,
+                                                     .heads = p.heads,
+                                                     .kv_heads = p.kv_heads,
+                                                     .kv_len = p.kv_len,
+                                                     .dims = p.head_dim + value_dim(p)})
+                                 : 1;
 
   // Keys are split if SMs would idle otherwise. A batch-invariant call counts the tiles of one
   // sequence alone.

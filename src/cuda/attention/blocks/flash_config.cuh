@@ -1,22 +1,20 @@
-// What the flash kernel knows of its config at compile time, and the SMEM of a block.
+// What a kernel of flash's kind knows of its config at compile time, and the SMEM of a block.
 #pragma once
 
+#include "cuda/attention/blocks/flash_tiles.cuh"
 #include "cuda/attention/blocks/output_slots.cuh"
 #include "cuda/attention/blocks/tile_ring.cuh"
 #include "cuda/attention/blocks/wgmma_tiles.cuh"
-#include "cuda/attention/flash/configs.hpp"
-#include "cuda/attention/flash/tiles.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/warp_roles.cuh"
 
 namespace tilewright::cuda {
-namespace flash {
 
-// Config kIndex, for elements of one of the types that it takes.
-template <int kIndex, typename T>
-struct ConfigOf {
+// A config, which is a row of a kernel's table, for elements of one of the types that it takes.
+template <auto kConfig, typename T>
+struct FlashConfigOf {
   using Element = T;
-  static constexpr FlashConfig C = kFlashConfigs[kIndex];
+  static constexpr auto C = kConfig;
   static constexpr int kConsumers = C.consumers;
   static constexpr int kStages = C.stages;
   static constexpr int kThreads = block_threads(kConsumers);
@@ -34,11 +32,14 @@ struct ConfigOf {
   using Output = OutputSlots<Element, Tiles, kConsumers, kSlots>;
 };
 
-// `Config` is a ConfigOf.
-template <typename Config>
-struct SharedStorage {
+// `Config_` is a FlashConfigOf, `Tile_` a FlashTile or what extends one.
+template <typename Config_, typename Tile_>
+struct FlashStorage {
+  using Config = Config_;
+  using Tile = Tile_;
   using Element = typename Config::Element;
-  static constexpr FlashConfig C = Config::C;
+  using TilePosition = typename TileRing<Tile>::Position;
+  static constexpr auto C = Config::C;
   alignas(1024) Element sQ[C.consumers][kWarpgroupRows * C.head_dim];  // (64, D)
   alignas(1024) Element sK[C.stages][C.bc * C.head_dim];               // (Bc, D, stages)
   alignas(1024) Element sV[C.stages][C.bc * C.value_dim];              // (Bc, Dv, stages)
@@ -47,13 +48,26 @@ struct SharedStorage {
   TmaRing<C.stages, C.cluster> k;
   TmaRing<C.stages, C.cluster> v;
   TmaBarrier uncleared[C.stages];  // in place of v.full, if a warp clears rows first
-  TileRing<FlashTile> tiles;
-};
-using TilePosition = TileRing<FlashTile>::Position;
+  TileRing<Tile> tiles;
 
-struct TensorMaps {
+  // One thread calls it before any other touches the storage. Tiles may have rows to be cleared.
+  __device__ void init(bool may_clear) {
+    for (TmaRing<1>& ring : q) {
+      ring.init(kWarpgroupThreads / 32);
+    }
+    k.init(Config::kConsumerWarps);
+    v.init(Config::kConsumerWarps);
+    for (TmaBarrier& barrier : uncleared) {
+      barrier.init(1);
+    }
+    output.init();
+    tiles.init(Config::kConsumerWarps + 2 + may_clear);
+    cutlass::arch::fence_barrier_init();
+  }
+};
+
+struct FlashTensorMaps {
   CUtensorMap q, k, v, o;
 };
 
-}  // namespace flash
 }  // namespace tilewright::cuda

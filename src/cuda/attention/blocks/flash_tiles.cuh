@@ -1,21 +1,22 @@
-// The tiles of the flash kernel: which there are, the keys that each sees, and the order in which
-// blocks take them.
+// Tiles of query rows of the kernels of flash's kind: which there are, the keys that each sees, and
+// the order in which blocks take them.
+//
+// `Sequences` tells of a call's sequences. It has the operation's params and, for a tile of a kind
+// of its own, writes what depends on where keys lie:
+//   params()                the params, with batch, heads, q_len and packed_q
+//   kv_len(sequence)        its keys
+//   has_tiles(q_len)        is a packed sequence of q_len queries computed?
+//   write_keys(tile, schedule, config, sequence, row0, q_len, split)
+//                           the keys that the tile's rows, from row0 on, see of split `split`
 #pragma once
 
-#include <climits>
 #include <cstdint>
 
 #include "common/ceil_div.hpp"
 #include "cuda/attention/blocks/visible_keys.cuh"
-#include "cuda/attention/flash/configs.hpp"
 #include "cuda/common/ticket.cuh"
-#include "ops/attention/params.hpp"
 
 namespace tilewright::cuda {
-
-__device__ inline VisibleKeys visible_keys(const AttentionParams& p, int q_len, int kv_len) {
-  return {q_len, kv_len, p.causal, p.window};
-}
 
 // A tile of query rows of one head, and the key tiles [kv_first, kv_end) that it sees. Consumers
 // take key tiles from the last to the first.
@@ -35,6 +36,11 @@ struct FlashTile {
   int seen_first;  // no query of the sequence sees keys outside [seen_first, seen_end), and their
   int seen_end;    // values may be NaN
   bool is_end;     // there are no more tiles
+
+  template <typename Params>
+  __device__ VisibleKeys visible_keys(const Params& p) const {
+    return {q_len, kv_len, p.causal, p.window};
+  }
 };
 
 // Which of a tile's key tiles a consumer's rows, from row0 on, see.
@@ -44,9 +50,9 @@ struct SeenTiles {
   int lazy_first;  // every row sees key tiles [lazy_first, lazy_end) whole. None of these follows a
   int lazy_end;    // tile with so few keys that most rows' references would move in the next step
 
-  __device__ SeenTiles(const AttentionParams& p, const FlashTile& tile, int row0, int rows,
-                       int bc) {
-    const VisibleKeys keys = visible_keys(p, tile.q_len, tile.kv_len);
+  template <typename Params, typename Tile>
+  __device__ SeenTiles(const Params& p, const Tile& tile, int row0, int rows, int bc) {
+    const VisibleKeys keys = tile.visible_keys(p);
     const int seen_by_first = keys.end(row0);
     const int seen_by_last = keys.end(row0 + rows - 1);
     end = min(max(ceil_div(seen_by_last, bc), tile.kv_first + 1), tile.kv_end);
@@ -71,39 +77,22 @@ struct FlashSchedule {
   int section;
   int group;  // query heads for each key head
   int splits;
-  int split_tiles;        // key tiles of a split
+  int split_tiles;        // key tiles of a split, or the fewest of one
   TicketCounter tickets;  // without one, block i takes the tiles i, i + grid, ...
 };
 
-__device__ inline int kv_len_of(const AttentionParams& p, int sequence) {
-  if (p.kv_lengths.used != nullptr) {
-    return p.kv_lengths.used[sequence];
-  }
-  const int* const starts = p.kv_lengths.cu_seqlens;
-  return starts != nullptr ? starts[sequence + 1] - starts[sequence] : p.kv_len;
-}
-
-// Writes to `tile` which keys of split `split` its rows, from row0 on, see.
-__device__ inline void write_keys(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
-                                  const FlashConfig& config, int sequence, int row0, int q_len,
-                                  int split) {
-  const int* const starts = p.kv_lengths.cu_seqlens;
-  const int kv_len = kv_len_of(p, sequence);
-  tile.kv_batch = starts ? 0 : sequence;
-  tile.kv_start = starts ? starts[sequence] : 0;
-  tile.q_len = q_len;
-  tile.kv_len = kv_len;
-
-  const VisibleKeys keys = visible_keys(p, q_len, kv_len);
+// Writes to `tile` which of the `keys` that its rows, from row0 on, see are those of split `split`.
+// A split is split_tiles key tiles, if there are several.
+template <typename Config>
+__device__ void write_key_tiles(FlashTile& tile, const VisibleKeys& keys, const Config& config,
+                                int row0, int q_len, int splits, int split, int split_tiles) {
   const int last_row = min(row0 + config.br(), q_len) - 1;
-  const int split_first = split * s.split_tiles;
+  const int split_first = split * split_tiles;
   const int end = ceil_div(keys.end(last_row), config.bc);
   const int kv_first = max(keys.first(row0) / config.bc, split_first);
   tile.kv_first = kv_first;
-  tile.kv_end = max(s.splits > 1 ? min(end, split_first + s.split_tiles) : end, kv_first);
+  tile.kv_end = max(splits > 1 ? min(end, split_first + split_tiles) : end, kv_first);
   tile.seen_first = keys.first(0);
-  tile.seen_end =
-      starts || p.kv_lengths.used ? kv_len : INT_MAX;  // beyond p.kv_len, TMA reads zeros
 }
 
 __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int head) {
@@ -113,8 +102,10 @@ __device__ inline void write_head(FlashTile& tile, const FlashSchedule& s, int h
 
 // Writes tile number `index` of sequences that all have the same length. `rank` is the block's rank
 // in its cluster.
-__device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
-                                  const FlashConfig& config, int index, int rank) {
+template <typename Tile, typename Sequences, typename Config>
+__device__ void write_tile(Tile& tile, const Sequences& sequences, const FlashSchedule& s,
+                           const Config& config, int index, int rank) {
+  const auto& p = sequences.params();
   int split = 0;
   if (s.splits > 1) {
     split = index % s.splits;
@@ -132,34 +123,37 @@ __device__ inline void write_tile(FlashTile& tile, const AttentionParams& p, con
   tile.row0 = row0;
   tile.q_start = 0;
   write_head(tile, s, batch_head % p.heads);
-  write_keys(tile, p, s, config, batch, row0, p.q_len, split);
+  sequences.write_keys(tile, s, config, batch, row0, p.q_len, split);
 }
 
 // Finds the tiles of packed sequences by number. The numbers asked for ascend, so that the warp
 // walks over the sequences once, 32 at a time. Of 32 sequences, those with the most keys come
 // first, so that the last tiles to be taken are short.
+template <typename Sequences>
 class PackedTiles {
  public:
-  __device__ PackedTiles(const AttentionParams& p, int br) {
-    if (p.packed_q.cu_seqlens != nullptr) {
-      count(p, br);
+  __device__ PackedTiles(const Sequences& sequences, int br) {
+    if (sequences.params().packed_q.cu_seqlens != nullptr) {
+      count(sequences, br);
     }
   }
 
   // Is there a tile with this number? If not, total() is the number of all tiles.
-  __device__ bool find(const AttentionParams& p, int br, int index) {
-    while (index >= total() && sequence_ + 32 < p.batch) {
+  __device__ bool find(const Sequences& sequences, int br, int index) {
+    while (index >= total() && sequence_ + 32 < sequences.params().batch) {
       before_ = total();
       sequence_ += 32;
-      count(p, br);
+      count(sequences, br);
     }
     return index < total();
   }
   __device__ int total() const { return before_ + __shfl_sync(kAll, upto_, 31); }
 
   // Writes the tile that find() found. All lanes call it; lane 0 writes.
-  __device__ void write(FlashTile& tile, const AttentionParams& p, const FlashSchedule& s,
-                        const FlashConfig& config, int index) const {
+  template <typename Tile, typename Config>
+  __device__ void write(Tile& tile, const Sequences& sequences, const FlashSchedule& s,
+                        const Config& config, int index) const {
+    const auto& p = sequences.params();
     index -= before_;
     const int lane = __ffs(__ballot_sync(kAll, index < upto_)) - 1;
     const int before = __shfl_sync(kAll, upto_, max(lane - 1, 0));
@@ -174,7 +168,7 @@ class PackedTiles {
       tile.row0 = row0;
       tile.q_start = q_start;
       write_head(tile, s, index % p.heads);
-      write_keys(tile, p, s, config, sequence, row0, q_len, 0);
+      sequences.write_keys(tile, s, config, sequence, row0, q_len, 0);
     }
   }
 
@@ -182,9 +176,10 @@ class PackedTiles {
   static constexpr unsigned kAll = 0xffffffffu;
 
   // Sorts the 32 sequences from sequence_ on, one for each lane, and counts their tiles.
-  __device__ void count(const AttentionParams& p, int br) {
+  __device__ void count(const Sequences& sequences, int br) {
+    const auto& p = sequences.params();
     const int lane = threadIdx.x % 32;
-    const int kv_len = sequence_ + lane < p.batch ? kv_len_of(p, sequence_ + lane) : -1;
+    const int kv_len = sequence_ + lane < p.batch ? sequences.kv_len(sequence_ + lane) : -1;
     int place = 0;  // of this lane's sequence
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -200,7 +195,7 @@ class PackedTiles {
     upto_ = 0;
     if (own_ < p.batch) {
       const int q_len = p.packed_q.cu_seqlens[own_ + 1] - p.packed_q.cu_seqlens[own_];
-      upto_ = ceil_div(q_len, br) * p.heads;
+      upto_ = sequences.has_tiles(q_len) ? ceil_div(q_len, br) * p.heads : 0;
     }
 #pragma unroll 1
     for (int step = 1; step < 32; step *= 2) {

@@ -1,0 +1,70 @@
+// Where a sequence's boxes lie, for a warp that loads them by TMA.
+#pragma once
+
+#include "cuda/attention/blocks/cache_boxes.hpp"
+#include "cuda/common/tma.cuh"
+#include "ops/attention_with_kvcache/params.hpp"
+
+namespace tilewright::cuda {
+
+// Each lane has one of 32 neighbouring boxes, and the table's entry for the one in the 32 that come
+// next, which are later if kStep is 1 and earlier if it is -1.
+template <int kStep>
+class BoxPlaces {
+ public:
+  __device__ BoxPlaces(const KvRows& rows, const CacheBoxes& boxes, int sequence, int cache_row)
+      : rows_(rows), boxes_(boxes), row_(rows.block_table != nullptr ? sequence : cache_row) {}
+
+  // Makes the boxes [32 chunk, 32 chunk + 32) those of the lanes.
+  __device__ void take(int chunk) {
+    if (chunk != chunk_) {
+      page_ = chunk == chunk_ + kStep ? next_page_ : page_of(chunk);
+      chunk_ = chunk;
+      next_page_ = page_of(chunk + kStep);
+    }
+  }
+
+  __device__ int box() const { return box_of(chunk_); }
+  __device__ int page() const { return page_; }
+  __device__ int row() const { return boxes_.row_in_page(box()); }
+
+ private:
+  static constexpr int kNone = -2;  // no chunk, and none that follows or precedes one
+
+  __device__ static int box_of(int chunk) {
+    return 32 * chunk + static_cast<int>(threadIdx.x % 32);
+  }
+
+  // A page beyond the table is not read: no key of it is seen.
+  __device__ int page_of(int chunk) const {
+    if (rows_.block_table == nullptr) {
+      return row_;
+    }
+    const int box = box_of(chunk);
+    const int index = boxes_.page_of(box);
+    return box >= 0 && index < rows_.max_pages
+               ? rows_.block_table[row_ * rows_.table_stride + index]
+               : 0;
+  }
+
+  const KvRows& rows_;
+  const CacheBoxes& boxes_;
+  int row_;  // of the table or, without pages, of the caches
+  int chunk_ = kNone;
+  int page_ = 0;
+  int next_page_ = 0;
+};
+
+// A lane loads a box of one tile of kBc rows.
+template <int kBc, int kHeadDim, int kBox, typename T>
+__device__ __forceinline__ void load_box(const CUtensorMap& map, TmaBarrier& barrier, T* tile,
+                                         int tile_row, int row, int head, int page) {
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+#pragma unroll
+  for (int column = 0; column < kHeadDim; column += kBox) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&barrier), kHint,
+                                 tile + column * kBc + tile_row * kBox, column, row, head, page);
+  }
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,32 @@
+// The configs in which the prefill kernel exists.
+#pragma once
+
+namespace tilewright::cuda {
+
+struct PrefillConfig {
+  int head_dim;   // D, of Q and K
+  int value_dim;  // Dv, of V and O
+  int consumers;  // warpgroups of 64 query rows
+  int bc;         // keys of a tile: a power of two, so that pages share a large divisor with it
+  int stages;     // key tiles in SMEM
+
+  static constexpr int cluster = 1;
+
+  constexpr int br() const { return 64 * consumers; }
+};
+
+inline constexpr PrefillConfig kPrefillConfigs[] = {
+    // D  Dv consumers Bc stages
+    {64, 64, 2, 128, 4},    //
+    {96, 96, 2, 128, 2},    //
+    {128, 128, 2, 128, 2},  //
+    {192, 128, 2, 128, 2},  //
+    {256, 256, 2, 64, 2},   //
+};
+inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPrefillConfigs[0]);
+
+// A sequence with at most so many new tokens runs in the decode kernel, whose tiles have rows of
+// several heads. Each sequence's own number decides, not its neighbours'.
+inline constexpr int kMostDecodeTokens = 64;
+
+}  // namespace tilewright::cuda

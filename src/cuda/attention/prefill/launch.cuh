@@ -1,0 +1,80 @@
+// Compiles and launches one config of the prefill kernel.
+#pragma once
+
+#include <algorithm>
+
+#include "common/ceil_div.hpp"
+#include "cuda/attention/prefill/launch.hpp"
+#include "cuda/attention/prefill/prefill.cuh"
+#include "cuda/common/epoch.hpp"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.hpp"
+
+namespace tilewright::cuda {
+namespace prefill {
+
+template <typename Config>
+FlashTensorMaps maps_of(const Params& p, int box_rows) {
+  constexpr auto C = Config::C;
+  constexpr TmaSwizzle kSwizzle =
+      Config::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64;
+  const auto rows_map = [&](const void* base, int head_dim, const OuterStrides& stride) {
+    return encode_tensor_map(
+        base, tile_map_spec(p.packed_q.cu_seqlens != nullptr ? 1 : p.batch, p.q_len, p.heads,
+                            head_dim, stride, kWarpgroupRows, kSwizzle));
+  };
+  const auto cache_map = [&](const void* base, int head_dim, const OuterStrides& stride) {
+    const int page_rows = p.rows.page_size > 0 ? p.rows.page_size : p.rows.capacity;
+    return encode_tensor_map(base, tile_map_spec(p.rows.cache_rows, page_rows, p.kv_heads, head_dim,
+                                                 stride, box_rows, kSwizzle));
+  };
+  FlashTensorMaps maps{.q = rows_map(p.q, C.head_dim, p.q_stride),
+                       .k = cache_map(p.k_cache, C.head_dim, p.k_stride),
+                       .v = cache_map(p.v_cache, C.value_dim, p.v_stride),
+                       .o = {}};
+  if (p.statistics.max == nullptr) {
+    maps.o = rows_map(p.o, C.value_dim, p.o_stride);
+  }
+  return maps;
+}
+
+template <int kIndex, typename Element>
+void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
+  using Config = ConfigOf<kIndex, Element>;
+  constexpr auto C = Config::C;
+  Launch launch{.schedule = {},
+                .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
+                .others_tokens = plan.others_tokens};
+  FlashSchedule& schedule = launch.schedule;
+  schedule.row_tiles = ceil_div(p.q_len, C.br());
+  schedule.section = plan.section;
+  schedule.group = p.heads / p.kv_heads;
+  schedule.splits = plan.splits;
+  schedule.split_tiles = kMinPrefillSplit / C.bc;
+  schedule.tickets = {.word = static_cast<std::uint64_t*>(p.workspace), .epoch = next_epoch()};
+  std::int64_t most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * p.heads;  // if packed
+  if (p.packed_q.cu_seqlens == nullptr) {
+    schedule.heads = p.batch * p.heads;
+    schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
+    most_tiles = schedule.tiles;
+  }
+  const int blocks = static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors));
+  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
+  launch_with<prefill<kIndex, Element>>({.may_start_early = true}, blocks, Config::kThreads,
+                                        kSmem_bytes, stream, p, maps_of<Config>(p, plan.box_rows),
+                                        launch);
+}
+
+}  // namespace prefill
+
+template <int kIndex>
+void launch_prefill_config(const AttentionWithKvCacheParams& p, const PrefillPlan& plan,
+                           Stream stream) {
+  if (p.dtype == DType::fp16) {
+    prefill::launch_config<kIndex, cute::half_t>(p, plan, stream);
+  } else {
+    prefill::launch_config<kIndex, cute::bfloat16_t>(p, plan, stream);
+  }
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,90 @@
+#include "cuda/attention/prefill/plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/flash_sections.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+using Problem = AttentionWithKvCacheProblem;
+
+std::int64_t value_dim(const Problem& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
+
+// Keys are split if SMs would idle otherwise: not under a window, whose keys are few, and not of
+// packed sequences, of which no host knows how many tiles they have. The number of splits depends
+// on the batch, so that a batch-invariant problem has none.
+int splits_of_keys(const Problem& p, int sms, int br) {
+  constexpr std::int64_t kMaxSplits = 32;
+  const std::int64_t tiles = p.batch * p.heads * ceil_div(p.q_len, std::int64_t{br});
+  const std::int64_t pieces = p.capacity / kMinPrefillSplit;
+  if (p.packed || p.window || p.batch_invariant || 2 * tiles > sms || pieces < 2) {
+    return 1;
+  }
+  return static_cast<int>(std::min({sms / tiles, pieces, kMaxSplits}));
+}
+
+}  // namespace
+
+std::optional<int> prefill_config(const Problem& p) {
+  for (int i = 0; i < kPrefillConfigCount; ++i) {
+    if (kPrefillConfigs[i].head_dim == p.head_dim && kPrefillConfigs[i].value_dim == value_dim(p)) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+bool may_have_chunks(const Problem& p) { return p.q_len > kMostDecodeTokens; }
+
+bool may_have_few_tokens(const Problem& p) { return p.packed || p.q_len <= kMostDecodeTokens; }
+
+int largest_box(std::int64_t page_size, int bc) {
+  return page_size > 0 ? static_cast<int>(std::gcd(page_size, std::int64_t{bc})) : bc;
+}
+
+PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_dim) {
+  constexpr std::size_t kAlignment = 256;
+  const std::size_t all = static_cast<std::size_t>(rows) * static_cast<std::size_t>(splits);
+  const std::size_t statistic = ceil_div(sizeof(float) * all, kAlignment) * kAlignment;
+  PrefillSplits places{};
+  places.at.row_max = kPrefillDecodeAt;
+  places.at.row_sum = places.at.row_max + statistic;
+  places.at.o = places.at.row_sum + statistic;
+  places.end = places.at.o + sizeof(float) * all * static_cast<std::size_t>(value_dim);
+  return places;
+}
+
+PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
+  PrefillDetails details{};
+  details.plan.config = config;
+  details.plan.section = heads_of_section({.sequences = p.batch,
+                                           .heads = p.heads,
+                                           .kv_heads = p.kv_heads,
+                                           .kv_len = p.capacity,
+                                           .dims = p.head_dim + value_dim(p)});
+  details.plan.box_rows = largest_box(p.page_size, kPrefillConfigs[config].bc);
+  details.plan.splits = splits_of_keys(p, sms, kPrefillConfigs[config].br());
+  details.bytes = kPrefillDecodeAt;
+  if (details.plan.splits > 1) {
+    details.bytes =
+        prefill_splits(p.batch * p.heads * p.q_len, details.plan.splits, value_dim(p)).end;
+  }
+  return details;
+}
+
+PrefillDetails plan_chunks(const Problem& p, int sms) {
+  PrefillDetails details = plan_prefill(p, sms, prefill_config(p).value());
+  details.plan.others_tokens = kMostDecodeTokens;
+  if (may_have_few_tokens(p)) {
+    details.decode = plan_decode(p, sms, best_decode_config(p, sms).value());
+    details.decode.plan.most_tokens = kMostDecodeTokens;
+    details.bytes = kPrefillDecodeAt + details.decode.at.bytes;
+    details.plan.splits = 1;
+  }
+  return details;
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,59 @@
+// How the prefill kernel runs a problem: decided on the host, from shapes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "cuda/attention/blocks/split_params.hpp"
+#include "cuda/attention/decode/plan.hpp"
+#include "cuda/attention/prefill/configs.hpp"
+#include "tilewright/attention_with_kvcache_kernels.hpp"
+
+namespace tilewright::cuda {
+
+struct PrefillPlan {
+  int config;         // of kPrefillConfigs
+  int section;        // heads of a section: FlashSchedule has the order of tiles
+  int box_rows;       // keys that a TMA load brings
+  int others_tokens;  // sequences of at most so many tokens run in decode; 0: none does
+  int splits;         // pieces of the keys, each computed by blocks of its own
+};
+
+// What a Plan of this kernel has.
+struct PrefillDetails {
+  PrefillPlan plan;
+  std::size_t bytes;  // of the workspace: a ticket of 8 bytes; behind it that of decode, or splits
+  DecodeDetails decode;  // if sequences run there
+};
+
+// Where decode's workspace begins in that of this kernel, in bytes.
+inline constexpr std::size_t kPrefillDecodeAt = 256;
+
+// The keys that a split has at least. How many each has depends on the lengths in memory.
+inline constexpr int kMinPrefillSplit = 1024;
+
+// Where `splits` splits of so many rows leave their results, behind the ticket.
+struct PrefillSplits {
+  SplitPlaces at;
+  std::size_t end;
+};
+PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_dim);
+
+// The config for `problem`; nothing if none has its head dims.
+std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
+
+// Can a sequence have more than kMostDecodeTokens new tokens, and can one have no more?
+bool may_have_chunks(const AttentionWithKvCacheProblem& problem);
+bool may_have_few_tokens(const AttentionWithKvCacheProblem& problem);
+
+// The keys of the largest box that divides a page and a key tile.
+int largest_box(std::int64_t page_size, int bc);
+
+// The plan for all sequences in `config`, on a GPU of `sms` SMs.
+PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int sms, int config);
+
+// The same where sequences of at most kMostDecodeTokens tokens run in decode.
+PrefillDetails plan_chunks(const AttentionWithKvCacheProblem& problem, int sms);
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,58 @@
+// The sequences of a call over KV caches, as the scheduler of tiles asks for them.
+#pragma once
+
+#include "cuda/attention/blocks/flash_tiles.cuh"
+#include "cuda/attention/blocks/sequence_lengths.hpp"
+
+namespace tilewright::cuda {
+namespace prefill {
+
+using Params = AttentionWithKvCacheParams;
+
+// kv_batch is the sequence's row of caches without pages.
+struct CacheTile : FlashTile {
+  int sequence;
+  int leftpad;
+
+  __device__ VisibleKeys visible_keys(const Params& p) const {
+    return {q_len, kv_len, p.causal, p.window, leftpad};
+  }
+};
+
+// The keys of a sequence are split evenly; splits have at least the schedule's split_tiles.
+// Packed sequences of at most `others_tokens` new tokens have no tiles: they are another launch's.
+class CacheSequences {
+ public:
+  __device__ CacheSequences(const Params& p, int others_tokens)
+      : p_(p), others_tokens_(others_tokens) {}
+
+  __device__ const Params& params() const { return p_; }
+
+  __device__ int kv_len(int sequence) const { return lengths_of(p_, sequence).kv_len; }
+
+  __device__ bool has_tiles(int q_len) const { return q_len > others_tokens_; }
+
+  template <typename Config>
+  __device__ void write_keys(CacheTile& tile, const FlashSchedule& s, const Config& config,
+                             int sequence, int row0, int q_len, int split) const {
+    const SequenceLengths lengths = lengths_of(p_, sequence);
+    tile.sequence = sequence;
+    tile.kv_batch = cache_row_of(p_, sequence);
+    tile.kv_start = 0;
+    tile.q_len = q_len;
+    tile.kv_len = lengths.kv_len;
+    tile.leftpad = lengths.leftpad;
+    tile.seen_end = lengths.kv_len;
+    const VisibleKeys keys(q_len, lengths.kv_len, p_.causal, p_.window, lengths.leftpad);
+    const int tiles = ceil_div(lengths.kv_len, config.bc);
+    write_key_tiles(tile, keys, config, row0, q_len, s.splits, split,
+                    max(ceil_div(tiles, s.splits), s.split_tiles));
+  }
+
+ private:
+  const Params& p_;
+  int others_tokens_;
+};
+
+}  // namespace prefill
+}  // namespace tilewright::cuda

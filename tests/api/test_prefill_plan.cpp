@@ -1,0 +1,310 @@
+// Which problems the prefill kernel takes, its plan, and the boxes that it loads: all of it is
+// computed without a GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cuda/attention/blocks/cache_boxes.hpp"
+#include "cuda/attention/blocks/sequence_lengths.hpp"
+#include "cuda/attention/prefill/plan.hpp"
+#include "ops/attention_with_kvcache/kernels.hpp"
+#include "problems/random.hpp"
+#include "registry_test.hpp"
+
+namespace tilewright::cuda {
+namespace {
+
+using Problem = AttentionWithKvCacheProblem;
+
+constexpr int kSms = 132;
+
+Problem problem_of(int batch, int q_len, bool packed = false) {
+  return {.batch = batch,
+          .q_len = q_len,
+          .cache_rows = batch,
+          .capacity = 32768,
+          .heads = 32,
+          .kv_heads = 8,
+          .packed = packed};
+}
+
+// The name of the kernel that `auto` takes on an H200: the last of the table that may and can.
+std::string fastest(const Problem& problem) {
+  std::string name;
+  for (const auto& kernel : kernels<AttentionWithKvCache>()) {
+    if (kernel.info.device == DeviceKind::cuda && suits(kernel, problem) &&
+        !kernel.refuses(kernel, problem, kH200)) {
+      name = kernel.info.name;
+    }
+  }
+  return name;
+}
+
+// ---- Boxes
+
+TEST(CacheBoxes, ATileHasTheBoxesOfItsSeenKeys) {
+  test::Random pick(20261124);
+  const auto random = [&](int low, int high) { return static_cast<int>(pick(low, high)); };
+  for (int i = 0; i < 20000; ++i) {
+    const int bc = 1 << random(6, 7);
+    const int page_size = random(0, 3) == 0 ? 0 : random(1, 300);
+    const CacheBoxes boxes = cache_boxes(page_size, largest_box(page_size, bc));
+    ASSERT_EQ(bc % boxes.rows, 0);
+    const int seen_end = random(1, 3000);
+    const int seen_first = random(0, 1) == 0 ? 0 : random(0, seen_end - 1);
+    const int tile = random(seen_first / bc, (seen_end - 1) / bc);
+    const BoxRange range = boxes.of_tile(tile, bc, seen_first, seen_end);
+    ASSERT_GT(range.count(), 0);
+    ASSERT_LE(range.count() * boxes.rows, bc);
+    for (int key = tile * bc; key < (tile + 1) * bc; ++key) {
+      const bool is_seen = key >= seen_first && key < seen_end;
+      ASSERT_TRUE(!is_seen || range.contains(key / boxes.rows)) << key;
+    }
+    // Its first and last box each have a key that is seen, so that their pages exist.
+    ASSERT_GT((range.first + 1) * boxes.rows, seen_first);
+    ASSERT_LT((range.end - 1) * boxes.rows, seen_end);
+  }
+}
+
+TEST(CacheBoxes, ABoxLiesInOnePage) {
+  for (const int bc : {64, 128}) {
+    for (int page_size = 1; page_size <= 300; ++page_size) {
+      const CacheBoxes boxes = cache_boxes(page_size, largest_box(page_size, bc));
+      ASSERT_EQ(page_size % boxes.rows, 0);
+      for (int box = 0; box < 200; ++box) {
+        const int key = box * boxes.rows;
+        ASSERT_EQ(boxes.page_of(box), key / page_size);
+        ASSERT_EQ(boxes.row_in_page(box), key % page_size);
+      }
+    }
+  }
+}
+
+TEST(CacheBoxes, WithoutPagesABoxIsATile) {
+  const CacheBoxes boxes = cache_boxes(0, largest_box(0, 128));
+  EXPECT_EQ(boxes.rows, 128);
+  EXPECT_EQ(boxes.page_of(1000), 0);
+  EXPECT_EQ(boxes.row_in_page(1000), 128000);
+}
+
+// A range without keys, as of a sequence whose padding is its length.
+TEST(CacheBoxes, NoSeenKeysNeedNoBytes) {
+  const CacheBoxes boxes = cache_boxes(16, 16);
+  for (int len = 1; len <= 128; ++len) {
+    const int count = boxes.of_tile(0, 128, len, len).count();
+    EXPECT_GE(count, 0);
+    EXPECT_LE(count, 1);
+  }
+}
+
+// ---- Lengths
+
+TEST(SequenceLengths, AreClampedToTheCapacity) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const std::vector<int> cached = {5, -3, 100, kMost, 60};
+  const std::vector<int> leftpad = {7, 0, -1, kMost, 3};
+  AttentionWithKvCacheParams p;
+  p.batch = 5;
+  p.q_len = 8;
+  p.rows = {.cache_seqlens = cached.data(), .capacity = 64, .leftpad = leftpad.data()};
+  const auto lengths = [&](int b) { return lengths_of(p, b); };
+  EXPECT_EQ(lengths(0).kv_len, 5);
+  EXPECT_EQ(lengths(0).leftpad, 5);
+  EXPECT_EQ(lengths(1).kv_len, 0);
+  EXPECT_EQ(lengths(2).kv_len, 64);
+  EXPECT_EQ(lengths(2).leftpad, 0);
+  EXPECT_EQ(lengths(3).kv_len, 64);
+  EXPECT_EQ(lengths(3).leftpad, 64);
+  EXPECT_EQ(lengths(4).q_start, 0);
+  EXPECT_EQ(lengths(4).q_len, 8);
+
+  p.added = {.k = cached.data(), .v = cached.data(), .len = 2, .k_stride = {}, .v_stride = {}};
+  EXPECT_EQ(lengths(0).kv_len, 7);
+  EXPECT_EQ(lengths(1).kv_len, 2);
+  EXPECT_EQ(lengths(4).kv_len, 62);
+  p.added.len = 8;
+  EXPECT_EQ(lengths(4).kv_len, 64);
+}
+
+TEST(SequenceLengths, OfPackedSequencesAreTheirOwn) {
+  const std::vector<int> cached = {5, 9};
+  const std::vector<int> starts = {0, 3, 13};
+  const std::vector<int> rows = {6, 2};
+  AttentionWithKvCacheParams p;
+  p.batch = 2;
+  p.q_len = 13;
+  p.rows = {.cache_seqlens = cached.data(), .capacity = 64, .cache_batch_idx = rows.data()};
+  p.packed_q = {.cu_seqlens = starts.data()};
+  EXPECT_EQ(lengths_of(p, 1).q_start, 3);
+  EXPECT_EQ(lengths_of(p, 1).q_len, 10);
+  EXPECT_EQ(lengths_of(p, 1).kv_len, 9);
+  p.added = {.k = cached.data(), .v = cached.data(), .len = 13, .k_stride = {}, .v_stride = {}};
+  EXPECT_EQ(lengths_of(p, 0).kv_len, 8);
+  EXPECT_EQ(lengths_of(p, 1).kv_len, 19);
+  EXPECT_EQ(cache_row_of(p, 0), 6);
+  p.rows.cache_batch_idx = nullptr;
+  EXPECT_EQ(cache_row_of(p, 1), 1);
+}
+
+// ---- Which kernel runs
+
+TEST(PrefillPlan, ChunksRunInPrefillAndFewTokensInDecode) {
+  EXPECT_EQ(fastest(problem_of(4, 1)), "decode");
+  EXPECT_EQ(fastest(problem_of(4, kMostDecodeTokens)), "decode");
+  EXPECT_EQ(fastest(problem_of(4, kMostDecodeTokens + 1)), "prefill");
+  EXPECT_EQ(fastest(problem_of(1, 2048)), "prefill");
+}
+
+TEST(PrefillPlan, APackedBatchOfOneTokenEachRunsInDecode) {
+  EXPECT_EQ(fastest(problem_of(128, 128, true)), "decode");
+  EXPECT_EQ(fastest(problem_of(128, 129, true)), "prefill");
+  EXPECT_EQ(fastest(problem_of(4, kMostDecodeTokens, true)), "decode");
+  EXPECT_EQ(fastest(problem_of(64, 2108, true)), "prefill");
+}
+
+// Which kernel runs a sequence must not depend on how many others there are.
+TEST(PrefillPlan, ABatchInvariantBatchIsNotJudgedByItsSize) {
+  Problem p = problem_of(128, 128, true);
+  p.batch_invariant = true;
+  EXPECT_EQ(fastest(p), "prefill");
+  p.q_len = kMostDecodeTokens;  // none can be a chunk
+  EXPECT_EQ(fastest(p), "decode");
+}
+
+TEST(PrefillPlan, WhatIsRefusedIsNamed) {
+  const auto& prefill = named<AttentionWithKvCache>("prefill");
+  Problem odd = problem_of(2, 100);
+  odd.head_dim = 96;
+  odd.page_size = 1;
+  const auto pages = prefill.refuses(prefill, odd, kH200);
+  ASSERT_TRUE(pages);
+  EXPECT_EQ(pages->argument, "k_cache");
+  EXPECT_NE(pages->message.find("page_size 1"), std::string::npos) << pages->message;
+
+  // What decode refuses, where it has to run sequences.
+  Problem pages_of_48 = problem_of(2, 100);
+  pages_of_48.page_size = 48;
+  EXPECT_FALSE(prefill.refuses(prefill, pages_of_48, kH200));
+  for (const auto& [q_len, packed] : {std::pair{100, true}, {5, false}}) {
+    pages_of_48.q_len = q_len;
+    pages_of_48.packed = packed;
+    const auto reason = prefill.refuses(prefill, pages_of_48, kH200);
+    ASSERT_TRUE(reason);
+    EXPECT_NE(reason->message.find("page_size 48"), std::string::npos) << reason->message;
+  }
+}
+
+TEST(PrefillPlan, VariantsTakeAnyLengthAndAnyPage) {
+  const auto& prefill = named<AttentionWithKvCache>("prefill");
+  ASSERT_EQ(prefill.variants.size(), static_cast<std::size_t>(kPrefillConfigCount));
+  for (const auto& variant : prefill.variants) {
+    for (const int q_len : {1, 64, 65, 5000}) {
+      for (int page_size = 2; page_size <= 256; page_size += 2) {
+        Problem p = problem_of(2, q_len);
+        p.head_dim = variant.facts.head_dims.front().qk;
+        p.value_dim = variant.facts.head_dims.front().v;
+        p.page_size = page_size;
+        p.capacity = 100 * page_size;
+        EXPECT_FALSE(variant.refuses(variant, p, kH200)) << page_size;
+      }
+    }
+  }
+}
+
+// ---- The plan
+
+TEST(PrefillPlan, EachPairOfHeadDimsHasItsConfig) {
+  for (int i = 0; i < kPrefillConfigCount; ++i) {
+    Problem p = problem_of(1, 2048);
+    p.head_dim = kPrefillConfigs[i].head_dim;
+    p.value_dim = kPrefillConfigs[i].value_dim;
+    EXPECT_EQ(prefill_config(p), i);
+  }
+  Problem p = problem_of(1, 2048);
+  p.head_dim = 80;
+  EXPECT_EQ(prefill_config(p), std::nullopt);
+}
+
+TEST(PrefillPlan, ALoadBringsTheLargestPieceOfPageAndTile) {
+  Problem p = problem_of(1, 2048);
+  const auto box_rows = [&](int page_size) {
+    p.page_size = page_size;
+    return plan_chunks(p, kSms).plan.box_rows;
+  };
+  EXPECT_EQ(box_rows(0), 128);
+  EXPECT_EQ(box_rows(256), 128);
+  EXPECT_EQ(box_rows(64), 64);
+  EXPECT_EQ(box_rows(192), 64);
+  EXPECT_EQ(box_rows(48), 16);
+  EXPECT_EQ(box_rows(1), 1);
+}
+
+TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {
+  const Problem p = problem_of(64, 2108, true);
+  const PrefillDetails mixed = plan_chunks(p, kSms);
+  EXPECT_EQ(mixed.plan.others_tokens, kMostDecodeTokens);
+  EXPECT_EQ(mixed.decode.plan.most_tokens, kMostDecodeTokens);
+  EXPECT_EQ(mixed.bytes, kPrefillDecodeAt + mixed.decode.at.bytes);
+
+  const PrefillDetails alone = plan_prefill(p, kSms, prefill_config(p).value());
+  EXPECT_EQ(alone.plan.others_tokens, 0);
+  EXPECT_EQ(alone.bytes, kPrefillDecodeAt);
+
+  const Problem chunks = problem_of(4, 512);
+  EXPECT_EQ(plan_chunks(chunks, kSms).bytes, kPrefillDecodeAt);
+  const Problem few = problem_of(4, 5);
+  EXPECT_EQ(plan_chunks(few, kSms).bytes,
+            kPrefillDecodeAt + plan_chunks(few, kSms).decode.at.bytes);
+  EXPECT_EQ(plan_chunks(few, kSms).plan.splits, 1);
+}
+
+// Decode by itself runs sequences of any length.
+TEST(PrefillPlan, DecodeLeavesNoSequenceToOthers) {
+  const Problem p = problem_of(64, 2108, true);
+  EXPECT_EQ(plan_decode(p, kSms, best_decode_config(p, kSms).value()).plan.most_tokens,
+            std::numeric_limits<int>::max());
+}
+
+TEST(PrefillPlan, KeysAreSplitWhereTilesAreFew) {
+  const auto splits = [](const Problem& p) { return plan_chunks(p, kSms).plan.splits; };
+  EXPECT_EQ(splits(problem_of(1, 2048)), 1);
+  EXPECT_EQ(splits(problem_of(1, 256)), 2);  // 64 tiles
+  EXPECT_EQ(splits(problem_of(1, 128)), 4);
+  Problem p = problem_of(1, 128);
+  p.capacity = 3000;
+  EXPECT_EQ(splits(p), 2);
+  p.capacity = 2047;
+  EXPECT_EQ(splits(p), 1);
+
+  p = problem_of(1, 128);
+  const std::size_t whole = plan_chunks(problem_of(1, 2048), kSms).bytes;
+  EXPECT_GE(plan_chunks(p, kSms).bytes, whole + 4 * 32 * 128 * (128 + 2) * sizeof(float));
+  p.window = true;
+  EXPECT_EQ(splits(p), 1);
+  p.window = false;
+  p.batch_invariant = true;  // or bits would depend on the batch
+  EXPECT_EQ(splits(p), 1);
+  EXPECT_EQ(splits(problem_of(1, 128, true)), 1);
+}
+
+TEST(PrefillPlan, SplitsLeaveResultsApart) {
+  for (const int splits : {2, 3, 32}) {
+    const auto [at, end] = prefill_splits(1000, splits, 192);
+    const std::size_t rows = std::size_t{1000} * static_cast<std::size_t>(splits);
+    EXPECT_GE(at.row_max, sizeof(std::uint64_t));  // the ticket
+    EXPECT_GE(at.row_sum, at.row_max + rows * sizeof(float));
+    EXPECT_GE(at.o, at.row_sum + rows * sizeof(float));
+    EXPECT_EQ(at.o % 16, 0u);
+    EXPECT_EQ(end, at.o + rows * 192 * sizeof(float));
+  }
+}
+
+TEST(PrefillPlan, SectionsShareTheCacheByKvHeads) {
+  EXPECT_EQ(plan_chunks(problem_of(1, 2048), kSms).plan.section % 4, 0);
+}
+
+}  // namespace
+}  // namespace tilewright::cuda
