@@ -93,11 +93,10 @@ struct TmaRing {
   TmaBarrier full[kStages];
   cutlass::arch::ClusterBarrier empty[kStages];
 
-  // One thread calls it before any other touches the ring. `arrivals` complete a stage's loads,
-  // beside its bytes.
-  __device__ void init(int consumer_warps, int arrivals = 1) {
+  // One thread calls it before any other touches the ring.
+  __device__ void init(int consumer_warps) {
     for (int stage = 0; stage < kStages; ++stage) {
-      full[stage].init(arrivals);
+      full[stage].init(1);
       empty[stage].init(consumer_warps * kCluster);
     }
   }

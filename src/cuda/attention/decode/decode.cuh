@@ -198,8 +198,12 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
 // Sets up the barriers. One thread calls it.
 template <typename Config>
 __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
-  shared.k.init(kDecodeWarps, arrivals_of(launch, p.k_descale));
-  shared.v.init(kDecodeWarps, arrivals_of(launch, p.v_descale));
+  for (int stage = 0; stage < Config::kStages; ++stage) {
+    shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
+    shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
+    shared.k.empty[stage].init(kDecodeWarps);
+    shared.v.empty[stage].init(kDecodeWarps);
+  }
   shared.parts.init(kDecodeWarps + 2);  // and the warps that load K and V
   if constexpr (Config::kMayCluster) {
     shared.exchange.written.init(1);

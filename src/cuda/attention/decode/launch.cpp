@@ -16,7 +16,8 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
   return {launch_decode_config<kIndices>...};
 }
 
-// The call's new rows, which go behind those that the caches hold.
+// The call's new rows, which go behind those that the caches hold. They are copied as they are: two
+// bytes of E4M3 count as one value of 16 bits.
 AppendKvParams new_rows_of(const AttentionWithKvCacheParams& p) {
   const KvRows& rows = p.rows;
   const bool is_packed = p.packed_q.cu_seqlens != nullptr;
@@ -27,12 +28,17 @@ AppendKvParams new_rows_of(const AttentionWithKvCacheParams& p) {
   append.v_cache = p.v_cache;
   append.dtype = p.dtype;
   append.kv_heads = p.kv_heads;
-  append.head_dim = p.head_dim;
-  append.value_dim = p.value_dim;
-  append.k_stride = p.added.k_stride;
-  append.v_stride = p.added.v_stride;
-  append.k_cache_stride = p.k_stride;
-  append.v_cache_stride = p.v_stride;
+  const int values = p.cache_dtype == DType::e4m3 ? 2 : 1;  // in 16 bits
+  const auto in_16_bits = [&](const OuterStrides& stride) -> OuterStrides {
+    return {
+        .batch = stride.batch / values, .seq = stride.seq / values, .head = stride.head / values};
+  };
+  append.head_dim = p.head_dim / values;
+  append.value_dim = p.value_dim / values;
+  append.k_stride = in_16_bits(p.added.k_stride);
+  append.v_stride = in_16_bits(p.added.v_stride);
+  append.k_cache_stride = in_16_bits(p.k_stride);
+  append.v_cache_stride = in_16_bits(p.v_stride);
   append.rows.count = is_packed ? p.added.len : p.batch * p.added.len;
   append.rows.per_batch = p.added.len;
   append.rows.pages = rows.cache_rows;

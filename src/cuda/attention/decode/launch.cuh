@@ -42,17 +42,18 @@ int active_clusters(int cluster, int threads, std::size_t smem_bytes) {
   return count;
 }
 
-// The map of a cache, whose loads bring box_rows rows in the layout that the kernel reads.
-template <typename Tile>
-CUtensorMap cache_map(const Params& p, const void* base, const OuterStrides& stride, int box_rows,
-                      int element_bytes) {
-  constexpr TmaSwizzle kSwizzle = Tile::kBox_bytes == 128  ? TmaSwizzle::b128
-                                  : Tile::kBox_bytes == 64 ? TmaSwizzle::b64
-                                                           : TmaSwizzle::b32;
+// The map of a cache, whose loads bring box_rows rows in the layout that the kernel reads. TMA
+// moves bytes: to it, two E4M3 values are one of 16 bits.
+template <typename Config, typename Tile>
+CUtensorMap cache_map(const Params& p, const void* base, const OuterStrides& stride, int box_rows) {
+  constexpr TmaSwizzle kSwizzle = Tile::kBox_bytes == 128 ? TmaSwizzle::b128 : TmaSwizzle::b64;
+  constexpr int kValues = 2 / Config::kCache_bytes;  // in 16 bits
   const int page_size = p.rows.page_size;
-  TensorMapSpec spec =
-      tile_map_spec(p.rows.cache_rows, page_size > 0 ? page_size : p.rows.capacity, p.kv_heads,
-                    Tile::kRow_bytes / element_bytes, stride, box_rows, kSwizzle, element_bytes);
+  TensorMapSpec spec = tile_map_spec(
+      p.rows.cache_rows, page_size > 0 ? page_size : p.rows.capacity, p.kv_heads,
+      Tile::kRow_bytes / 2,
+      {.batch = stride.batch / kValues, .seq = stride.seq / kValues, .head = stride.head / kValues},
+      box_rows, kSwizzle);
   spec.promotion_bytes = 128;
   return encode_tensor_map(base, spec);
 }
@@ -69,10 +70,9 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   shape.is_invariant = p.batch_invariant;
   TensorMaps maps{};
   if (plan.loads_boxes) {
-    maps = {.k = cache_map<typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows,
-                                                   Config::kCache_bytes),
-            .v = cache_map<typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows,
-                                                   Config::kCache_bytes)};
+    maps = {
+        .k = cache_map<Config, typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows),
+        .v = cache_map<Config, typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows)};
   }
 
   const int most_workers =

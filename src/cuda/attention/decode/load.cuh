@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const 
                                            const Part& part, const Pages& pages, PagesAhead& ahead,
                                            int j, TmaBarrier& full, std::uint8_t* tile) {
   constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-  constexpr int kBoxColumns = Tile::kBox_bytes / Config::kCache_bytes;
+  constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
   const int box_rows = launch.box_rows;
   const int boxes = kDecodeTileKeys / box_rows;  // of a tile
   const int tile_box = j * boxes;

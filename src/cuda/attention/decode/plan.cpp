@@ -42,12 +42,14 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
-// TMA takes some 36 ns for each load: smaller boxes are slower than copies row by row. It writes to
-// addresses that are multiples of 128 bytes, which any box of 16 rows does.
+// TMA takes some 36 ns for each load: smaller boxes are slower than copies row by row. A row must
+// be in swizzles of 64 bytes or more.
 bool loads_boxes(const Problem& p) {
   constexpr int kLeastBox = 16;
-  return p.page_size == 0 || p.page_size % kDecodeTileKeys == 0 ||
-         (p.page_size >= kLeastBox && kDecodeTileKeys % p.page_size == 0);
+  const std::int64_t swizzle = p.cache_dtype == DType::e4m3 ? 64 : 32;  // in values
+  const bool fits = p.page_size == 0 || p.page_size % kDecodeTileKeys == 0 ||
+                    (p.page_size >= kLeastBox && kDecodeTileKeys % p.page_size == 0);
+  return fits && p.head_dim % swizzle == 0 && value_dim(p) % swizzle == 0;
 }
 
 DecodeWorkspace workspace_of(const DecodePlan& plan, std::size_t value_dim) {
