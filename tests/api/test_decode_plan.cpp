@@ -31,7 +31,7 @@ class Random {
 };
 
 DecodeShape shape_of(int heads, int kv_heads, bool is_causal, const KeyWindow& window) {
-  DecodeShape shape = decode_shape(heads, kv_heads, 64);
+  DecodeShape shape = decode_shape(heads, kv_heads, 16);
   shape.is_causal = is_causal;
   shape.window = window;
   return shape;
@@ -199,12 +199,40 @@ Problem problem(int batch, int kv_heads, int capacity) {
 }
 
 DecodePlan plan_of(const Problem& p) {
-  return plan_decode(p, kSms, best_decode_config(p, kSms).value()).plan;
+  return plan_decode(p, kSms, best_decode_config(p).value()).plan;
+}
+
+int rows_of(const Problem& p) {
+  return 16 * kDecodeConfigs[best_decode_config(p).value()].row_warps;
+}
+
+TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
+  Problem p = problem(4, 8, 1024);
+  EXPECT_EQ(rows_of(p), 16);  // 4 heads
+  p.q_len = 4;
+  EXPECT_EQ(rows_of(p), 16);
+  p.q_len = 5;
+  EXPECT_EQ(rows_of(p), 32);
+  p.q_len = 9;
+  EXPECT_EQ(rows_of(p), 64);
+  p.q_len = 1000;
+  EXPECT_EQ(rows_of(p), 64);
+  p = problem(4, 1, 1024);
+  EXPECT_EQ(rows_of(p), 32);
+}
+
+TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
+  Problem p = problem(4, 8, 1024);
+  p.packed = true;
+  p.q_len = 4 * 9;
+  EXPECT_EQ(rows_of(p), 64);
+  p.batch_invariant = true;
+  EXPECT_EQ(rows_of(p), 16);
 }
 
 TEST(DecodePlan, FewItemsRunInClusters) {
   EXPECT_EQ(plan_of(problem(1, 8, 65536)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(3, 8, 65536)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(5, 8, 65536)).cluster, 4);
   EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, 2 * kSms);
@@ -217,42 +245,30 @@ TEST(DecodePlan, BatchInvariantProblemsRunInNoCluster) {
   EXPECT_EQ(plan_of(p).slots, 8 * kMaxSplits);
 }
 
-TEST(DecodePlan, ALoadBringsAPageOrATile) {
+TEST(DecodePlan, ALoadBringsAPageOrATileOrRowsAreCopied) {
   Problem p = problem(4, 8, 4096);
+  EXPECT_TRUE(plan_of(p).loads_boxes);
   EXPECT_EQ(plan_of(p).box_rows, 64);
-  p.page_size = 16;
-  EXPECT_EQ(plan_of(p).box_rows, 16);
-  p.page_size = 256;
-  EXPECT_EQ(plan_of(p).box_rows, 64);
+  for (int page_size = 1; page_size <= 300; ++page_size) {
+    p.page_size = page_size;
+    const bool is_a_part = page_size == 16 || page_size == 32;
+    EXPECT_EQ(plan_of(p).loads_boxes, is_a_part || page_size % 64 == 0) << page_size;
+    EXPECT_EQ(plan_of(p).box_rows, is_a_part ? page_size : 64) << page_size;
+  }
 }
 
 TEST(DecodePlan, WorkspaceDoesNotGrowWithTheCache) {
   const Problem small = problem(64, 8, 1024);
   const Problem large = problem(64, 8, 1 << 22);
-  EXPECT_EQ(plan_decode(small, kSms, 4).at.bytes, plan_decode(large, kSms, 4).at.bytes);
+  EXPECT_EQ(plan_decode(small, kSms, 6).at.bytes, plan_decode(large, kSms, 6).at.bytes);
 }
 
-// Every page size is either run or refused by name.
-TEST(DecodePlan, PagesDivideATileOrAreMultiplesOfIt) {
-  const auto* const decode = find_kernel<AttentionWithKvCache>("decode");
-  ASSERT_NE(decode, nullptr);
-  DeviceInfo device;
-  device.multiprocessors = kSms;
-  for (const int head_dim : {64, 96, 128, 256}) {
-    for (int page_size = 1; page_size <= 300; ++page_size) {
-      Problem p = problem(2, 8, page_size * 10);
-      p.head_dim = head_dim;
-      p.page_size = page_size;
-      const bool fits = page_size < 64 ? 64 % page_size == 0 : page_size % 64 == 0;
-      const bool runs = fits && !(head_dim == 96 && page_size == 1);
-      const auto reason = decode->refuses(*decode, p, device);
-      ASSERT_EQ(!reason.has_value(), runs) << head_dim << ", pages of " << page_size;
-      if (reason) {
-        EXPECT_EQ(reason->argument, "k_cache");
-        EXPECT_NE(reason->message.find("page_size " + std::to_string(page_size)), std::string::npos)
-            << reason->message;
-      }
-    }
+// The kernel divides O's columns among a cluster's blocks, in pieces of four.
+TEST(DecodePlan, ClustersDivideTheColumns) {
+  for (const DecodeConfig& c : kDecodeConfigs) {
+    EXPECT_EQ(c.value_dim / 4 % c.most_cluster, 0);
+    EXPECT_LE(c.most_cluster, kMaxDecodeCluster);
+    EXPECT_EQ(kDecodeWarps % c.row_warps, 0);
   }
 }
 

@@ -1,4 +1,5 @@
-// A call's new rows, as append_kv's kernels take them.
+// A call's new rows, as append_kv's kernels take them. They are copied as they are: two bytes of
+// E4M3 count as one value of 16 bits.
 #include "ops/attention_with_kvcache/kernels.hpp"
 
 namespace tilewright {
@@ -13,12 +14,17 @@ AppendKvParams new_rows_of(const AttentionWithKvCacheParams& p) {
   append.v_cache = p.v_cache;
   append.dtype = p.dtype;
   append.kv_heads = p.kv_heads;
-  append.head_dim = p.head_dim;
-  append.value_dim = p.value_dim;
-  append.k_stride = p.added.k_stride;
-  append.v_stride = p.added.v_stride;
-  append.k_cache_stride = p.k_stride;
-  append.v_cache_stride = p.v_stride;
+  const int values = p.cache_dtype == DType::e4m3 ? 2 : 1;  // in 16 bits
+  const auto in_16_bits = [&](const OuterStrides& stride) -> OuterStrides {
+    return {
+        .batch = stride.batch / values, .seq = stride.seq / values, .head = stride.head / values};
+  };
+  append.head_dim = p.head_dim / values;
+  append.value_dim = p.value_dim / values;
+  append.k_stride = in_16_bits(p.added.k_stride);
+  append.v_stride = in_16_bits(p.added.v_stride);
+  append.k_cache_stride = in_16_bits(p.k_stride);
+  append.v_cache_stride = in_16_bits(p.v_stride);
   append.rows.count = is_packed ? p.added.len : p.batch * p.added.len;
   append.rows.per_batch = p.added.len;
   append.rows.pages = rows.cache_rows;

@@ -1,30 +1,54 @@
-// What the blocks of a cluster need to read each other's SMEM.
+// What the blocks of a cluster need to write to each other's SMEM.
 #pragma once
 
-#include <cutlass/arch/barrier.h>
-
-#include <cute/arch/cluster_sm90.hpp>
+#include "cuda/common/tma.cuh"
 
 namespace tilewright::cuda {
 
-// The same object in the SMEM of block `rank` of the cluster.
-template <typename T>
-__device__ T* of_block(T* own, int rank) {
-  return static_cast<T*>(__cluster_map_shared_rank(own, static_cast<unsigned>(rank)));
+__device__ __forceinline__ std::uint32_t address_in_block(const void* own, int rank) {
+  std::uint32_t remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(remote)
+      : "r"(cute::cast_smem_ptr_to_uint(own)), "r"(rank));
+  return remote;
+}
+
+// A barrier of block `rank` that counts bytes.
+struct RemoteBarrier {
+  std::uint32_t address;
+
+  __device__ RemoteBarrier(const TmaBarrier& own, int rank)
+      : address(address_in_block(&own, rank)) {}
+};
+
+// Stores a value where `own` lies in block `rank`. The barrier counts its bytes when they are
+// there.
+__device__ __forceinline__ void send(float4* own, int rank, const float4& value,
+                                     const RemoteBarrier& barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address_in_block(own, rank)),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier.address)
+      : "memory");
+}
+__device__ __forceinline__ void send(float2* own, int rank, const float2& value,
+                                     const RemoteBarrier& barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+      "[%3];" ::"r"(address_in_block(own, rank)),
+      "f"(value.x), "f"(value.y), "r"(barrier.address)
+      : "memory");
 }
 
 // Arrives at this barrier in every block of a cluster of `size`, once for each block. What the
-// caller's threads have written to their SMEM before a barrier among them is seen by those who wait
-// with wait_for_all(). A warpgroup calls it.
+// caller's threads have read from their SMEM before a barrier among them, they have read before
+// those who wait with wait_for_all() go on. The consumer's threads call it.
 __device__ inline void arrive_in_all(cutlass::arch::ClusterBarrier& barrier, int size) {
-  const int rank = threadIdx.x % 128;
+  const int rank = threadIdx.x;
   if (rank < size) {
-    const std::uint32_t address = cute::cast_smem_ptr_to_uint(&barrier);
-    asm volatile(
-        "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(address),
-        "r"(rank)
-        : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     address_in_block(&barrier, rank))
+                 : "memory");
   }
 }
 

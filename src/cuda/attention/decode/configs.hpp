@@ -6,33 +6,37 @@
 namespace tilewright::cuda {
 
 struct DecodeConfig {
-  int head_dim;   // D, of Q and K
-  int value_dim;  // Dv, of V and O
-  int bc;         // keys of a tile
-  int stages;     // key tiles in SMEM
-  int blocks_per_sm;
-  // Whether a worker is a cluster of blocks, for problems with few items: the blocks compute
-  // neighbouring runs of key tiles, and merge their results through each other's SMEM.
-  bool in_clusters;
+  int head_dim;       // D, of Q and K
+  int value_dim;      // Dv, of V and O
+  int row_warps;      // a row tile has 16 rows for each
+  int stages;         // key tiles in SMEM, of 16-bit caches; of E4M3 ones 2 stages - 1
+  int blocks_per_sm;  // resident at a time
+  int most_cluster;   // blocks that may share an item and merge through each other's SMEM
 };
 
 inline constexpr DecodeConfig kDecodeConfigs[] = {
-    // D  Dv  Bc stages blocks
-    {64, 64, 64, 6, 2, false},    //
-    {64, 64, 64, 10, 1, true},    //
-    {96, 96, 64, 3, 2, false},    //
-    {96, 96, 64, 6, 1, true},     //
-    {128, 128, 64, 3, 2, false},  //
-    {128, 128, 64, 5, 1, true},   //
-    {192, 128, 64, 4, 1, false},  //
-    {192, 128, 64, 4, 1, true},   //
-    {256, 256, 64, 3, 1, false},  //
-    {256, 256, 64, 2, 1, true},   //
+    // D  Dv  row_warps stages blocks cluster
+    {64, 64, 1, 6, 2, 8},    //
+    {64, 64, 2, 6, 2, 8},    //
+    {64, 64, 4, 6, 2, 1},    //
+    {96, 96, 1, 4, 2, 8},    //
+    {96, 96, 2, 4, 2, 8},    //
+    {96, 96, 4, 4, 2, 1},    //
+    {128, 128, 1, 3, 2, 8},  //
+    {128, 128, 2, 3, 2, 8},  //
+    {128, 128, 4, 3, 2, 1},  //
+    {192, 128, 1, 5, 1, 8},  //
+    {192, 128, 2, 5, 1, 8},  //
+    {192, 128, 4, 5, 1, 1},  //
+    {256, 256, 1, 3, 1, 8},  //
+    {256, 256, 2, 3, 1, 8},  //
+    {256, 256, 4, 3, 1, 1},  //
 };
 inline constexpr int kDecodeConfigCount = sizeof(kDecodeConfigs) / sizeof(kDecodeConfigs[0]);
 
-// The rows of a row tile.
-inline constexpr int kDecodeTileRows = 64;
+// Bc, the keys of a tile, and the warps that compute.
+inline constexpr int kDecodeTileKeys = 64;
+inline constexpr int kDecodeWarps = 4;
 
 // The most workers of a launch, and the most blocks of a worker.
 inline constexpr int kMaxDecodeWorkers = 288;

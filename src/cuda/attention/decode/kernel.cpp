@@ -20,7 +20,8 @@ constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{1
 constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
                                   KvCacheFeature::sinks,        KvCacheFeature::packed,
                                   KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-                                  KvCacheFeature::new_rows,     KvCacheFeature::shared_prefix};
+                                  KvCacheFeature::new_rows,     KvCacheFeature::tree_mask,
+                                  KvCacheFeature::e4m3_cache,   KvCacheFeature::shared_prefix};
 
 constexpr auto kHeadDimsOfConfigs = [] {
   std::array<HeadDims, kDecodeConfigCount> all{};
@@ -48,8 +49,8 @@ Plan plan_in(const Problem& problem, const DeviceInfo& device, const PassConfigs
 
 Plan plan_best(const Problem& problem, const DeviceInfo& device) {
   const int sms = device.multiprocessors;
-  return problem.shared_prefix ? plan_in(problem, device, best_pass_configs(problem, sms))
-                               : plan_in(problem, device, best_decode_config(problem, sms).value());
+  return problem.shared_prefix ? plan_in(problem, device, best_pass_configs(problem))
+                               : plan_in(problem, device, best_decode_config(problem).value());
 }
 
 template <int kConfig>
@@ -58,26 +59,9 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
                                : plan_in(problem, device, kConfig);
 }
 
-// TMA loads what lies in one page, and writes to addresses that are multiples of 128 bytes.
 std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int config) {
-  const DecodeConfig& c = kDecodeConfigs[config];
-  const std::int64_t page_size = problem.page_size;
-  if (page_size > 0) {
-    const bool fits = page_size < c.bc ? c.bc % page_size == 0 : page_size % c.bc == 0;
-    const std::int64_t least = c.head_dim % 64 == 0 ? 1 : 2;  // rows of 128, or of 64 bytes
-    if (!fits || page_size < least) {
-      const std::string bc = std::to_string(c.bc);
-      return takes_reason(
-          kernel.info, "k_cache", "page_size " + std::to_string(page_size),
-          "divisors of " + bc + (least > 1 ? " from 2 on" : "") + ", and multiples of " + bc);
-    }
-  }
-  if (!takes(c, problem)) {
-    return Reason{ErrorCode::unsupported, "batch_invariant",
-                  "is true, kernel " + kernel.info.name + " runs in clusters"};
-  }
   constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
-  if (most_units(problem, c.bc) > kMostUnits) {
+  if (most_units(problem, kDecodeConfigs[config]) > kMostUnits) {
     return takes_reason(kernel.info, "q", "a batch with more than 2^31 tiles of keys", "fewer");
   }
   return std::nullopt;
@@ -104,9 +88,8 @@ std::optional<Reason> refuses_shared_prefix(const Row& kernel, const Problem& pr
 std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
                                    const DeviceInfo& device) {
   const int sms = device.multiprocessors;
-  return problem.shared_prefix
-             ? refuses_shared_prefix(kernel, problem, best_pass_configs(problem, sms))
-             : refuses_in(kernel, problem, best_decode_config(problem, sms).value());
+  return problem.shared_prefix ? refuses_shared_prefix(kernel, problem, best_pass_configs(problem))
+                               : refuses_in(kernel, problem, best_decode_config(problem).value());
 }
 
 template <int kConfig>

@@ -15,17 +15,6 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// Q as (D, heads, tokens, batch): a load brings a row tile's heads and tokens.
-inline TensorMapSpec query_map_spec(const Params& p, const DecodeShape& shape, TmaSwizzle swizzle) {
-  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
-  TensorMapSpec spec =
-      tile_map_spec(is_packed ? 1 : p.batch, p.heads, p.q_len, p.head_dim,
-                    {.batch = p.q_stride.batch, .seq = p.q_stride.head, .head = p.q_stride.seq},
-                    shape.tile_heads, swizzle);
-  spec.box[2] = static_cast<std::uint32_t>(shape.tile_tokens);
-  return spec;
-}
-
 // How many clusters of so many blocks run at the same time. The answer is kept for each device.
 template <auto kKernel>
 int active_clusters(int cluster, int threads, std::size_t smem_bytes) {
@@ -53,34 +42,43 @@ int active_clusters(int cluster, int threads, std::size_t smem_bytes) {
   return count;
 }
 
-template <int kIndex, typename Element>
+// The map of a cache, whose loads bring box_rows rows in the layout that the kernel reads. TMA
+// moves bytes: to it, two E4M3 values are one of 16 bits.
+template <typename Config, typename Tile>
+CUtensorMap cache_map(const Params& p, const void* base, const OuterStrides& stride, int box_rows) {
+  constexpr TmaSwizzle kSwizzle = Tile::kBox_bytes == 128 ? TmaSwizzle::b128 : TmaSwizzle::b64;
+  constexpr int kValues = 2 / Config::kCache_bytes;  // in 16 bits
+  const int page_size = p.rows.page_size;
+  TensorMapSpec spec = tile_map_spec(
+      p.rows.cache_rows, page_size > 0 ? page_size : p.rows.capacity, p.kv_heads,
+      Tile::kRow_bytes / 2,
+      {.batch = stride.batch / kValues, .seq = stride.seq / kValues, .head = stride.head / kValues},
+      box_rows, kSwizzle);
+  spec.promotion_bytes = 128;
+  return encode_tensor_map(base, spec);
+}
+
+template <int kIndex, typename Element, typename CacheElement>
 void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
-  using Config = ConfigOf<kIndex, Element>;
-  constexpr DecodeConfig C = Config::C;
-  constexpr TmaSwizzle kSwizzle =
-      Config::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64;
+  using Config = ConfigOf<kIndex, Element, CacheElement>;
+  constexpr auto kKernel = decode<kIndex, Element, CacheElement>;
+  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
   const auto& [plan, at] = details;
-  DecodeShape shape = decode_shape(p.heads, p.kv_heads, C.bc);
+  DecodeShape shape = decode_shape(p.heads, p.kv_heads, Config::kRows);
   shape.is_causal = p.causal;
   shape.window = p.window;
   shape.is_invariant = p.batch_invariant;
   shape.most_tokens = plan.most_tokens;
-  const int page_size = p.rows.page_size;
-  const auto cache_map = [&](const void* base, const OuterStrides& stride, int head_dim) {
-    TensorMapSpec spec =
-        tile_map_spec(p.rows.cache_rows, page_size > 0 ? page_size : p.rows.capacity, p.kv_heads,
-                      head_dim, stride, plan.box_rows, kSwizzle);
-    spec.promotion_bytes = 128;
-    return encode_tensor_map(base, spec);
-  };
-  const TensorMaps maps{.q = encode_tensor_map(p.q, query_map_spec(p, shape, kSwizzle)),
-                        .k = cache_map(p.k_cache, p.k_stride, C.head_dim),
-                        .v = cache_map(p.v_cache, p.v_stride, C.value_dim)};
+  TensorMaps maps{};
+  if (plan.loads_boxes) {
+    maps = {
+        .k = cache_map<Config, typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows),
+        .v = cache_map<Config, typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows)};
+  }
 
-  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
-  const int most_workers = C.in_clusters ? active_clusters<decode<kIndex, Element>>(
-                                               plan.cluster, Config::kThreads, kSmem_bytes)
-                                         : plan.workers;
+  const int most_workers =
+      plan.cluster > 1 ? active_clusters<kKernel>(plan.cluster, Config::kThreads, kSmem_bytes)
+                       : plan.workers;
   const Workers workers{
       .count = std::min(plan.workers, most_workers),
       .cluster = plan.cluster,
@@ -89,16 +87,27 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   auto* const workspace = static_cast<char*>(p.workspace);
   const Launch launch{.shape = shape,
                       .workers = workers,
-                      .boxes = cache_boxes(page_size, plan.box_rows),
+                      .loads_boxes = plan.loads_boxes,
+                      .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
+                      .rows = cache_boxes(p.rows.page_size, 1),
                       .slot_rows = plan.slot_rows,
                       .o = reinterpret_cast<float*>(workspace + at.o),
                       .row_max = reinterpret_cast<float*>(workspace + at.row_max),
                       .row_sum = reinterpret_cast<float*>(workspace + at.row_sum),
                       .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
                       .epoch = next_epoch()};
-  launch_with<decode<kIndex, Element>>({.cluster = plan.cluster, .may_start_early = true},
-                                       workers.count * plan.cluster, Config::kThreads, kSmem_bytes,
-                                       stream, p, maps, launch);
+  launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},
+                       workers.count * plan.cluster, Config::kThreads, kSmem_bytes, stream, p, maps,
+                       launch);
+}
+
+template <int kIndex, typename Element>
+void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
+  if (p.cache_dtype == DType::e4m3) {
+    launch_config<kIndex, Element, std::uint8_t>(p, details, stream);
+  } else {
+    launch_config<kIndex, Element, Element>(p, details, stream);
+  }
 }
 
 }  // namespace decode

@@ -18,24 +18,39 @@ std::int64_t most_row_tiles(const Problem& p, int tile_tokens) {
                   : p.batch * ceil_div(p.q_len, std::int64_t{tile_tokens});
 }
 
-DecodeShape shape_of(const Problem& p, int bc) {
-  return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), bc);
+constexpr int tile_rows(const DecodeConfig& c) { return 16 * c.row_warps; }
+
+DecodeShape shape_of(const Problem& p, const DecodeConfig& c) {
+  return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), tile_rows(c));
 }
 
-std::int64_t most_items(const Problem& p, int bc) {
-  const DecodeShape shape = shape_of(p, bc);
+std::int64_t most_items(const Problem& p, const DecodeConfig& c) {
+  const DecodeShape shape = shape_of(p, c);
   return most_row_tiles(p, shape.tile_tokens) * p.kv_heads * shape.head_blocks;
 }
 
-// The largest cluster, of a power of two, of which there is room for one for each item. Larger ones
-// than two blocks do not fill all SMs.
-int cluster_of(std::int64_t items, int sms) {
+// The largest cluster, of a power of two, of which there is room for one for each item. Clusters do
+// not fill all SMs. Batch-invariant problems do not run in them, since their size depends on the
+// batch.
+int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   constexpr int kUnfilled = 12;
-  int cluster = kMaxDecodeCluster;
-  while (cluster > 2 && items * cluster > sms - kUnfilled) {
-    cluster /= 2;
+  const std::int64_t most = p.batch_invariant ? 1 : c.most_cluster;
+  const std::int64_t items = most_items(p, c);
+  std::int64_t cluster = 1;
+  while (2 * cluster <= most && 2 * cluster * items <= (sms - kUnfilled) * c.blocks_per_sm) {
+    cluster *= 2;
   }
-  return cluster;
+  return static_cast<int>(cluster);
+}
+
+// TMA takes some 36 ns for each load: smaller boxes are slower than copies row by row. A row must
+// be in swizzles of 64 bytes or more.
+bool loads_boxes(const Problem& p) {
+  constexpr int kLeastBox = 16;
+  const std::int64_t swizzle = p.cache_dtype == DType::e4m3 ? 64 : 32;  // in values
+  const bool fits = p.page_size == 0 || p.page_size % kDecodeTileKeys == 0 ||
+                    (p.page_size >= kLeastBox && kDecodeTileKeys % p.page_size == 0);
+  return fits && p.head_dim % swizzle == 0 && value_dim(p) % swizzle == 0;
 }
 
 }  // namespace
@@ -58,58 +73,64 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
 }
 
 bool takes(const DecodeConfig& c, const Problem& p) {
-  return c.head_dim == p.head_dim && c.value_dim == value_dim(p) &&
-         !(c.in_clusters && p.batch_invariant);
+  return c.head_dim == p.head_dim && c.value_dim == value_dim(p);
 }
 
-std::optional<int> best_decode_config(const Problem& problem, int sms) {
+// A packed batch's sequences may differ: the average counts, or, where a sequence's bits may not
+// depend on it, one token.
+std::optional<int> best_decode_config(const Problem& problem) {
+  const std::int64_t tokens = !problem.packed           ? problem.q_len
+                              : problem.batch_invariant ? 1
+                                                        : ceil_div(problem.q_len, problem.batch);
+  const std::int64_t rows = tokens * (problem.heads / problem.kv_heads);
   std::optional<int> best;
   for (int i = 0; i < kDecodeConfigCount; ++i) {
     const DecodeConfig& c = kDecodeConfigs[i];
-    if (takes(c, problem) && (!c.in_clusters || 2 * most_items(problem, c.bc) <= sms)) {
+    if (takes(c, problem) && (!best || tile_rows(kDecodeConfigs[*best]) < rows)) {
       best = i;
     }
   }
   return best;
 }
 
-DecodeShape decode_shape(int heads, int kv_heads, int bc) {
+DecodeShape decode_shape(int heads, int kv_heads, int tile_rows) {
   const int group = heads / kv_heads;
-  const int tile_heads = std::min(group, kDecodeTileRows);
+  const int tile_heads = std::min(group, tile_rows);
   return {.kv_heads = kv_heads,
           .group = group,
           .tile_heads = Divisor(tile_heads),
-          .tile_tokens = kDecodeTileRows / tile_heads,
+          .tile_tokens = tile_rows / tile_heads,
           .head_blocks = ceil_div(group, tile_heads),
-          .bc = bc,
           .is_causal = false,
           .window = {},
           .is_invariant = false,
           .most_tokens = std::numeric_limits<int>::max()};
 }
 
-std::int64_t most_units(const Problem& p, int bc) {
-  const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{bc});
+std::int64_t most_units(const Problem& p, const DecodeConfig& c) {
+  const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
   std::int64_t units = tiles;  // of an item
   if (p.batch_invariant) {
     units = std::min<std::int64_t>(ceil_div(tiles, std::int64_t{kMinSplitTiles}), kMaxSplits);
   }
-  return most_items(p, bc) * units;
+  return most_items(p, c) * units;
 }
 
 DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   const DecodeConfig& c = kDecodeConfigs[config];
-  const DecodeShape shape = shape_of(p, c.bc);
+  const DecodeShape shape = shape_of(p, c);
   DecodePlan plan{};
   plan.config = config;
-  plan.cluster = c.in_clusters ? cluster_of(most_items(p, c.bc), sms) : 1;
+  plan.cluster = cluster_of(p, c, sms);
   plan.workers = std::min(sms * c.blocks_per_sm / plan.cluster, kMaxDecodeWorkers);
-  plan.box_rows =
-      static_cast<int>(p.page_size > 0 ? std::min<std::int64_t>(p.page_size, c.bc) : c.bc);
+  plan.loads_boxes = loads_boxes(p);
+  plan.box_rows = plan.loads_boxes && p.page_size > 0
+                      ? static_cast<int>(std::min<std::int64_t>(p.page_size, kDecodeTileKeys))
+                      : kDecodeTileKeys;
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(shape.tile_tokens, p.q_len));
   plan.most_tokens = shape.most_tokens;
-  plan.slots = p.batch_invariant ? most_units(p, c.bc) : 2 * plan.workers;
+  plan.slots = p.batch_invariant ? most_units(p, c) : 2 * plan.workers;
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
 }
 

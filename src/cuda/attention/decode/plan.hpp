@@ -15,6 +15,7 @@ struct DecodePlan {
   int config;   // of kDecodeConfigs
   int cluster;  // blocks of a worker
   int workers;
+  bool loads_boxes;    // by TMA; or else row by row
   int box_rows;        // keys that a TMA load brings
   int slot_rows;       // rows of a partial result
   int most_tokens;     // a sequence with more new tokens is another launch's
@@ -36,18 +37,19 @@ struct DecodeDetails {
   DecodeWorkspace at;
 };
 
-// Can this config run the problem? Clusters are for few items, and batch-invariant problems do not
-// run in them, since a cluster's size depends on the batch.
+// Does this config have the problem's head dims?
 bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
 
-// The config for `problem`: one in clusters if the items are few. Nothing if there is none.
-std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem, int sms);
+// The config for `problem`: the one with the fewest rows of a row tile that hold a sequence's, or
+// with the most. Nothing if there is none.
+std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem);
 
-// The schedule's shape of a problem with so many heads; its masks are left to the caller.
-DecodeShape decode_shape(int heads, int kv_heads, int bc);
+// The schedule's shape of a problem with so many heads, in row tiles of `tile_rows`; its masks are
+// left to the caller.
+DecodeShape decode_shape(int heads, int kv_heads, int tile_rows);
 
-// The most units that a problem can have, from its shapes.
-std::int64_t most_units(const AttentionWithKvCacheProblem& problem, int bc);
+// The most units that a problem can have in this config, from its shapes.
+std::int64_t most_units(const AttentionWithKvCacheProblem& problem, const DecodeConfig& config);
 
 // The workspace of a plan.
 DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim);

@@ -1,30 +1,25 @@
-// What becomes of a part's O, m and l. A worker that computes a whole item stores its results. The
-// parts of other items leave partial results in the workspace, and the last part to arrive merges
-// them. The blocks of a cluster merge theirs first, through each other's SMEM: each block merges a
-// slice of O, and it is the slice's results that are stored, or that wait in the workspace.
+// What becomes of a part's O, m and l, of which each warp has its own from its keys. In a pass over
+// eight rows of each warp, the warps leave theirs in SMEM, where the part's last key tile was, and
+// merge them. A worker that computes a whole item stores the results. The parts of other items
+// leave partial results in the workspace, and the last part to arrive merges them. In a cluster,
+// each block has a slice of the columns: the others send it theirs, and it goes on with those.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
 // Source    FlashAttention-2 paper, section 3.1; FlashDecoding.
 #pragma once
 
-#include <cute/tensor.hpp>
-
 #include "cuda/attention/blocks/row_results.cuh"
-#include "cuda/attention/blocks/store_rows.cuh"
 #include "cuda/attention/decode/cluster.cuh"
 #include "cuda/attention/decode/config.cuh"
 #include "cuda/common/ticket.cuh"
-#include "ops/attention_with_kvcache/params.hpp"
 
 namespace tilewright::cuda {
 namespace decode {
 
-using Params = AttentionWithKvCacheParams;
-
 __device__ inline void sync_consumer() {
   constexpr std::uint32_t kBarrier = 1;
-  cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, kBarrier);
+  cutlass::arch::NamedBarrier::sync(32 * kDecodeWarps, kBarrier);
 }
 
 // A row of a row tile.
@@ -42,88 +37,57 @@ __device__ inline Row row_of(const Part& part, const DecodeShape& shape, int row
           .exists = token < part.tokens && head < part.heads};
 }
 
-__device__ inline RowResult with_sink_of(const Params& p, int head, const RowResult& result) {
-  return p.sinks.logits != nullptr ? with_sink(result, p.sinks.logits[head * p.sinks.stride])
-                                   : result;
-}
+// What a warp has of its 16 rows, from its keys. This thread has rows g and g + 8, where g is its
+// lane / 4, and of O the columns that fragments give it.
+template <typename Config>
+struct WarpResult {
+  float o[Config::C.value_dim / 8][4];
+  float m[2];
+  float l[2];
+};
 
-// Stores a whole item's results from registers.
-template <typename Element, typename TiledMma, int kRows, typename TensorO, typename TensorC>
-__device__ void store_whole(const Params& p, const Launch& launch, const Part& part, TensorO& rO,
-                            const TensorC& cO, RowResult (&result)[kRows]) {
-  const bool is_normalized = p.statistics.max == nullptr;
-  Row rows[kRows];
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    rows[i] = row_of(part, launch.shape, cute::get<0>(cO(i, 0)));
-    if (rows[i].exists) {
-      result[i] = with_sink_of(p, rows[i].head, result[i]);
-      if (wants_statistics(p) && threadIdx.x % 4 == 0) {
-        store_statistics(p, part.sequence, rows[i].token, rows[i].head, result[i]);
-      }
-    }
-  }
-  float factor[kRows];
-  output_factors(result, is_normalized, factor);
-  scale_rows(rO, factor);
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const auto [token, head, exists] = rows[i];
-    if (is_normalized) {
-      store_row<TiledMma>(row_pointer<Element>(p.o, p.o_stride, part.sequence, token, head), rO, i,
-                          exists);
-    } else {
-      store_row<TiledMma>(row_pointer<float>(p.o, p.o_stride, part.sequence, token, head), rO, i,
-                          exists);
-    }
-  }
-}
+// ---- Pieces: four columns of a row of O, and the row's m and l
 
-// Stores this thread's rows, as they are, where `place(row)` says.
-template <typename TiledMma, int kRows, typename TensorO, typename TensorC, typename Place>
-__device__ void store_partial(const Launch& launch, const Part& part, const TensorO& rO,
-                              const TensorC& cO, const RowResult (&result)[kRows],
-                              const Place& place) {
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int row = cute::get<0>(cO(i, 0));
-    if (row_of(part, launch.shape, row).exists) {
-      const auto [o, max, sum] = place(row);
-      store_row<TiledMma>(o, rO, i, true);
-      if (threadIdx.x % 4 == 0) {
-        *max = result[i].m;
-        *sum = result[i].l;
-      }
-    }
-  }
-}
-
-// Four columns of a row of O, and the row's m and l.
 struct Piece {
   float m = kMinusInf;
   float l = 0.0f;
   float4 o{};
 };
 
-// Where a row of a partial result lies.
-struct PartialRow {
-  float* o;
-  float* max;
-  float* sum;
+// Where the pieces lie that become one: the first, and from the second on, each a step behind the
+// one before. In SMEM, or in the workspace, where other blocks have written.
+struct PieceSource {
+  const float* m0;
+  const float* l0;
+  const float4* o0;
+  const float* m1;
+  const float* l1;
+  const float4* o1;
+  int step;    // of m and l, in floats
+  int o_step;  // in pieces
+
+  __device__ Piece at(int i) const {
+    return i == 0 ? load(m0, l0, o0)
+                  : load(m1 + (i - 1) * step, l1 + (i - 1) * step, o1 + (i - 1) * o_step);
+  }
+
+ private:
+  // Not from L1, which other blocks' writes do not reach.
+  __device__ static Piece load(const float* m, const float* l, const float4* o) {
+    Piece piece;
+    asm volatile("ld.relaxed.gpu.f32 %0, [%1];" : "=f"(piece.m) : "l"(m) : "memory");
+    asm volatile("ld.relaxed.gpu.f32 %0, [%1];" : "=f"(piece.l) : "l"(l) : "memory");
+    asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(piece.o.x), "=f"(piece.o.y), "=f"(piece.o.z), "=f"(piece.o.w)
+                 : "l"(o)
+                 : "memory");
+    return piece;
+  }
 };
 
-template <int kValueDim>
-__device__ PartialRow slot_row(const Launch& launch, int slot, int row) {
-  const std::int64_t index = std::int64_t{slot} * launch.slot_rows + row;
-  return {.o = launch.o + index * kValueDim,
-          .max = launch.row_max + index,
-          .sum = launch.row_sum + index};
-}
-
-// Merges the pieces load(0) to load(count - 1) in their order: kAhead at a time, whose loads are
-// under way together.
-template <int kAhead, typename Load>
-__device__ __forceinline__ Piece merge_pieces(int count, const Load& load) {
+// Merges `count` pieces in their order: some at a time, whose loads are under way together.
+__device__ __forceinline__ Piece merge_pieces(int count, const PieceSource& source) {
+  constexpr int kAhead = 8;
   Piece merged;
 #pragma unroll 1
   for (int first = 0; first < count; first += kAhead) {
@@ -131,7 +95,7 @@ __device__ __forceinline__ Piece merge_pieces(int count, const Load& load) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (first + i < count) {
-        pieces[i] = load(first + i);
+        pieces[i] = source.at(first + i);
       }
     }
     float m = merged.m;
@@ -157,13 +121,69 @@ __device__ __forceinline__ Piece merge_pieces(int count, const Load& load) {
   return merged;
 }
 
+// ---- What a warp leaves in SMEM
+
+// Where a piece of warp `warp` lies in the part's last key tile: of its row g, columns from 4 q on.
+// Neighbouring rows' pieces lie in different banks.
+template <typename Config>
+__device__ int place_in_tile(int warp, int g, int q) {
+  return (warp * 8 + g) * (Config::C.value_dim / 4) + (q ^ g);
+}
+
+// Leaves this thread's row g of a pass's eight. A 16-bit V gives a thread two neighbouring columns
+// of every eight; an E4M3 one gives it four of every 16, in the order 0, 2, 1, 3.
+template <typename Config>
+__device__ void leave_row(PassStatistics& statistics, float4* tile,
+                          const WarpResult<Config>& result, int pass) {
+  const int warp = threadIdx.x / 32;
+  const int g = threadIdx.x % 32 / 4;
+  const int t = threadIdx.x % 4;
+  if constexpr (Config::kIsE4m3) {
+#pragma unroll
+    for (int j = 0; j < Config::C.value_dim / 8; j += 2) {
+      const float(&even)[4] = result.o[j];
+      const float(&odd)[4] = result.o[j + 1];
+      tile[place_in_tile<Config>(warp, g, 2 * j + t)] =
+          pass == 0 ? float4{even[0], odd[0], even[1], odd[1]}
+                    : float4{even[2], odd[2], even[3], odd[3]};
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < Config::C.value_dim / 8; ++j) {
+      const float(&o)[4] = result.o[j];
+      auto* const pair =
+          reinterpret_cast<float2*>(tile + place_in_tile<Config>(warp, g, 2 * j + t / 2));
+      pair[t % 2] = pass == 0 ? float2{o[0], o[1]} : float2{o[2], o[3]};
+    }
+  }
+  if (t == 0) {
+    statistics.max[warp][g] = pass == 0 ? result.m[0] : result.m[1];
+    statistics.sum[warp][g] = pass == 0 ? result.l[0] : result.l[1];
+  }
+}
+
+// The pieces of row i of a pass, columns from 4 q on, of the warps that share the row tile's keys.
+template <typename Config>
+__device__ PieceSource of_warps(const PassStatistics& statistics, const float4* tile, int i,
+                                int q) {
+  constexpr int kWarp = Config::C.row_warps;  // from one to the next
+  const int warp = i / 8;
+  const int g = i % 8;
+  const float* const max = &statistics.max[warp][g];
+  const float* const sum = &statistics.sum[warp][g];
+  const float4* const o = tile + place_in_tile<Config>(warp, g, q);
+  constexpr int kStep = 8 * kWarp * (Config::C.value_dim / 4);
+  return {max, sum, o, max + 8 * kWarp, sum + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
+}
+
+// ---- Where merged pieces go
+
 // Stores a merged piece as a part of the caller's results.
 template <typename Element>
-__device__ void store_final(const Params& p, const Part& part, const Row& row, int column,
-                            const Piece& piece) {
+__device__ __forceinline__ void store_final(const Params& p, const Part& part, const Row& row,
+                                            int column, const Piece& piece) {
   const bool is_normalized = p.statistics.max == nullptr;
-  const RowResult result[1] = {
-      with_sink_of(p, row.head, {.m = piece.m, .l = piece.l, .rescale = 1.0f})};
+  const RowResult result[1] = {row_result(p, row.head, piece.m, piece.l)};
   float factor[1];
   output_factors(result, is_normalized, factor);
   const float4 o{piece.o.x * factor[0], piece.o.y * factor[0], piece.o.z * factor[0],
@@ -181,21 +201,35 @@ __device__ void store_final(const Params& p, const Part& part, const Row& row, i
   }
 }
 
-// Calls work(row's number, row, column) for the pieces of the block's slice, spread over the
-// consumer's threads. The slices of a cluster's blocks are as large.
-template <int kValueDim, typename Work>
-__device__ __forceinline__ void for_each_piece(const Launch& launch, const Part& part,
-                                               const Work& work) {
-  constexpr int kPieces = kValueDim / 4;  // of a row
-  const int thread = threadIdx.x % kWarpgroupThreads;
-  for (int i = rank_in(launch) * kWarpgroupThreads + thread; i < launch.slot_rows * kPieces;
-       i += launch.workers.cluster * kWarpgroupThreads) {
-    const int index = i / kPieces;
-    const Row row = row_of(part, launch.shape, index);
-    if (row.exists) {
-      work(index, row, 4 * (i % kPieces));
-    }
-  }
+// A row of a partial result in the workspace.
+struct SlotRow {
+  float* o;
+  float* max;
+  float* sum;
+};
+
+template <int kValueDim>
+__device__ SlotRow slot_row(const Launch& launch, int slot, int row) {
+  const std::int64_t index = std::int64_t{slot} * launch.slot_rows + row;
+  return {.o = launch.o + index * kValueDim,
+          .max = launch.row_max + index,
+          .sum = launch.row_sum + index};
+}
+
+// The pieces of all of an item's parts, of one row, columns from `column` on.
+template <int kValueDim>
+__device__ PieceSource of_parts(const Launch& launch, const PartPlace& place, int row, int column) {
+  const SlotRow first = slot_row<kValueDim>(launch, place.slot0, row);
+  const SlotRow second = slot_row<kValueDim>(launch, place.slot1, row);
+  const int step = place.slot_step * launch.slot_rows;
+  return {first.max,
+          first.sum,
+          reinterpret_cast<const float4*>(first.o + column),
+          second.max,
+          second.sum,
+          reinterpret_cast<const float4*>(second.o + column),
+          step,
+          step * (kValueDim / 4)};
 }
 
 // The consumer says that its slice of a partial result is in the workspace. Returns whether all
@@ -204,7 +238,7 @@ template <typename Config>
 __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch,
                              const PartPlace& place) {
   sync_consumer();  // all threads have stored
-  if (threadIdx.x % kWarpgroupThreads == 0) {
+  if (threadIdx.x == 0) {
     __threadfence();
     const TicketCounter tickets{
         .word = launch.counters + place.counter * launch.workers.cluster + rank_in(launch),
@@ -219,85 +253,173 @@ __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch
   return shared.ticket == place.parts - 1;
 }
 
-// Merges the slices of all parts of an item if they are complete.
-template <typename Config>
-__device__ void merge_parts(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
-                            const Part& part) {
-  constexpr int kValueDim = Config::C.value_dim;
-  constexpr int kAhead = kValueDim > 128 ? 8 : 16;
-  if (arrives_last(shared, launch, part.place)) {
-    for_each_piece<kValueDim>(launch, part, [&](int index, const Row& row, int column) {
-      const Piece merged = merge_pieces<kAhead>(part.place.parts, [&](int i) {
-        const PartialRow at = slot_row<kValueDim>(launch, part.place.slot(i), index);
-        return Piece{.m = __ldcg(at.max),
-                     .l = __ldcg(at.sum),
-                     .o = __ldcg(reinterpret_cast<const float4*>(at.o + column))};
-      });
-      store_final<typename Config::Element>(p, part, row, column, merged);
-    });
-  }
-}
+// ---- A part's results
 
-// Merges the results of the cluster's blocks, which are in their SMEM.
+// Merging goes from level to level: the warps of a block, the blocks of a cluster, the parts of an
+// item.
+enum class Level { warps, blocks, parts };
+
 template <typename Config>
-__device__ void merge_blocks(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
-                             const Part& part) {
-  constexpr int kValueDim = Config::C.value_dim;
-  constexpr int kAhead = kValueDim > 128 ? 8 : 16;
-  using Mine = Exchange<Config>;
-  for_each_piece<kValueDim>(launch, part, [&](int index, const Row& row, int column) {
-    const Piece merged = merge_pieces<kAhead>(launch.workers.cluster, [&](int rank) {
-      const Mine& theirs = *of_block(&shared.exchange, rank);
-      return Piece{.m = theirs.max[index],
-                   .l = theirs.sum[index],
-                   .o = *reinterpret_cast<const float4*>(&theirs.o[index * Mine::kRow + column])};
-    });
-    if (part.place.parts == 1) {
-      store_final<typename Config::Element>(p, part, row, column, merged);
-    } else {
-      const PartialRow at = slot_row<kValueDim>(launch, part.place.slot(part.place.index), index);
-      *reinterpret_cast<float4*>(at.o + column) = merged.o;
-      if (column == 0) {
-        *at.max = merged.m;
-        *at.sum = merged.l;
+class Finish {
+ public:
+  // `tile` is the memory of the part's last key tile, null if it has none.
+  __device__ Finish(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
+                    const Part& part, float4* tile)
+      : shared_(shared), p_(p), launch_(launch), part_(part), tile_(tile) {}
+
+  // `exchanges` counts the passes in a cluster.
+  __device__ void run(const WarpResult<Config>& result, std::uint32_t& exchanges) {
+    const bool is_cluster = Config::kMayCluster && launch_.workers.cluster > 1;
+    const int rows = part_.tokens * launch_.shape.tile_heads;
+    const int passes = rows > 8 ? 2 : 1;
+    const bool has_parts = part_.place.parts > 1;
+    Level level = Level::warps;
+#pragma unroll 1
+    for (int pass = 0;;) {
+      // Before: what this level merges is there.
+      if (level == Level::warps) {
+        pass_ = pass;
+        rows_ = Config::C.row_warps == 1 ? min(rows - 8 * pass, 8) : Config::kRows / 2;
+        if (tile_ != nullptr) {
+          sync_consumer();  // all warps have read the tile, and what the pass before left
+          leave_row(shared_.statistics, tile_, result, pass);
+          sync_consumer();
+        }
+        if (is_cluster) {
+          begin_exchange(exchanges);
+        }
+      } else if (level == Level::blocks) {
+        wait_for_exchange(exchanges++);
+      } else {
+        rows_ = rows;
+      }
+      merge(level, is_cluster);
+      // After: the next level, pass or nothing.
+      if (level == Level::warps && is_cluster) {
+        level = Level::blocks;
+      } else if (level != Level::parts && ++pass < passes) {
+        level = Level::warps;
+      } else if (level != Level::parts && has_parts &&
+                 arrives_last(shared_, launch_, part_.place)) {
+        level = Level::parts;
+      } else {
+        break;
       }
     }
-  });
-}
-
-// Finishes a part: `result` and the rows of O are this thread's. `phase` is that of the exchange
-// in a cluster, which has two barriers for each part.
-template <typename Config, typename TiledMma, int kRows, typename TensorO, typename TensorC>
-__device__ void finish_part(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
-                            const Part& part, TensorO& rO, const TensorC& cO,
-                            RowResult (&result)[kRows], std::uint32_t& phase) {
-  if constexpr (Config::C.in_clusters) {
-    using Mine = Exchange<Config>;
-    Mine& mine = shared.exchange;
-    mine.read.wait(phase ^ 1);  // before the first part there is nothing to read
-    store_partial<TiledMma>(launch, part, rO, cO, result, [&](int row) {
-      return PartialRow{
-          .o = mine.o + row * Mine::kRow, .max = mine.max + row, .sum = mine.sum + row};
-    });
-    sync_consumer();
-    arrive_in_all(mine.written, launch.workers.cluster);
-    wait_for_all(mine.written, phase);
-    merge_blocks(shared, p, launch, part);
-    sync_consumer();
-    arrive_in_all(mine.read, launch.workers.cluster);
-    phase ^= 1;
-    if (part.place.parts > 1) {
-      merge_parts(shared, p, launch, part);
-    }
-  } else if (part.place.parts == 1) {
-    store_whole<typename Config::Element, TiledMma>(p, launch, part, rO, cO, result);
-  } else {
-    store_partial<TiledMma>(launch, part, rO, cO, result, [&](int row) {
-      return slot_row<Config::C.value_dim>(launch, part.place.slot(part.place.index), row);
-    });
-    merge_parts(shared, p, launch, part);
   }
-}
+
+ private:
+  static constexpr int kPieces = Config::C.value_dim / 4;  // of a row
+
+  // What was sent in the pass before has been read by all.
+  __device__ void begin_exchange(std::uint32_t number) {
+    if constexpr (Config::kMayCluster) {
+      auto& exchange = shared_.exchange;
+      const int size = launch_.workers.cluster;
+      if (number > 0) {
+        sync_consumer();
+        arrive_in_all(exchange.read, size);
+        wait_for_all(exchange.read, (number - 1) & 1);
+      }
+      if (threadIdx.x == 0) {
+        exchange.written.arrive_and_expect_tx(rows_ *
+                                              (kPieces * sizeof(float4) + size * sizeof(float2)));
+      }
+    }
+  }
+
+  __device__ void wait_for_exchange(std::uint32_t number) {
+    if constexpr (Config::kMayCluster) {
+      wait_for_all(shared_.exchange.written, number & 1);
+    }
+  }
+
+  // Merges the block's pieces of each row, spread over the consumer's threads: all columns, or,
+  // after an exchange, its slice.
+  __device__ void merge(Level level, bool is_cluster) {
+    const int size = is_cluster ? launch_.workers.cluster : 1;
+    const int rank = is_cluster ? rank_in(launch_) : 0;
+    const int slice = kPieces / size;
+    const bool is_whole = level == Level::warps;
+    const int pieces = is_whole ? kPieces : slice;
+    const int count = is_whole                 ? (tile_ != nullptr ? Config::kKeyWarps : 0)
+                      : level == Level::blocks ? size
+                                               : part_.place.parts;
+    for (int i = threadIdx.x; i < rows_ * pieces; i += 32 * kDecodeWarps) {
+      const int index = quotient(i, pieces);
+      const int in_row = i - index * pieces;
+      const int q = is_whole ? in_row : rank * slice + in_row;
+      PieceSource source;
+      int tile_row = index / 8 * 16 + pass_ * 8 + index % 8;
+      if (is_whole) {
+        source = of_warps<Config>(shared_.statistics, tile_, index, q);
+      } else if (level == Level::blocks) {
+        source = of_blocks(index, in_row, slice);
+      } else {
+        tile_row = index;
+        source = of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, 4 * q);
+      }
+      const Piece merged = merge_pieces(count, source);
+      if (is_whole && is_cluster) {
+        send_piece(merged, index, q, slice, rank);
+      } else {
+        store(merged, tile_row, 4 * q, level == Level::parts || part_.place.parts == 1);
+      }
+    }
+  }
+
+  __device__ PieceSource of_blocks(int row, int q, int slice) const {
+    if constexpr (Config::kMayCluster) {
+      const auto& exchange = shared_.exchange;
+      const float* const max = &exchange.statistics[0][row].x;
+      const float4* const o = &exchange.o[row * slice + q];
+      constexpr int kStep = 2 * Exchange<Config>::kPassRows;
+      return {max,   max + 1,      o, max + kStep, max + kStep + 1, o + rows_ * slice,
+              kStep, rows_ * slice};
+    }
+    return {};
+  }
+
+  // To the block that has the slice with this piece.
+  __device__ void send_piece(const Piece& piece, int row, int q, int slice, int rank) {
+    if constexpr (Config::kMayCluster) {
+      auto& exchange = shared_.exchange;
+      const int owner = quotient(q, slice);
+      const int in_slice = q - owner * slice;
+      const RemoteBarrier written(exchange.written, owner);
+      send(&exchange.o[(rank * rows_ + row) * slice + in_slice], owner, piece.o, written);
+      if (in_slice == 0) {
+        send(&exchange.statistics[rank][row], owner, float2{piece.m, piece.l}, written);
+      }
+    }
+  }
+
+  __device__ void store(const Piece& piece, int tile_row, int column, bool is_final) {
+    const Row row = row_of(part_, launch_.shape, tile_row);
+    if (!row.exists) {
+      return;
+    }
+    if (is_final) {
+      store_final<typename Config::Element>(p_, part_, row, column, piece);
+    } else {
+      const SlotRow at =
+          slot_row<Config::C.value_dim>(launch_, part_.place.slot(part_.place.index), tile_row);
+      *reinterpret_cast<float4*>(at.o + column) = piece.o;
+      if (column == 0) {
+        *at.max = piece.m;
+        *at.sum = piece.l;
+      }
+    }
+  }
+
+  SharedStorage<Config>& shared_;
+  const Params& p_;
+  const Launch& launch_;
+  const Part& part_;
+  float4* tile_;
+  int pass_ = 0;
+  int rows_ = 0;  // that are merged at once
+};
 
 }  // namespace decode
 }  // namespace tilewright::cuda

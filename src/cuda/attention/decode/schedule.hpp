@@ -18,6 +18,7 @@
 #include "common/ceil_div.hpp"
 #include "common/divisor.hpp"
 #include "cuda/attention/blocks/sequence_lengths.hpp"
+#include "cuda/attention/decode/configs.hpp"
 
 namespace tilewright::cuda {
 
@@ -55,7 +56,6 @@ struct DecodeShape {
   Divisor tile_heads;  // of them in a row tile
   int tile_tokens;     // new tokens in a row tile
   int head_blocks;     // row tiles that a group's heads take
-  int bc;              // keys of a tile
   bool is_causal;
   KeyWindow window;
   bool is_invariant;
@@ -94,12 +94,12 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
                                                       const SequenceLengths& of) {
   const CacheKeys keys = shape.keys_of(of);
   SequenceWork work{};
-  work.tile_first = keys.first(0) / shape.bc;
-  work.tile_end = most(ceil_div(keys.end(of.q_len - 1), shape.bc), work.tile_first);
+  work.tile_first = keys.first(0) / kDecodeTileKeys;
+  work.tile_end = most(ceil_div(keys.end(of.q_len - 1), kDecodeTileKeys), work.tile_first);
   const int tiles = work.tile_end - work.tile_first;
-  work.row_tiles = ceil_div(of.q_len, shape.tile_tokens);
+  work.row_tiles = quotient(of.q_len + shape.tile_tokens - 1, shape.tile_tokens);
   work.unit_tiles = shape.is_invariant ? invariant_unit_tiles(tiles, work.row_tiles) : 1;
-  work.units = most(ceil_div(tiles, work.unit_tiles), 1);
+  work.units = most(quotient(tiles + work.unit_tiles - 1, work.unit_tiles), 1);
   work.items = work.row_tiles * shape.kv_heads * shape.head_blocks;
   return work;
 }

@@ -2,12 +2,9 @@
 #pragma once
 
 #include "cuda/attention/decode/config.cuh"
-#include "ops/attention_with_kvcache/params.hpp"
 
 namespace tilewright::cuda {
 namespace decode {
-
-using Params = AttentionWithKvCacheParams;
 
 // Walks over the sequences, 32 at a time: each lane has one.
 class Walk {
@@ -103,10 +100,15 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   part.tokens = min(lengths.q_len - part.token0, shape.tile_tokens);
 
   const CacheKeys keys = shape.keys_of(lengths);
+  const int last = part.token0 + part.tokens - 1;
+  part.first = keys.first(part.token0);
+  part.end = keys.end(last);
+  part.whole_first = keys.first(last);
+  part.whole_end = min(keys.end(part.token0), p.tree.bits != nullptr ? keys.diagonal : keys.kv_len);
   const int tile_first = work.tile_first + first * work.unit_tiles;
-  TileRange tiles{.first = max(tile_first, keys.first(part.token0) / shape.bc),
+  TileRange tiles{.first = max(tile_first, part.first / kDecodeTileKeys),
                   .end = min(min(tile_first + units * work.unit_tiles, work.tile_end),
-                             ceil_div(keys.end(part.token0 + part.tokens - 1), shape.bc))};
+                             ceil_div(part.end, kDecodeTileKeys))};
   tiles.end = max(tiles.end, tiles.first);
   part.tiles = launch.workers.cluster == 1
                    ? tiles
@@ -125,11 +127,8 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   return units;
 }
 
-// Calls work(part) for each part that the block computes, with the part in the ring. A whole warp
-// calls it.
-template <typename Work>
-__device__ void for_each_part(PartRing& ring, const Params& p, const Launch& launch,
-                              const Work& work) {
+// Puts the parts that the block computes into the ring. A whole warp calls it.
+__device__ inline void find_parts(PartRing& ring, const Params& p, const Launch& launch) {
   Walk walk(p, launch);
   const UnitShares& shares = walk.shares();
   const int worker = static_cast<int>(blockIdx.x) / launch.workers.cluster;
@@ -146,7 +145,6 @@ __device__ void for_each_part(PartRing& ring, const Params& p, const Launch& lau
       ring.put(at);
     });
     unit += __reduce_max_sync(0xffffffffu, units);
-    work(part);
     at.advance();
   }
   Part& part = ring.acquire(at);

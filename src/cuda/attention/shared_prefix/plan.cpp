@@ -35,9 +35,12 @@ Problem suffix_pass(const Problem& p) {
   return pass;
 }
 
-PassConfigs best_pass_configs(const Problem& p, int sms) {
-  return {.prefix = best_decode_config(prefix_pass(p), sms).value(),
-          .suffix = best_decode_config(suffix_pass(p), sms).value()};
+// All tokens may be one group's.
+PassConfigs best_pass_configs(const Problem& p) {
+  Problem prefix = prefix_pass(p);
+  prefix.batch = 1;
+  return {.prefix = best_decode_config(prefix).value(),
+          .suffix = best_decode_config(suffix_pass(p)).value()};
 }
 
 SharedPrefixDetails plan_shared_prefix(const Problem& p, int sms, const PassConfigs& configs) {

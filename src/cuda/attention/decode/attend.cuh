@@ -1,0 +1,290 @@
+// A warp's step over 16 keys: S = Q K^T, the online softmax, and O += P V, of its 16 rows.
+#pragma once
+
+#include "cuda/attention/blocks/cap_and_mask.cuh"
+#include "cuda/attention/decode/config.cuh"
+#include "cuda/attention/decode/results.cuh"
+
+namespace tilewright::cuda {
+namespace decode {
+
+// A warp's rows and keys of its block's tiles. This thread has rows g and g + 8 of 16.
+template <typename Config>
+struct WarpPlace {
+  int row0 = static_cast<int>(threadIdx.x) / 32 % Config::C.row_warps * 16;
+  int key0 = static_cast<int>(threadIdx.x) / 32 / Config::C.row_warps * Config::kWarpKeys;
+  int g = static_cast<int>(threadIdx.x) % 32 / 4;
+  int t = static_cast<int>(threadIdx.x) % 4;
+
+  __device__ int row(int half) const { return row0 + 8 * half + g; }
+  // The key of score s[n][i], within the step.
+  __device__ int key(int n, int i) const { return 8 * n + 2 * t + i % 2; }
+};
+
+// Q as fragments of A, in registers or, of a wide head dim, in SMEM. Of an E4M3 cache, a thread's
+// four bytes of every 16 are neighbours, and Q's values are in the order in which widen_even() and
+// widen_odd() give them.
+template <typename Config>
+class QueryFragments {
+ public:
+  // In place of a row that does not exist, the tile's first one is computed, and never stored. The
+  // consumer's warps call it together.
+  __device__ __forceinline__ QueryFragments(SharedStorage<Config>& shared, const Params& p,
+                                            const Launch& launch, const Part& part,
+                                            const WarpPlace<Config>& place) {
+    using Element = typename Config::Element;
+    const Element* rows[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Row row = row_of(part, launch.shape, place.row(half));
+      row = row.exists ? row : row_of(part, launch.shape, 0);
+      rows[half] = row_pointer<const Element>(p.q, p.q_stride, part.sequence, row.token, row.head) +
+                   (Config::kIsE4m3 ? 4 : 2) * place.t;
+    }
+    if constexpr (Config::kQueriesInSmem) {
+      in_smem_ = &shared.queries.fragments[place.row0 / 16][0][threadIdx.x % 32];
+      if (place.key0 == 0) {
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          in_smem_[32 * k] = load(rows, k);
+        }
+      }
+      sync_consumer();
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        in_registers_[k] = load(rows, k);
+      }
+    }
+  }
+
+  // Of the columns [16 k, 16 k + 16).
+  __device__ __forceinline__ uint4 at(int k) const {
+    if constexpr (Config::kQueriesInSmem) {
+      return in_smem_[32 * k];
+    } else {
+      return in_registers_[k];
+    }
+  }
+
+ private:
+  static constexpr int kSteps = Config::C.head_dim / 16;
+
+  template <typename Element>
+  __device__ static uint4 load(const Element* const (&rows)[2], int k) {
+    uint2 words[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Element* const q = rows[half] + 16 * k;
+      if constexpr (Config::kIsE4m3) {
+        const uint2 four = __ldg(reinterpret_cast<const uint2*>(q));
+        words[half] = {__byte_perm(four.x, four.y, 0x5410), __byte_perm(four.x, four.y, 0x7632)};
+      } else {
+        words[half] = {__ldg(reinterpret_cast<const std::uint32_t*>(q)),
+                       __ldg(reinterpret_cast<const std::uint32_t*>(q + 8))};
+      }
+    }
+    return {words[0].x, words[1].x, words[0].y, words[1].y};
+  }
+
+  uint4 in_registers_[Config::kQueriesInSmem ? 1 : kSteps];
+  uint4* in_smem_;
+};
+
+// A step's scores, in fragments of D: each of eight keys.
+using Scores = float[kStepKeys / 8][4];
+
+// S of the step whose keys are the tile's rows from row0 on. Where there are registers for it, odd
+// chunks of the head dim add up apart, so that a product does not wait for the one before.
+template <typename Config>
+__device__ __forceinline__ void compute_scores(
+    Scores& s, const QueryFragments<Config>& q,
+    const MatrixPlaces<Config::TileK::kRow_bytes, false>& places, std::uint32_t tile, int row0) {
+  using Element = typename Config::Element;
+  constexpr bool kApart = !Config::kQueriesInSmem;
+  Scores other{};
+  Scores& odd = kApart ? other : s;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    s[0][i] = s[1][i] = 0.0f;
+  }
+#pragma unroll
+  for (int chunk = 0; chunk < Config::TileK::kChunks; chunk += 2) {
+    std::uint32_t r[4];
+    load_matrices(r, places.at(tile, row0, chunk));
+    if constexpr (Config::kIsE4m3) {
+      mma<Element>(s[0], q.at(chunk), widen_even<Element>(r[0]), widen_odd<Element>(r[0]));
+      mma<Element>(s[1], q.at(chunk), widen_even<Element>(r[2]), widen_odd<Element>(r[2]));
+      mma<Element>(odd[0], q.at(chunk + 1), widen_even<Element>(r[1]), widen_odd<Element>(r[1]));
+      mma<Element>(odd[1], q.at(chunk + 1), widen_even<Element>(r[3]), widen_odd<Element>(r[3]));
+    } else {
+      Scores& sum = chunk % 4 == 0 ? s : odd;
+      mma<Element>(sum[0], q.at(chunk / 2), r[0], r[1]);
+      mma<Element>(sum[1], q.at(chunk / 2), r[2], r[3]);
+    }
+  }
+  if constexpr (kApart) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[0][i] += odd[0][i];
+      s[1][i] += odd[1][i];
+    }
+  }
+}
+
+// Scores become softcap * tanh(scale * s / softcap), by 1 - 2 / (1 + e^2x), which is as exact as
+// FP32 allows.
+__device__ inline void cap(Scores& s, float scale, float softcap) {
+  const float factor = 2.0f * kLog2e * scale / softcap;
+#pragma unroll
+  for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[n][i] = softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(s[n][i] * factor)));
+    }
+  }
+}
+
+// Bit i says whether row `half` of this thread sees the step's key i: the keys of a range and, of
+// the sequence's last ones, those whose bits the tree mask sets.
+template <typename Config>
+__device__ std::uint32_t seen_keys(const Params& p, const Launch& launch, const Part& part,
+                                   const WarpPlace<Config>& place, int half, int key0) {
+  const int token = part.token0 + place.row(half) / launch.shape.tile_heads;
+  const CacheKeys keys = launch.shape.keys_of(part.lengths);
+  const int tree_key = key0 - keys.diagonal;  // of the step's first key
+  std::uint32_t seen = first_bits(keys.end(token) - key0) & ~first_bits(keys.first(token) - key0);
+  if (p.tree.bits != nullptr && tree_key > -kStepKeys && token < part.lengths.q_len) {
+    const std::uint64_t bits = p.tree.bits[part.sequence * p.tree.batch_stride +
+                                           (part.lengths.q_start + token) * p.tree.seq_stride];
+    seen &= tree_key >= 0 ? static_cast<std::uint32_t>(tree_key < 64 ? bits >> tree_key : 0)
+                          : static_cast<std::uint32_t>(bits << -tree_key) | first_bits(-tree_key);
+  }
+  return seen;
+}
+
+// Scores of keys that a row does not see become -infinity.
+template <typename Config>
+__device__ __forceinline__ void mask(Scores& s, const Params& p, const Launch& launch,
+                                     const Part& part, const WarpPlace<Config>& place, int key0) {
+  std::uint32_t seen = 0;  // 16 bits for each of the two rows
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half) {
+    seen |= (seen_keys(p, launch, part, place, half, key0) & 0xffffu) << 16 * half;
+  }
+  seen >>= 2 * place.t;
+#pragma unroll
+  for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[n][i] = seen & (1u << (i / 2 * 16 + 8 * n + i % 2)) ? s[n][i] : kMinusInf;
+    }
+  }
+}
+
+// Scales the scores of each key, or their exponentials, by the key's descale. That of a key which
+// is not seen may be NaN: its score is masked later, and its exponential, a 0, stays one.
+template <typename Config>
+__device__ void scale_keys(Scores& s, const float* descales, const WarpPlace<Config>& place) {
+#pragma unroll
+  for (int n = 0; n < kStepKeys / 8; ++n) {
+    const auto pair = *reinterpret_cast<const float2*>(descales + place.key(n, 0));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[n][i] = s[n][i] == 0.0f ? 0.0f : s[n][i] * (i % 2 == 0 ? pair.x : pair.y);
+    }
+  }
+}
+
+// One step of the online softmax: S becomes P = exp2((S - m) * scale_log2) under the new maxima m;
+// l, this thread's sums, and O are scaled to them. A row that has seen no key keeps m = -infinity
+// and P = 0.
+template <typename Config>
+__device__ __forceinline__ void softmax_step(Scores& s, WarpResult<Config>& result,
+                                             float scale_log2) {
+  float correction[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float m = result.m[half];
+#pragma unroll
+    for (int n = 0; n < kStepKeys / 8; ++n) {
+      m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+    const float reference = m == kMinusInf ? 0.0f : __fmul_rn(m, scale_log2);
+    correction[half] = exp2_approx(__fmul_rn(result.m[half], scale_log2) - reference);
+    result.m[half] = m;
+    result.l[half] *= correction[half];
+#pragma unroll
+    for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        s[n][i] = exp2_approx(fmaf(s[n][i], scale_log2, -reference));
+        result.l[half] += s[n][i];
+      }
+    }
+  }
+  if (__any_sync(0xffffffffu, correction[0] != 1.0f || correction[1] != 1.0f)) {
+#pragma unroll
+    for (int j = 0; j < Config::C.value_dim / 8; ++j) {
+      result.o[j][0] *= correction[0];
+      result.o[j][1] *= correction[0];
+      result.o[j][2] *= correction[1];
+      result.o[j][3] *= correction[1];
+    }
+  }
+}
+
+// For the keys 2t, 2t + 1 and 2t + 8, 2t + 9 from `key` on: words that keep what is seen of V.
+struct ValueMask {
+  std::uint32_t keep[2];
+
+  __device__ ValueMask(int key, const Part& part) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto is_seen = [&](int k) { return k >= part.seen_first && k < part.seen_end; };
+      keep[i] =
+          (is_seen(key + 8 * i) ? 0x0000ffffu : 0u) | (is_seen(key + 8 * i + 1) ? 0xffff0000u : 0u);
+    }
+  }
+};
+
+// O += P V over a step's keys, from key0 of the sequence and row row0 of the tile on. With kMasked,
+// values that no query sees count as 0: they may be NaN, or another tile's.
+template <typename Config, bool kMasked>
+__device__ __forceinline__ void add_values(
+    WarpResult<Config>& result, const Scores& s,
+    const MatrixPlaces<Config::TileV::kRow_bytes, true>& places, std::uint32_t tile, int row0,
+    const WarpPlace<Config>& place, const Part& part, int key0) {
+  using Element = typename Config::Element;
+  const uint4 a{pack_x2<Element>(s[0][0], s[0][1]), pack_x2<Element>(s[0][2], s[0][3]),
+                pack_x2<Element>(s[1][0], s[1][1]), pack_x2<Element>(s[1][2], s[1][3])};
+  const ValueMask mask(key0 + 2 * place.t, part);
+#pragma unroll
+  for (int chunk = 0; chunk < Config::TileV::kChunks; chunk += 2) {
+    std::uint32_t r[4];
+    load_transposed(r, places.at(tile, row0, chunk));
+    if constexpr (kMasked) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        r[i] &= mask.keep[i % 2];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t b0 = r[2 * i];
+      const std::uint32_t b1 = r[2 * i + 1];
+      if constexpr (Config::kIsE4m3) {
+        const int j = 2 * (chunk + i);
+        mma<Element>(result.o[j], a, widen_even<Element>(b0), widen_even<Element>(b1));
+        mma<Element>(result.o[j + 1], a, widen_odd<Element>(b0), widen_odd<Element>(b1));
+      } else {
+        mma<Element>(result.o[chunk + i], a, b0, b1);
+      }
+    }
+  }
+}
+
+}  // namespace decode
+}  // namespace tilewright::cuda

@@ -1,0 +1,168 @@
+// The warps that load K and V tiles: by TMA, a page's rows at a time, where pages fit; or else row
+// by row, in pieces of 16 bytes (cp.async).
+#pragma once
+
+#include "cuda/attention/blocks/box_places.cuh"
+#include "cuda/attention/decode/config.cuh"
+
+namespace tilewright::cuda {
+namespace decode {
+
+// K or V as the loading warp sees it.
+template <typename Config>
+struct CacheSide {
+  const CUtensorMap& map;
+  const void* base;
+  const OuterStrides& stride;  // batch: of a page, or of a whole sequence
+  const Descales& descale;
+  TmaRing<Config::kStages>& ring;
+  std::uint8_t* tiles;  // stage 0's
+  float* descales;      // likewise
+};
+
+// The arrivals that complete a stage's loads: a TMA load's bytes have one, and each lane has one if
+// it copies rows or descales.
+__device__ inline int arrivals_of(const Launch& launch, const Descales& descale) {
+  const bool has_rows = !launch.loads_boxes || descale.per == Descales::Per::row;
+  return (launch.loads_boxes ? 1 : 0) + (has_rows ? 32 : 0);
+}
+
+// Copies 16 bytes, or 4, to SMEM; zeros if there is no source.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(std::uint32_t target, const void* source, bool exists) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target),
+                 "l"(source), "r"(exists ? 16 : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
+                 "r"(exists ? 4 : 0)
+                 : "memory");
+  }
+}
+
+// This lane arrives at the barrier when its copies are there.
+__device__ __forceinline__ void arrive_after_copies(TmaBarrier& barrier) {
+  asm volatile(
+      "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(cute::cast_smem_ptr_to_uint(&barrier))
+      : "memory");
+}
+
+// Loads the boxes of tile j that have keys which are seen: others' pages may not exist.
+template <typename Config, typename Tile>
+__device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const Launch& launch,
+                                           const Part& part, BoxPlaces<1>& places, int j,
+                                           TmaBarrier& full, std::uint8_t* tile) {
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
+  const int box_rows = launch.boxes.rows;
+  const BoxRange range = launch.boxes.of_tile(j, kDecodeTileKeys, part.seen_first, part.seen_end);
+  const int tile_box = j * (kDecodeTileKeys / box_rows);
+  if (threadIdx.x % 32 == 0) {
+    full.arrive_and_expect_tx(range.count() * box_rows * Tile::kRow_bytes);
+  }
+  __syncwarp();
+  for (int chunk = range.first / 32; chunk <= (range.end - 1) / 32; ++chunk) {
+    places.take(chunk);
+    const int box = places.box();
+    if (range.contains(box)) {
+      std::uint8_t* const target = tile + (box - tile_box) * box_rows * Tile::kBox_bytes;
+#pragma unroll
+      for (int i = 0; i < Tile::kBoxes; ++i) {
+        cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), kHint,
+                                     target + i * kDecodeTileKeys * Tile::kBox_bytes,
+                                     i * kBoxColumns, places.row(), part.kv_head, places.page());
+      }
+    }
+  }
+}
+
+// Where a row of the caches lies. One that no query sees is not read, and a page that does not
+// exist reads as zeros.
+struct RowPlace {
+  int page;
+  int row;  // of the page
+  bool is_seen;
+  bool exists;
+
+  __device__ std::int64_t offset(const OuterStrides& stride, int head) const {
+    return exists ? page * stride.batch + row * stride.seq + head * stride.head : 0;
+  }
+};
+
+// Of this lane's row of the 32 from 32 group on.
+__device__ inline RowPlace row_place(const Params& p, const Part& part, BoxPlaces<1>& places,
+                                     int group) {
+  places.take(group);
+  const int key = places.box();
+  const int page = places.page();
+  return {.page = page,
+          .row = places.row(),
+          .is_seen = key >= part.seen_first && key < part.seen_end,
+          .exists = page >= 0 && page < p.rows.cache_rows};
+}
+
+// Copies 32 rows of a tile, from its row `row0` on. Each lane knows the place of one.
+template <typename Config, typename Tile>
+__device__ __forceinline__ void copy_rows(const CacheSide<Config>& side, const Part& part,
+                                          const RowPlace& place, int row0, std::uint8_t* tile) {
+  constexpr long long kZeros = -1;
+  constexpr long long kNothing = -2;
+  const std::uint32_t target = cute::cast_smem_ptr_to_uint(tile);
+  const auto* const base = static_cast<const std::uint8_t*>(side.base);
+  const long long own = !place.is_seen  ? kNothing
+                        : !place.exists ? kZeros
+                                        : place.offset(side.stride, part.kv_head);
+#pragma unroll 2
+  for (int i = 0; i < Tile::kChunks; ++i) {
+    const int index = 32 * i + static_cast<int>(threadIdx.x % 32);
+    const int row = index / Tile::kChunks;
+    const int chunk = index % Tile::kChunks;
+    const long long offset = __shfl_sync(0xffffffffu, own, row);
+    if (offset != kNothing) {
+      const bool exists = offset != kZeros;
+      copy_async<16>(target + Tile::offset(row0 + row, chunk),
+                     exists ? base + offset * Config::kCache_bytes + chunk * 16 : base, exists);
+    }
+  }
+}
+
+// Loads a part's tiles, and their rows' descales where they have some. A whole warp calls it.
+template <typename Config, typename Tile>
+__device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
+                                          const CacheSide<Config>& side, const Part& part,
+                                          typename Config::Position& at) {
+  using Shared = SharedStorage<Config>;
+  const bool has_descales = Config::kIsE4m3 && side.descale.per == Descales::Per::row;
+  BoxPlaces<1> boxes(p.rows, launch.boxes, part.sequence, part.cache_row);
+  BoxPlaces<1> rows(p.rows, launch.rows, part.sequence, part.cache_row);
+  for (int j = part.tiles.first; j < part.tiles.end; ++j) {
+    std::uint8_t* const tile = side.tiles + at.stage * Shared::kTile_bytes;
+    TmaBarrier& full = side.ring.full[at.stage];
+    side.ring.empty[at.stage].wait(at.phase ^ 1);
+    if (launch.loads_boxes) {
+      load_boxes<Config, Tile>(side, launch, part, boxes, j, full, tile);
+    }
+    if (!launch.loads_boxes || has_descales) {
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        const RowPlace place = row_place(p, part, rows, 2 * j + half);
+        if (!launch.loads_boxes) {
+          copy_rows<Config, Tile>(side, part, place, 32 * half, tile);
+        }
+        if (has_descales) {
+          float* const target =
+              side.descales + at.stage * 2 * kDecodeTileKeys + 32 * half + threadIdx.x % 32;
+          copy_async<4>(cute::cast_smem_ptr_to_uint(target),
+                        side.descale.data + place.offset(side.descale.stride, part.kv_head),
+                        place.exists);
+        }
+      }
+      arrive_after_copies(full);
+    }
+    at.advance();
+  }
+}
+
+}  // namespace decode
+}  // namespace tilewright::cuda
