@@ -14,8 +14,9 @@ from tilewright import UnsupportedError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-batching = pytest.importorskip("transformers.generation.continuous_batching")
+pytest.importorskip("transformers.generation.continuous_batching")
 
+import small_models
 import tilewright.transformers
 from tilewright import _paged_attention
 from tilewright._paged_cache import PagedLayer
@@ -23,20 +24,11 @@ from tilewright.transformers import paged_attention_forward
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SIZES = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
+SIZES = small_models.SIZES | {
     "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "eos_token_id": None,
     "bos_token_id": 1,
+    "eos_token_id": None,
 }
-EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 2}
 # name: (model, what its configuration adds, the implementation to compare with)
 MODELS = {
     "llama": ("Llama", {}, "sdpa"),
@@ -46,7 +38,7 @@ MODELS = {
         *("Gemma2", {"sliding_window": 32, "attn_logit_softcapping": 2.0}),
         "eager",
     ),
-    "gpt-oss, window and sinks": ("GptOss", {"sliding_window": 11} | EXPERTS, "eager"),
+    "gpt-oss, window and sinks": ("GptOss", {"sliding_window": 11} | small_models.EXPERTS, "eager"),
 }
 PAGE_SIZE = 16
 LENGTHS = (5, 40, 17, 70, 1)
