@@ -8,36 +8,35 @@ that know another name and leave the others to Transformers.
 import functools
 from typing import Any
 
-from transformers.generation.continuous_batching import continuous_api, initialization
+from transformers.generation.continuous_batching import initialization
+from transformers.generation.continuous_batching.continuous_api import (
+    ContinuousBatchingManager as Manager,
+)
 
-Manager = continuous_api.ContinuousBatchingManager
+_SWITCH = Manager.switch_to_cb_friendly_attn
+_CHECK_BLOCK_TABLES = initialization.ensure_decode_fast_path_is_available
 
 
 def admit(name: str, paged_name: str) -> None:
     """Lets models with attn_implementation=name run by continuous batching, as `paged_name`."""
-    if hasattr(Manager.switch_to_cb_friendly_attn, "admitted"):
-        return
-    switch = Manager.switch_to_cb_friendly_attn
-    check_block_tables = initialization.ensure_decode_fast_path_is_available
 
-    @functools.wraps(switch)
-    def switch_or_keep(self: Any, model: Any, *details: Any, **more: Any) -> None:
+    @functools.wraps(_SWITCH)
+    def switch(manager: Any, model: Any, *details: Any, **more: Any) -> None:
         if model.config._attn_implementation not in (name, paged_name):
-            switch(self, model, *details, **more)
+            _SWITCH(manager, model, *details, **more)
         elif model.config._attn_implementation == name:
-            self._original_attn_impl = name  # which it is given back when the manager stops
+            manager._original_attn_impl = name  # which the model gets back when the manager stops
             model.set_attn_implementation(paged_name)
 
-    @functools.wraps(check_block_tables)
-    def check_unless_paged(config: Any, cb_config: Any, *details: Any, **more: Any) -> None:
+    @functools.wraps(_CHECK_BLOCK_TABLES)
+    def check_block_tables(config: Any, cb_config: Any, *details: Any, **more: Any) -> None:
         if config._attn_implementation != paged_name:
-            check_block_tables(config, cb_config, *details, **more)
+            _CHECK_BLOCK_TABLES(config, cb_config, *details, **more)
         elif _has_other_than_full_attention(config):
             cb_config.max_blocks_per_request = 0  # no block tables
 
-    switch_or_keep.admitted = (name, paged_name)
-    Manager.switch_to_cb_friendly_attn = switch_or_keep
-    initialization.ensure_decode_fast_path_is_available = check_unless_paged
+    Manager.switch_to_cb_friendly_attn = switch
+    initialization.ensure_decode_fast_path_is_available = check_block_tables
 
 
 def _has_other_than_full_attention(config: Any) -> bool:

@@ -267,7 +267,7 @@ def _lengths(
 
 def _is_integer(value: Any) -> bool:
     """A number, and no array of a dimension or more."""
-    return not getattr(value, "shape", ()) and hasattr(value, "__index__")
+    return len(getattr(value, "shape", ())) == 0 and hasattr(value, "__index__")
 
 
 def _refuse_dropout(softmax_scale: Any) -> None:

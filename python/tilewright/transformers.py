@@ -25,7 +25,7 @@ from tilewright._key_mask import KeyMask, has_holes, key_mask, unsupported, valu
 
 try:
     from tilewright import _continuous_batching
-except ImportError:  # of an older Transformers
+except (AttributeError, ImportError):  # of an older Transformers
     _continuous_batching = None
 
 NAME = "tilewright"

@@ -68,6 +68,17 @@ def append_as_flash_attention(q, k_cache, v_cache, cache_seqlens, k, v, block_ta
     return flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=9, causal=True)
 
 
+def rotate_as_flash_attention(q, k_cache, v_cache, cache_seqlens, k, v, block_table):
+    angles = torch.ones(64, DIM // 2, device=q.device)
+    return flash_attn_with_kvcache(
+        *(q, k_cache, v_cache, k, v),
+        rotary_cos=angles.cos(),
+        rotary_sin=angles.sin(),
+        cache_seqlens=cache_seqlens,
+        page_table=block_table,
+    )
+
+
 def write(q, k_cache, v_cache, cache_seqlens, k, v, block_table):
     """Keys rotated and stored, then attention over them."""
     angles = torch.arange(64, device=q.device)[:, None] * torch.ones(DIM // 2, device=q.device)
@@ -104,6 +115,7 @@ STEPS = {
         append_as_flash_attention,
         OPERATORS.attention_with_kvcache_append,
     ),
+    "rotate, FlashAttention's": (rotate_as_flash_attention, OPERATORS.append_kv),
     "write": (write, OPERATORS.append_kv),
     "merge": (merge, OPERATORS.merge_states),
 }

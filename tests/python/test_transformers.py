@@ -14,21 +14,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import tilewright.transformers
+from small_models import EXPERTS, SIZES
 from tilewright._key_mask import KeyMask, key_mask
 from tilewright.transformers import attention_forward
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SIZES = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "pad_token_id": 0,
-}
 ENCODER_SIZES = {
     "vocab_size": 100,
     "hidden_size": 64,
@@ -44,10 +35,7 @@ MODELS = {
         *("Gemma2", {"sliding_window": 7, "attn_logit_softcapping": 2.0}),
         "eager",
     ),
-    "gpt-oss, window and sinks": (
-        *("GptOss", {"sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 2}),
-        "eager",
-    ),
+    "gpt-oss, window and sinks": ("GptOss", {"sliding_window": 7} | EXPERTS, "eager"),
 }
 LENGTH = 21
 PADDING = (5, 0, 11)  # tokens of each row of a batch
@@ -143,6 +131,23 @@ def test_generates_the_same_tokens(name, cache, chunk):
             )
         )
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_padded_caches_are_read_in_place(monkeypatch, cache):
+    lengths = []
+
+    def note(q, k, v, cache_seqlens, **options):
+        lengths.append(tuple(cache_seqlens.tolist()))
+        return tilewright.attention_with_kvcache(q, k, v, cache_seqlens, **options)
+
+    monkeypatch.setattr(tilewright.transformers, "attention_with_kvcache", note)
+    model, mask = make_model("Llama"), make_mask("left")
+    model.set_attn_implementation("tilewright")
+    options = {"attention_mask": mask, "max_new_tokens": 4, "disable_compile": True}
+    model.generate(make_tokens(), **options, do_sample=False, cache_implementation=cache)
+    steps = [(LENGTH + i,) * len(PADDING) for i in range(1, 4)]
+    assert lengths == [step for step in steps for _ in range(SIZES["num_hidden_layers"])]
 
 
 def test_prefill_in_two_parts():

@@ -14,8 +14,9 @@ from tilewright import UnsupportedError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-batching = pytest.importorskip("transformers.generation.continuous_batching")
+pytest.importorskip("transformers.generation.continuous_batching")
 
+import small_models
 import tilewright.transformers
 from tilewright import _paged_attention
 from tilewright._paged_cache import PagedLayer
@@ -23,20 +24,11 @@ from tilewright.transformers import paged_attention_forward
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SIZES = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
+SIZES = small_models.SIZES | {
     "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "eos_token_id": None,
     "bos_token_id": 1,
+    "eos_token_id": None,
 }
-EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 2}
 # name: (model, what its configuration adds, the implementation to compare with)
 MODELS = {
     "llama": ("Llama", {}, "sdpa"),
@@ -46,7 +38,7 @@ MODELS = {
         *("Gemma2", {"sliding_window": 32, "attn_logit_softcapping": 2.0}),
         "eager",
     ),
-    "gpt-oss, window and sinks": ("GptOss", {"sliding_window": 11} | EXPERTS, "eager"),
+    "gpt-oss, window and sinks": ("GptOss", {"sliding_window": 11} | small_models.EXPERTS, "eager"),
 }
 PAGE_SIZE = 16
 LENGTHS = (5, 40, 17, 70, 1)
@@ -66,6 +58,7 @@ def make_model(name, device="cpu"):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES, **extra)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(device).eval()
+    model._supports_flash_attn = False  # or Transformers may take it where it is asked for its own
     for parameter_name, parameter in model.named_parameters():
         if parameter.ndim > 1 or parameter_name.endswith("sinks"):
             torch.nn.init.normal_(parameter, std=0.2)
@@ -275,10 +268,8 @@ def test_bf16_log_probabilities_on_a_gpu(name, page_size, has_graphs):
     for implementation in (MODELS[name][2], "tilewright"):
         model = make_model(name, "cuda").bfloat16()
         model.set_attn_implementation(implementation)
-        settings = {"return_logprobs": True, "auto_switch_to_flash": False}
+        settings = {"return_logprobs": True}
         settings["use_cuda_graph"] = has_graphs and implementation == "tilewright"
-        names = inspect.signature(transformers.ContinuousBatchingConfig).parameters
-        settings = {each: value for each, value in settings.items() if each in names}
         outputs = generate_batch(model, prompts, page_size, **settings)
         errors[implementation] = errors_of_logprobs(model, prompts, outputs).square().mean().sqrt()
     theirs, ours = errors.values()
