@@ -31,7 +31,8 @@ class QueryFragments {
   // consumer's warps call it together.
   __device__ __forceinline__ QueryFragments(SharedStorage<Config>& shared, const Params& p,
                                             const Launch& launch, const Part& part,
-                                            const WarpPlace<Config>& place) {
+                                            const WarpPlace<Config>& place)
+      : shared_(shared) {
     using Element = typename Config::Element;
     const Element* rows[2];
 #pragma unroll
@@ -42,11 +43,10 @@ class QueryFragments {
                    (Config::kIsE4m3 ? 4 : 2) * place.t;
     }
     if constexpr (Config::kQueriesInSmem) {
-      in_smem_ = &shared.queries.fragments[place.row0 / 16][0][threadIdx.x % 32];
       if (place.key0 == 0) {
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
-          in_smem_[32 * k] = load(rows, k);
+          shared.queries.fragments[place.row0 / 16][k][threadIdx.x % 32] = load(rows, k);
         }
       }
       sync_consumer();
@@ -61,7 +61,8 @@ class QueryFragments {
   // Of the columns [16 k, 16 k + 16).
   __device__ __forceinline__ uint4 at(int k) const {
     if constexpr (Config::kQueriesInSmem) {
-      return in_smem_[32 * k];
+      constexpr int kRowWarps = Config::C.row_warps;
+      return shared_.queries.fragments[threadIdx.x / 32 % kRowWarps][k][threadIdx.x % 32];
     } else {
       return in_registers_[k];
     }
@@ -87,8 +88,8 @@ class QueryFragments {
     return {words[0].x, words[1].x, words[0].y, words[1].y};
   }
 
+  SharedStorage<Config>& shared_;
   uint4 in_registers_[Config::kQueriesInSmem ? 1 : kSteps];
-  uint4* in_smem_;
 };
 
 // A step's scores, in fragments of D: each of eight keys.

@@ -29,10 +29,13 @@ inline constexpr DecodeConfig kDecodeConfigs[] = {
     {192, 128, 2, 5, 1, 8},  //
     {192, 128, 4, 5, 1, 1},  //
     {256, 256, 1, 3, 1, 8},  //
-    {256, 256, 2, 3, 1, 8},  //
+    {256, 256, 2, 3, 1, 1},  //
     {256, 256, 4, 3, 1, 1},  //
 };
 inline constexpr int kDecodeConfigCount = sizeof(kDecodeConfigs) / sizeof(kDecodeConfigs[0]);
+
+// Whether the config takes E4M3 caches: there are registers for a wide head dim's with few rows.
+constexpr bool takes_e4m3(const DecodeConfig& c) { return c.head_dim <= 192 || c.row_warps == 1; }
 
 // Bc, the keys of a tile, and the warps that compute.
 inline constexpr int kDecodeTileKeys = 64;

@@ -17,11 +17,12 @@ using Problem = AttentionWithKvCacheProblem;
 
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{128, 128},
                                   HeadDims{192, 128}, HeadDims{256, 256}};
-constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
-                                  KvCacheFeature::sinks,        KvCacheFeature::packed,
-                                  KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-                                  KvCacheFeature::new_rows,     KvCacheFeature::tree_mask,
-                                  KvCacheFeature::e4m3_cache,   KvCacheFeature::shared_prefix};
+// The last is not one of each config.
+constexpr std::array kFeatures = {KvCacheFeature::window,        KvCacheFeature::softcap,
+                                  KvCacheFeature::sinks,         KvCacheFeature::packed,
+                                  KvCacheFeature::unnormalized,  KvCacheFeature::left_padding,
+                                  KvCacheFeature::new_rows,      KvCacheFeature::tree_mask,
+                                  KvCacheFeature::shared_prefix, KvCacheFeature::e4m3_cache};
 
 constexpr auto kHeadDimsOfConfigs = [] {
   std::array<HeadDims, kDecodeConfigCount> all{};
@@ -48,7 +49,6 @@ Plan plan_in(const Problem& problem, const DeviceInfo& device, const PassConfigs
 }
 
 Plan plan_best(const Problem& problem, const DeviceInfo& device) {
-  const int sms = device.multiprocessors;
   return problem.shared_prefix ? plan_in(problem, device, best_pass_configs(problem))
                                : plan_in(problem, device, best_decode_config(problem).value());
 }
@@ -85,9 +85,7 @@ std::optional<Reason> refuses_shared_prefix(const Row& kernel, const Problem& pr
   return refuses_in(kernel, suffix_pass(problem), configs.suffix);
 }
 
-std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
-                                   const DeviceInfo& device) {
-  const int sms = device.multiprocessors;
+std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem, const DeviceInfo&) {
   return problem.shared_prefix ? refuses_shared_prefix(kernel, problem, best_pass_configs(problem))
                                : refuses_in(kernel, problem, best_decode_config(problem).value());
 }
@@ -103,6 +101,9 @@ template <int kConfig>
 Row variant_in(Row decode) {
   decode.info.summary = "decode in this config";
   decode.facts.head_dims = std::span(kHeadDimsOfConfigs).subspan(kConfig, 1);
+  if (!takes_e4m3(kDecodeConfigs[kConfig])) {
+    decode.facts.features = std::span(kFeatures).first(kFeatures.size() - 1);
+  }
   decode.refuses = refuses_config<kConfig>;
   decode.plan = plan_config<kConfig>;
   return decode;

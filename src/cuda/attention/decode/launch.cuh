@@ -103,11 +103,13 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
 
 template <int kIndex, typename Element>
 void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
-  if (p.cache_dtype == DType::e4m3) {
-    launch_config<kIndex, Element, std::uint8_t>(p, details, stream);
-  } else {
-    launch_config<kIndex, Element, Element>(p, details, stream);
+  if constexpr (takes_e4m3(kDecodeConfigs[kIndex])) {
+    if (p.cache_dtype == DType::e4m3) {
+      launch_config<kIndex, Element, std::uint8_t>(p, details, stream);
+      return;
+    }
   }
+  launch_config<kIndex, Element, Element>(p, details, stream);
 }
 
 }  // namespace decode

@@ -73,7 +73,8 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
 }
 
 bool takes(const DecodeConfig& c, const Problem& p) {
-  return c.head_dim == p.head_dim && c.value_dim == value_dim(p);
+  return c.head_dim == p.head_dim && c.value_dim == value_dim(p) &&
+         (p.cache_dtype != DType::e4m3 || takes_e4m3(c));
 }
 
 // A packed batch's sequences may differ: the average counts, or, where a sequence's bits may not

@@ -37,7 +37,7 @@ struct DecodeDetails {
   DecodeWorkspace at;
 };
 
-// Does this config have the problem's head dims?
+// Does this config have the problem's head dims, and take its caches?
 bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
 
 // The config for `problem`: the one with the fewest rows of a row tile that hold a sequence's, or
