@@ -253,7 +253,7 @@ TEST(DecodePlan, ALoadBringsAPageOrATileOrRowsAreCopied) {
     p.page_size = page_size;
     const bool is_a_part = page_size == 16 || page_size == 32;
     EXPECT_EQ(plan_of(p).loads_boxes, is_a_part || page_size % 64 == 0) << page_size;
-    EXPECT_EQ(plan_of(p).box_rows, is_a_part ? page_size : 64) << page_size;
+    EXPECT_EQ(plan_of(p).box_rows, is_a_part ? page_size : page_size % 64 == 0 ? 64 : 1);
   }
 }
 

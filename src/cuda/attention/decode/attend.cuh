@@ -147,44 +147,50 @@ __device__ inline void cap(Scores& s, float scale, float softcap) {
 }
 
 // Bit i says whether row `half` of this thread sees the step's key i: the keys of a range and, of
-// the sequence's last ones, those whose bits the tree mask sets.
+// the sequence's last ones, those whose bits the tree mask sets. A row that does not exist sees
+// none.
 template <typename Config>
 __device__ std::uint32_t seen_keys(const Params& p, const Launch& launch, const Part& part,
                                    const WarpPlace<Config>& place, int half, int key0) {
   const int token = part.token0 + place.row(half) / launch.shape.tile_heads;
+  if (token >= part.lengths.q_len) {
+    return 0;
+  }
   const CacheKeys keys = launch.shape.keys_of(part.lengths);
   const int tree_key = key0 - keys.diagonal;  // of the step's first key
   std::uint32_t seen = first_bits(keys.end(token) - key0) & ~first_bits(keys.first(token) - key0);
-  if (p.tree.bits != nullptr && tree_key > -kStepKeys && token < part.lengths.q_len) {
+  if (p.tree.bits != nullptr && tree_key > -kStepKeys) {
     const std::uint64_t bits = p.tree.bits[part.sequence * p.tree.batch_stride +
                                            (part.lengths.q_start + token) * p.tree.seq_stride];
     seen &= tree_key >= 0 ? static_cast<std::uint32_t>(tree_key < 64 ? bits >> tree_key : 0)
                           : static_cast<std::uint32_t>(bits << -tree_key) | first_bits(-tree_key);
   }
-  return seen;
+  return seen & first_bits(kStepKeys);
 }
 
-// Scores of keys that a row does not see become -infinity.
+// Scores of keys that a row does not see become -infinity. Returns the bits of the keys that some
+// row of the warp sees.
 template <typename Config>
-__device__ __forceinline__ void mask(Scores& s, const Params& p, const Launch& launch,
-                                     const Part& part, const WarpPlace<Config>& place, int key0) {
+__device__ __forceinline__ std::uint32_t mask(Scores& s, const Params& p, const Launch& launch,
+                                              const Part& part, const WarpPlace<Config>& place,
+                                              int key0) {
   std::uint32_t seen = 0;  // 16 bits for each of the two rows
 #pragma unroll 1
   for (int half = 0; half < 2; ++half) {
-    seen |= (seen_keys(p, launch, part, place, half, key0) & 0xffffu) << 16 * half;
+    seen |= seen_keys(p, launch, part, place, half, key0) << 16 * half;
   }
-  seen >>= 2 * place.t;
+  const std::uint32_t own = seen >> 2 * place.t;
 #pragma unroll
   for (int n = 0; n < kStepKeys / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[n][i] = seen & (1u << (i / 2 * 16 + 8 * n + i % 2)) ? s[n][i] : kMinusInf;
+      s[n][i] = own & (1u << (i / 2 * 16 + 8 * n + i % 2)) ? s[n][i] : kMinusInf;
     }
   }
+  return __reduce_or_sync(0xffffffffu, seen | seen >> 16);
 }
 
-// Scales the scores of each key, or their exponentials, by the key's descale. That of a key which
-// is not seen may be NaN: its score is masked later, and its exponential, a 0, stays one.
+// Scales the scores of each key, or their exponentials, by the key's descale.
 template <typename Config>
 __device__ void scale_keys(Scores& s, const float* descales, const WarpPlace<Config>& place) {
 #pragma unroll
@@ -192,7 +198,7 @@ __device__ void scale_keys(Scores& s, const float* descales, const WarpPlace<Con
     const auto pair = *reinterpret_cast<const float2*>(descales + place.key(n, 0));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[n][i] = s[n][i] == 0.0f ? 0.0f : s[n][i] * (i % 2 == 0 ? pair.x : pair.y);
+      s[n][i] *= i % 2 == 0 ? pair.x : pair.y;
     }
   }
 }
@@ -237,31 +243,30 @@ __device__ __forceinline__ void softmax_step(Scores& s, WarpResult<Config>& resu
   }
 }
 
-// For the keys 2t, 2t + 1 and 2t + 8, 2t + 9 from `key` on: words that keep what is seen of V.
+// For the keys 2t, 2t + 1 and 2t + 8, 2t + 9 of a step: words that keep what some row sees of V.
 struct ValueMask {
   std::uint32_t keep[2];
 
-  __device__ ValueMask(int key, const Part& part) {
+  __device__ ValueMask(std::uint32_t seen, int t) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const auto is_seen = [&](int k) { return k >= part.seen_first && k < part.seen_end; };
-      keep[i] =
-          (is_seen(key + 8 * i) ? 0x0000ffffu : 0u) | (is_seen(key + 8 * i + 1) ? 0xffff0000u : 0u);
+      const std::uint32_t pair = seen >> (2 * t + 8 * i);
+      keep[i] = (pair & 1 ? 0x0000ffffu : 0u) | (pair & 2 ? 0xffff0000u : 0u);
     }
   }
 };
 
-// O += P V over a step's keys, from key0 of the sequence and row row0 of the tile on. With kMasked,
-// values that no query sees count as 0: they may be NaN, or another tile's.
+// O += P V over a step's keys, from row row0 of the tile on. With kMasked, values whose bits are
+// not in `seen` count as 0: they may be NaN, or another tile's.
 template <typename Config, bool kMasked>
 __device__ __forceinline__ void add_values(
     WarpResult<Config>& result, const Scores& s,
     const MatrixPlaces<Config::TileV::kRow_bytes, true>& places, std::uint32_t tile, int row0,
-    const WarpPlace<Config>& place, const Part& part, int key0) {
+    const WarpPlace<Config>& place, std::uint32_t seen) {
   using Element = typename Config::Element;
   const uint4 a{pack_x2<Element>(s[0][0], s[0][1]), pack_x2<Element>(s[0][2], s[0][3]),
                 pack_x2<Element>(s[1][0], s[1][1]), pack_x2<Element>(s[1][2], s[1][3])};
-  const ValueMask mask(key0 + 2 * place.t, part);
+  const ValueMask mask(seen, place.t);
 #pragma unroll
   for (int chunk = 0; chunk < Config::TileV::kChunks; chunk += 2) {
     std::uint32_t r[4];

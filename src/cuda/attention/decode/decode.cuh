@@ -10,9 +10,8 @@
 // Tiles     configs.hpp: 16, 32 or 64 rows; Bc = 64 keys. Each of 4 warps computes 16 rows and 16,
 //           32 or all 64 keys of each tile. schedule.hpp says which block computes what.
 // SMEM      stages x Bc x (D + Dv) of the caches' type; in clusters, a slice of O of half the rows.
-// Registers where an SM has two blocks, 200 for a thread that computes and 56 for one that loads,
-// or
-//           else up to 255. Dv / 2 hold O and D / 4 hold Q.
+// Registers where an SM has two blocks, 200 for a thread that computes and 56 for one that loads;
+//           elsewhere up to 255. Dv / 2 hold O and D / 4 hold Q.
 //
 //   warps 0 to 3      compute (attend.cuh): S = Q K^T | softmax | O += P V, tile by tile. At a
 //                     part's end their results are merged, with other blocks' too (results.cuh)
@@ -119,18 +118,17 @@ __device__ __forceinline__ void compute_part(SharedStorage<Config>& shared, cons
       if (p.softcap > 0.0f) {
         cap(s, scale, p.softcap);
       }
-      if (first < part.whole_first || end > part.whole_end) {
-        mask(s, p, launch, part, place, first);
-      }
+      const bool is_masked = first < part.whole_first || end > part.whole_end;
+      const std::uint32_t seen = is_masked ? mask(s, p, launch, part, place, first) : 0;
       softmax_step(s, result, scale_log2);
       shared.v.wait(at);
       if (scales_v) {
         scale_keys(s, descales[1] + row0, place);
       }
-      if (first < part.seen_first || end > part.seen_end) {
-        add_values<Config, true>(result, s, places_v, tile_v, row0, place, part, first);
+      if (is_masked) {
+        add_values<Config, true>(result, s, places_v, tile_v, row0, place, seen);
       } else {
-        add_values<Config, false>(result, s, places_v, tile_v, row0, place, part, first);
+        add_values<Config, false>(result, s, places_v, tile_v, row0, place, seen);
       }
     }
     shared.v.wait(at);

@@ -96,10 +96,11 @@ __device__ inline RowPlace row_place(const Params& p, const Part& part, BoxPlace
   places.take(group);
   const int key = places.box();
   const int page = places.page();
+  const bool is_seen = key >= part.seen_first && key < part.seen_end;
   return {.page = page,
           .row = places.row(),
-          .is_seen = key >= part.seen_first && key < part.seen_end,
-          .exists = page >= 0 && page < p.rows.cache_rows};
+          .is_seen = is_seen,
+          .exists = is_seen && page >= 0 && page < p.rows.cache_rows};
 }
 
 // Copies 32 rows of a tile, from its row `row0` on. Each lane knows the place of one.

@@ -108,13 +108,19 @@ DecodeShape decode_shape(int heads, int kv_heads, int tile_rows) {
           .most_tokens = std::numeric_limits<int>::max()};
 }
 
+// Of a batch-invariant problem only items of sequences with few row tiles are split.
 std::int64_t most_units(const Problem& p, const DecodeConfig& c) {
   const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
-  std::int64_t units = tiles;  // of an item
-  if (p.batch_invariant) {
-    units = std::min<std::int64_t>(ceil_div(tiles, std::int64_t{kMinSplitTiles}), kMaxSplits);
+  const std::int64_t items = most_items(p, c);
+  if (!p.batch_invariant) {
+    return items * tiles;
   }
-  return most_items(p, c) * units;
+  const DecodeShape shape = shape_of(p, c);
+  const std::int64_t split =
+      std::min(items, p.batch * kMostSplitRowTiles * p.kv_heads * shape.head_blocks);
+  const std::int64_t units =
+      std::min<std::int64_t>(ceil_div(tiles, std::int64_t{kMinSplitTiles}), kMaxSplits);
+  return split * units + (items - split);
 }
 
 DecodeDetails plan_decode(const Problem& p, int sms, int config) {
@@ -125,9 +131,9 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   plan.cluster = cluster_of(p, c, sms);
   plan.workers = std::min(sms * c.blocks_per_sm / plan.cluster, kMaxDecodeWorkers);
   plan.loads_boxes = loads_boxes(p);
-  plan.box_rows = plan.loads_boxes && p.page_size > 0
-                      ? static_cast<int>(std::min<std::int64_t>(p.page_size, kDecodeTileKeys))
-                      : kDecodeTileKeys;
+  const std::int64_t page_size = p.page_size > 0 ? p.page_size : kDecodeTileKeys;
+  plan.box_rows =
+      plan.loads_boxes ? static_cast<int>(std::min<std::int64_t>(page_size, kDecodeTileKeys)) : 1;
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(shape.tile_tokens, p.q_len));
   plan.most_tokens = shape.most_tokens;

@@ -16,7 +16,7 @@ struct DecodePlan {
   int cluster;  // blocks of a worker
   int workers;
   bool loads_boxes;    // by TMA; or else row by row
-  int box_rows;        // keys that a TMA load brings
+  int box_rows;        // keys that a load brings
   int slot_rows;       // rows of a partial result
   int most_tokens;     // a sequence with more new tokens is another launch's
   std::int64_t slots;  // partial results in the workspace

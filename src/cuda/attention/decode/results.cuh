@@ -363,7 +363,8 @@ class Finish {
       if (is_whole && is_cluster) {
         send_piece(merged, index, q, slice, rank);
       } else {
-        store(merged, tile_row, 4 * q, level == Level::parts || part_.place.parts == 1);
+        store(merged, tile_row, 4 * q, in_row == 0,
+              level == Level::parts || part_.place.parts == 1);
       }
     }
   }
@@ -394,7 +395,9 @@ class Finish {
     }
   }
 
-  __device__ void store(const Piece& piece, int tile_row, int column, bool is_final) {
+  // A cluster's blocks all leave a row's m and l, of which each waits for its own.
+  __device__ void store(const Piece& piece, int tile_row, int column, bool is_first,
+                        bool is_final) {
     const Row row = row_of(part_, launch_.shape, tile_row);
     if (!row.exists) {
       return;
@@ -405,7 +408,7 @@ class Finish {
       const SlotRow at =
           slot_row<Config::C.value_dim>(launch_, part_.place.slot(part_.place.index), tile_row);
       *reinterpret_cast<float4*>(at.o + column) = piece.o;
-      if (column == 0) {
+      if (is_first) {
         *at.max = piece.m;
         *at.sum = piece.l;
       }
