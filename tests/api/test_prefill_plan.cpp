@@ -183,18 +183,6 @@ TEST(PrefillPlan, WhatIsRefusedIsNamed) {
   ASSERT_TRUE(pages);
   EXPECT_EQ(pages->argument, "k_cache");
   EXPECT_NE(pages->message.find("page_size 1"), std::string::npos) << pages->message;
-
-  // What decode refuses, where it has to run sequences.
-  Problem pages_of_48 = problem_of(2, 100);
-  pages_of_48.page_size = 48;
-  EXPECT_FALSE(prefill.refuses(prefill, pages_of_48, kH200));
-  for (const auto& [q_len, packed] : {std::pair{100, true}, {5, false}}) {
-    pages_of_48.q_len = q_len;
-    pages_of_48.packed = packed;
-    const auto reason = prefill.refuses(prefill, pages_of_48, kH200);
-    ASSERT_TRUE(reason);
-    EXPECT_NE(reason->message.find("page_size 48"), std::string::npos) << reason->message;
-  }
 }
 
 TEST(PrefillPlan, VariantsTakeAnyLengthAndAnyPage) {

@@ -94,7 +94,8 @@ struct SharedStorage {
   alignas(1024) std::uint8_t tiles[Config::kStages][kTile_bytes];  // K, then V
   cute::conditional_t<Config::kQueriesInSmem, Queries<Config>, NoQueries> queries;
   // E4M3 rows may have a descale each.
-  float descales[Config::kIsE4m3 ? Config::kStages : 1][2][Config::kIsE4m3 ? kDecodeTileKeys : 1];
+  alignas(16) float descales[Config::kIsE4m3 ? Config::kStages : 1][2]
+                            [Config::kIsE4m3 ? kDecodeTileKeys : 1];
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;

@@ -77,12 +77,12 @@ bool takes(const DecodeConfig& c, const Problem& p) {
          (p.cache_dtype != DType::e4m3 || takes_e4m3(c));
 }
 
-// A packed batch's sequences may differ: the average counts, or, where a sequence's bits may not
-// depend on it, one token.
+// A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
+// nothing else, it is one token that counts.
 std::optional<int> best_decode_config(const Problem& problem) {
-  const std::int64_t tokens = !problem.packed           ? problem.q_len
-                              : problem.batch_invariant ? 1
-                                                        : ceil_div(problem.q_len, problem.batch);
+  const std::int64_t tokens = problem.batch_invariant ? 1
+                              : problem.packed        ? ceil_div(problem.q_len, problem.batch)
+                                                      : problem.q_len;
   const std::int64_t rows = tokens * (problem.heads / problem.kv_heads);
   std::optional<int> best;
   for (int i = 0; i < kDecodeConfigCount; ++i) {
