@@ -190,7 +190,8 @@ __device__ __forceinline__ std::uint32_t mask(Scores& s, const Params& p, const 
   return __reduce_or_sync(0xffffffffu, seen | seen >> 16);
 }
 
-// Scales the scores of each key, or their exponentials, by the key's descale.
+// Scales the scores of each key, or their exponentials, by the key's descale. That of a key which
+// no query sees may be NaN: its score is masked later, and its exponential, a 0, stays one.
 template <typename Config>
 __device__ void scale_keys(Scores& s, const float* descales, const WarpPlace<Config>& place) {
 #pragma unroll
@@ -198,7 +199,7 @@ __device__ void scale_keys(Scores& s, const float* descales, const WarpPlace<Con
     const auto pair = *reinterpret_cast<const float2*>(descales + place.key(n, 0));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[n][i] *= i % 2 == 0 ? pair.x : pair.y;
+      s[n][i] = s[n][i] == 0.0f ? 0.0f : s[n][i] * (i % 2 == 0 ? pair.x : pair.y);
     }
   }
 }
