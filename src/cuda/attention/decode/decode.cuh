@@ -157,6 +157,16 @@ __device__ __forceinline__ void compute_part(SharedStorage<Config>& shared, cons
   }
 }
 
+// Waits until all blocks of the cluster have set up their barriers. Every thread calls it. Where
+// there are no clusters it would be a barrier of the block, for which the warps that load come too
+// late.
+template <typename Config>
+__device__ void wait_for_cluster(const Launch& launch) {
+  if (Config::kMayCluster && launch.workers.cluster > 1) {
+    cute::cluster_wait();
+  }
+}
+
 // The consumer: four warps, which compute one part after another.
 template <typename Config>
 __device__ void consume(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
@@ -164,9 +174,7 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   typename Config::Position at;
   PartRing::Position at_part;
   std::uint32_t exchanges = 0;
-  if constexpr (Config::kMayCluster) {
-    cute::cluster_wait();
-  }
+  wait_for_cluster<Config>(launch);
   while (true) {
     const Part& part = shared.parts.wait(at_part);
     if (part.is_end) {
@@ -227,7 +235,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element, CacheElement>::kThre
     cute::prefetch_tma_descriptor(&maps.v);
   }
   let_next_launch_start();
-  if constexpr (Config::kMayCluster) {
+  if (Config::kMayCluster && launch.workers.cluster > 1) {
     cute::cluster_arrive_relaxed();  // barriers are set up; who uses others' waits for them
   }
   __syncthreads();
@@ -249,9 +257,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element, CacheElement>::kThre
     } else if (warp < kDecodeWarps + 3) {
       load_keys_or_values<Config>(shared, p, launch, maps, warp == kDecodeWarps + 2);
     }
-    if constexpr (Config::kMayCluster) {
-      cute::cluster_wait();
-    }
+    wait_for_cluster<Config>(launch);
   }
 }
 
