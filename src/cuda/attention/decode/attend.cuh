@@ -211,6 +211,7 @@ template <typename Config>
 __device__ __forceinline__ void softmax_step(Scores& s, WarpResult<Config>& result,
                                              float scale_log2) {
   float correction[2];
+  bool moves = false;  // a row that has an O, whose reference moves
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float m = result.m[half];
@@ -222,6 +223,7 @@ __device__ __forceinline__ void softmax_step(Scores& s, WarpResult<Config>& resu
     m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
     const float reference = m == kMinusInf ? 0.0f : __fmul_rn(m, scale_log2);
     correction[half] = exp2_approx(__fmul_rn(result.m[half], scale_log2) - reference);
+    moves |= m != result.m[half] && result.m[half] != kMinusInf;
     result.m[half] = m;
     result.l[half] *= correction[half];
 #pragma unroll
@@ -233,7 +235,7 @@ __device__ __forceinline__ void softmax_step(Scores& s, WarpResult<Config>& resu
       }
     }
   }
-  if (__any_sync(0xffffffffu, correction[0] != 1.0f || correction[1] != 1.0f)) {
+  if (__any_sync(0xffffffffu, moves)) {
 #pragma unroll
     for (int j = 0; j < Config::C.value_dim / 8; ++j) {
       result.o[j][0] *= correction[0];

@@ -55,7 +55,7 @@ struct Piece {
 };
 
 // Where the pieces lie that become one: the first, and from the second on, each a step behind the
-// one before. In SMEM, or in the workspace, where other blocks have written.
+// one before. In the block's SMEM, or in the workspace, where other blocks have written.
 struct PieceSource {
   const float* m0;
   const float* l0;
@@ -66,28 +66,26 @@ struct PieceSource {
   int step;    // of m and l, in floats
   int o_step;  // in pieces
 
+  template <bool kInSmem>
   __device__ Piece at(int i) const {
-    return i == 0 ? load(m0, l0, o0)
-                  : load(m1 + (i - 1) * step, l1 + (i - 1) * step, o1 + (i - 1) * o_step);
+    return i == 0 ? load<kInSmem>(m0, l0, o0)
+                  : load<kInSmem>(m1 + (i - 1) * step, l1 + (i - 1) * step, o1 + (i - 1) * o_step);
   }
 
  private:
-  // Not from L1, which other blocks' writes do not reach.
+  template <bool kInSmem>
   __device__ static Piece load(const float* m, const float* l, const float4* o) {
-    Piece piece;
-    asm volatile("ld.relaxed.gpu.f32 %0, [%1];" : "=f"(piece.m) : "l"(m) : "memory");
-    asm volatile("ld.relaxed.gpu.f32 %0, [%1];" : "=f"(piece.l) : "l"(l) : "memory");
-    asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(piece.o.x), "=f"(piece.o.y), "=f"(piece.o.z), "=f"(piece.o.w)
-                 : "l"(o)
-                 : "memory");
-    return piece;
+    if constexpr (kInSmem) {
+      return {.m = *m, .l = *l, .o = *o};
+    } else {  // not from L1, which other blocks' writes do not reach
+      return {.m = __ldcg(m), .l = __ldcg(l), .o = __ldcg(o)};
+    }
   }
 };
 
 // Merges `count` pieces in their order: some at a time, whose loads are under way together.
+template <bool kInSmem, int kAhead>
 __device__ __forceinline__ Piece merge_pieces(int count, const PieceSource& source) {
-  constexpr int kAhead = 8;
   Piece merged;
 #pragma unroll 1
   for (int first = 0; first < count; first += kAhead) {
@@ -95,7 +93,7 @@ __device__ __forceinline__ Piece merge_pieces(int count, const PieceSource& sour
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (first + i < count) {
-        pieces[i] = source.at(first + i);
+        pieces[i] = source.at<kInSmem>(first + i);
       }
     }
     float m = merged.m;
@@ -293,7 +291,13 @@ class Finish {
       } else {
         rows_ = rows;
       }
-      merge(level, is_cluster);
+      if (level == Level::warps) {
+        merge<Level::warps>(is_cluster);
+      } else if (Config::kMayCluster && level == Level::blocks) {
+        merge<Level::blocks>(is_cluster);
+      } else {
+        merge<Level::parts>(is_cluster);
+      }
       // After: the next level, pass or nothing.
       if (level == Level::warps && is_cluster) {
         level = Level::blocks;
@@ -336,35 +340,37 @@ class Finish {
 
   // Merges the block's pieces of each row, spread over the consumer's threads: all columns, or,
   // after an exchange, its slice.
-  __device__ void merge(Level level, bool is_cluster) {
+  template <Level kLevel>
+  __device__ __forceinline__ void merge(bool is_cluster) {
+    constexpr bool kIsWhole = kLevel == Level::warps;
+    constexpr int kAhead = kIsWhole ? Config::kKeyWarps : 8;
     const int size = is_cluster ? launch_.workers.cluster : 1;
     const int rank = is_cluster ? rank_in(launch_) : 0;
-    const int slice = kPieces / size;
-    const bool is_whole = level == Level::warps;
-    const int pieces = is_whole ? kPieces : slice;
-    const int count = is_whole                 ? (tile_ != nullptr ? Config::kKeyWarps : 0)
-                      : level == Level::blocks ? size
-                                               : part_.place.parts;
+    const int slice = kIsWhole && !is_cluster ? kPieces : kPieces / size;
+    const int pieces = kIsWhole ? kPieces : slice;
+    const int count = kIsWhole                  ? (tile_ != nullptr ? kAhead : 0)
+                      : kLevel == Level::blocks ? size
+                                                : part_.place.parts;
     for (int i = threadIdx.x; i < rows_ * pieces; i += 32 * kDecodeWarps) {
-      const int index = quotient(i, pieces);
+      const int index = kIsWhole ? i / kPieces : quotient(i, pieces);
       const int in_row = i - index * pieces;
-      const int q = is_whole ? in_row : rank * slice + in_row;
+      const int q = kIsWhole ? in_row : rank * slice + in_row;
       PieceSource source;
       int tile_row = index / 8 * 16 + pass_ * 8 + index % 8;
-      if (is_whole) {
+      if constexpr (kIsWhole) {
         source = of_warps<Config>(shared_.statistics, tile_, index, q);
-      } else if (level == Level::blocks) {
+      } else if constexpr (kLevel == Level::blocks) {
         source = of_blocks(index, in_row, slice);
       } else {
         tile_row = index;
         source = of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, 4 * q);
       }
-      const Piece merged = merge_pieces(count, source);
-      if (is_whole && is_cluster) {
+      const Piece merged = merge_pieces<kLevel != Level::parts, kAhead>(count, source);
+      if (kIsWhole && is_cluster) {
         send_piece(merged, index, q, slice, rank);
       } else {
         store(merged, tile_row, 4 * q, in_row == 0,
-              level == Level::parts || part_.place.parts == 1);
+              kLevel == Level::parts || part_.place.parts == 1);
       }
     }
   }
