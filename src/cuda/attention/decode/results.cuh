@@ -343,7 +343,8 @@ class Finish {
   template <Level kLevel>
   __device__ __forceinline__ void merge(bool is_cluster) {
     constexpr bool kIsWhole = kLevel == Level::warps;
-    constexpr int kAhead = kIsWhole ? Config::kKeyWarps : 8;
+    constexpr int kMostAhead = Config::C.value_dim > 128 ? 4 : 8;  // O may have the registers
+    constexpr int kAhead = kIsWhole ? Config::kKeyWarps : kMostAhead;
     const int size = is_cluster ? launch_.workers.cluster : 1;
     const int rank = is_cluster ? rank_in(launch_) : 0;
     const int slice = kIsWhole && !is_cluster ? kPieces : kPieces / size;
