@@ -25,6 +25,8 @@ def _attend(
     block_table: Tensor | None = None,
     cache_batch_idx: Tensor | None = None,
     leftpad_k: Tensor | None = None,
+    prefix_groups: Tensor | None = None,
+    prefix_seqlens: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
@@ -103,7 +105,7 @@ def _empty_results(q, k_cache, v_cache, *rest, normalize=True, return_lse=False,
 @register_flop_formula(torch.ops.tilewright.attention_with_kvcache_append, get_raw=True)
 def _flops(q, k_cache, v_cache, cache_seqlens, k=None, *rest, **options) -> int:
     """Of both GEMMs, masked scores included, as PyTorch counts its own attention."""
-    cu_seqlens_q = rest[4] if len(rest) > 4 else None
+    cu_seqlens_q = rest[6] if len(rest) > 6 else None
     if cu_seqlens_q is None:
         new = [q.shape[1]] * q.shape[0]
         appended = [0 if k is None else k.shape[1]] * q.shape[0]
