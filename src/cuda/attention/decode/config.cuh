@@ -34,7 +34,7 @@ struct ConfigOf {
   static constexpr int kKeyWarps = kDecodeWarps / C.row_warps;   // that share a row tile's keys
   static constexpr int kWarpKeys = kDecodeTileKeys / kKeyWarps;  // of a tile
   static constexpr int kConsumerThreads = 32 * kDecodeWarps;
-  static constexpr int kThreads = 2 * kConsumerThreads;  // and a warpgroup of which two warps load
+  static constexpr int kThreads = 2 * kConsumerThreads;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
   static constexpr bool kQueriesInSmem = C.head_dim > 192;  // for want of registers
 };
