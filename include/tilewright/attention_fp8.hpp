@@ -18,10 +18,8 @@ namespace tilewright {
 //   q    (B, Nq, H,  D)   k  (B, Nk, Hk, D)   v  (B, Nk, Hk, Dv)   all e4m3
 //   o    (B, Nq, H, Dv)   bf16 or fp16; fp32 with row_max and row_sum
 // In place of v, values may come transposed:
-//   v_transposed  (B, Hk, Dv, Nk') e4m3, Nk' a multiple of 16 and at least Nk. The last dimension
-//   is
-//                 contiguous. Columns from Nk on may be anything but NaN; rotate_quantize() writes
-//                 0
+//   v_transposed  (B, Hk, Dv, Nk') e4m3, where Nk' is a multiple of 16 and at least Nk. The last
+//                 dimension is contiguous. Columns of no key may be anything, even NaN
 // Exactly one of v and v_transposed is given. lse, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k,
 // row_max and row_sum are those of AttentionTensors, and so is what else it says of strides,
 // overlap, packed sequences, NaN and un-normalised results. With cu_seqlens_k, v_transposed is (Hk,
@@ -32,12 +30,11 @@ namespace tilewright {
 // They are finite and not negative. Any of them may be of one number for its tensor, (1). With
 // options.descale_rows = 0 it may also be of one number for each sequence and key/value head:
 //   q_descale, k_descale, v_descale  (B, Hk); q's is that of all query heads of a key/value head
-// With options.descale_rows = R, 64 or 128, it may be of one for each R rows of a sequence and
-// head:
-//   q_descale             (B, H,  ceil(Nq / R))   with cu_seqlens_q (H,  Tq / R + B)
-//   k_descale, v_descale  (B, Hk, ceil(Nk / R))   with cu_seqlens_k (Hk, Tk / R + B)
-// where row i of a sequence has block i / R. In a packed tensor, row i of sequence b, whose rows
-// begin at c = cu_seqlens[b], has block c / R + b + i / R (all divisions round down): no two
+// With options.descale_rows = M, 64 or 128, it may instead be of one for each M rows of a head:
+//   q_descale             (B, H,  ceil(Nq / M))   with cu_seqlens_q (H,  Tq / M + B)
+//   k_descale, v_descale  (B, Hk, ceil(Nk / M))   with cu_seqlens_k (Hk, Tk / M + B)
+// where row i of a sequence has block i / M. In a packed tensor, row i of sequence b, whose rows
+// begin at c = cu_seqlens[b], has block c / M + b + i / M (all divisions round down): no two
 // sequences share a block. Blocks without rows may be anything. Strides are free.
 struct AttentionFp8Tensors {
   ConstTensorView q;

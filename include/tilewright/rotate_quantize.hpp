@@ -22,10 +22,9 @@ inline constexpr int kFp8FormatVersion = 1;
 // Shapes: B sequences, N rows of each, T rows of all of them together, H heads, D head dim.
 //   x               (B, N, H, D), or packed (T, H, D)   fp16 or bf16, on the CPU fp32 too
 //   out             the shape of x                      e4m3
-//   out_transposed  (B, H, D, N'), or packed (H, D, T') e4m3, in place of out. N' (T') is a
-//   multiple
-//                   of 16 and at least N (T). Columns of no row become 0
-//   descale         fp32, an output: (B, H, ceil(N / R)), or packed (H, T / R + B), where R is
+//   out_transposed  (B, H, D, N'), or packed (H, D, T') e4m3, in place of out. N' (or T') is a
+//                   multiple of 16 and at least N (or T). Columns of no row become 0
+//   descale         fp32, an output: (B, H, ceil(N / M)), or packed (H, T / M + B), where M is
 //                   options.descale_rows. Which block a row has is as of AttentionFp8Tensors.
 //                   Blocks without rows get 1
 //   fixed_descale   fp32, in place of descale: (1), or (B, H). Each is finite and at least FLT_MIN
@@ -72,7 +71,7 @@ struct RotateQuantizeOptions {
 // sum are fused. For each row:
 //
 //   1. RoPE, if its tables are given: x1, x2 = x1 cos - x2 sin, x2 cos + x1 sin
-//   2. with a seed, the sign of each dim whose sign of signs_of(seed) is -1 changes
+//   2. with a seed, the sign of each dim whose sign is -1 (below) changes
 //   3. with a seed, Hadamard's butterflies for h = 1, 2, 4, ... D / 2, one after the other: for all
 //      dims i whose bit h is 0, x[i], x[i + h] = x[i] + x[i + h], x[i] - x[i + h]
 //   4. with a seed, each x is multiplied by 1 / sqrt(D), rounded to FP32

@@ -35,7 +35,6 @@ struct AttentionFp8Params : AttentionParams {
   Fp8Descales q_descale;
   Fp8Descales k_descale;
   Fp8Descales v_descale;
-  bool batch_invariant = false;
 };
 
 }  // namespace tilewright
