@@ -116,8 +116,8 @@ def attention(
         "normalize": flag("normalize", normalize),
         "return_lse": flag("return_lse", return_lse),
     }
-    _check_max_seqlen("max_seqlen_q", max_seqlen_q)
-    _check_max_seqlen("max_seqlen_k", max_seqlen_k)
+    check_max_seqlen("max_seqlen_q", max_seqlen_q)
+    check_max_seqlen("max_seqlen_k", max_seqlen_k)
 
     if takes_torch_operator({"q": q, "k": k, "v": v} | optional, out, stream):
         import tilewright.torch as torch_operator
@@ -181,7 +181,7 @@ def statistics_of(normalize: bool, return_lse: bool) -> tuple[str, ...]:
     return ("row_max", "row_sum")
 
 
-def _check_max_seqlen(argument: str, value: Any) -> None:
+def check_max_seqlen(argument: str, value: Any) -> None:
     try:
         operator.index(0 if value is None else value)
     except TypeError:
