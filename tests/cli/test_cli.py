@@ -124,32 +124,6 @@ def test_check_passes_on_the_cpu(cli, dtype, case):
     assert "ok: relative" in row
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        [],
-        ["--incoherent"],
-        ["--incoherent", "--causal", "--kv-seqlen", "300", "--kv-heads", "1", "--headdim", "64"],
-        ["--causal", "--kv-seqlen", "131", "--kv-heads", "1", "--v-headdim", "24", "--softcap", "3"],
-    ],
-)
-def test_fp8_check_passes_on_the_cpu(cli, case):
-    fp8 = ["attention", "--dtype", "e4m3", "--check", "--json", "out.jsonl", *SMALL, *case]
-    result = cli(*fp8)
-    assert result.returncode == PASS, result.stdout + result.stderr
-    assert "ok: relative" in result.stdout.splitlines()[1]
-    (line,) = read_lines("out.jsonl")
-    assert line["operation"] == "attention_fp8" and line["impl"] == "tilewright/cpu"
-    assert line["case"]["dtype"] == "e4m3"
-    assert line["case"].get("incoherent", False) == ("--incoherent" in case)
-
-
-def test_rotating_what_is_not_fp8_is_refused(cli):
-    result = cli("attention", "--incoherent", *SMALL)
-    assert result.returncode == USAGE
-    assert "--incoherent: is given, must be left out where --dtype is not e4m3" in result.stderr
-
-
 def test_environment_variables_stand_for_options(cli, tmp_path):
     arguments = ["attention", "--gap", "0", "--json", "out.jsonl"]
     small = {"SEQLEN": "24", "HEADDIM": "32", "HEADS": "3", "BATCH": "2", "KERNEL": "cpu"}

@@ -58,7 +58,8 @@ def test_transposed_values_give_the_same_bits(qkv):
     arguments = quantized(qkv)
     expected = tilewright.attention_fp8(**arguments)
     columns, descale = tilewright.rotate_quantize(qkv[2], transposed=True)
-    assert columns.shape == (BATCH, KV_HEADS, DIM, 160) and (descale == arguments["v_descale"]).all()
+    assert columns.shape == (BATCH, KV_HEADS, DIM, 160)
+    assert (descale == arguments["v_descale"]).all()
     assert not columns[..., LEN:].view(torch.uint8).any()
     del arguments["v"]
     assert (tilewright.attention_fp8(**arguments, v_transposed=columns) == expected).all()
@@ -111,11 +112,9 @@ def test_rope_comes_before_the_rotation(qkv):
     x = qkv[0].float()
     angles = torch.arange(LEN)[:, None] / 10.0 ** torch.arange(DIM // 2)
     cos, sin = angles.cos(), angles.sin()
-    first, second = x[..., : DIM // 2], x[..., DIM // 2 :]
-    rotated = torch.cat(
-        [first * cos[:, None] - second * sin[:, None], second * cos[:, None] + first * sin[:, None]],
-        -1,
-    )
+    x1, x2 = x[..., : DIM // 2], x[..., DIM // 2 :]
+    halves = (x1 * cos[:, None] - x2 * sin[:, None], x2 * cos[:, None] + x1 * sin[:, None])
+    rotated = torch.cat(halves, -1)
     fused, fused_descale = tilewright.rotate_quantize(x, seed=2, rotary_cos=cos, rotary_sin=sin)
     plain, plain_descale = tilewright.rotate_quantize(rotated, seed=2)
     assert torch.allclose(fused_descale, plain_descale, rtol=1e-6)
