@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 from tilewright import _native
-from tilewright._arguments import flag, kernel_name, number, window_sides
+from tilewright._arguments import flag, kernel_name, score_options
 from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import (
     ANY_FLOAT,
@@ -101,13 +101,7 @@ def attention(
         "cu_seqlens_k": cu_seqlens_k,
         "seqused_k": seqused_k,
     }
-    left, right = window_sides(window_size)
-    options = {
-        "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
-        "causal": flag("causal", causal),
-        "window_size_left": left,
-        "window_size_right": right,
-        "softcap": number("softcap", softcap),
+    options = score_options(softmax_scale, causal, window_size, softcap) | {
         "batch_invariant": flag("batch_invariant", batch_invariant),
         "check_lengths": flag("check_lengths", check_lengths),
         "kernel_name": kernel_name(kernel),
