@@ -4,7 +4,7 @@
 #include <array>
 
 #include "ops/overlap.hpp"
-#include "ops/rotary.hpp"
+#include "ops/rotary_tables.hpp"
 
 namespace tilewright {
 namespace {
@@ -23,6 +23,28 @@ bool is_packed(const AppendKvTensors& t) {
 }
 
 // ---- Which arguments are given
+
+std::string text_of(Pieces pieces) {
+  std::string text;
+  for (const std::string_view piece : pieces) {
+    text += piece;
+  }
+  return text;
+}
+
+template <typename View>
+void check_is_absent(const char* argument, const std::optional<View>& tensor, Pieces where) {
+  if (tensor) {
+    fail(argument, "is given, must be absent where " + text_of(where));
+  }
+}
+
+template <typename View>
+void check_is_given(const char* argument, const std::optional<View>& tensor, Pieces where) {
+  if (!tensor) {
+    fail(argument, "is absent, must be given where " + text_of(where));
+  }
+}
 
 void check_way_of_placing(const AppendKvTensors& t) {
   if (!t.slot_mapping) {
@@ -163,7 +185,7 @@ void check_rotation(const AppendKvTensors& t) {
   if (!t.rotary_cos) {
     return;
   }
-  check_rotary_tables({t.rotary_cos, t.rotary_sin}, "k", t.k);
+  check_rotary_tables(*t.rotary_cos, *t.rotary_sin, "k", t.k);
   const DimNames row_dims = DimNames(kRows).first<2>();
   check_integers("positions", t.positions, DType::int64,
                  is_packed(t) ? row_dims.subspan(1) : row_dims, t);
