@@ -1,0 +1,281 @@
+// The producer of dsv4_attention(): a warpgroup that brings rows of the caches to SMEM as BF16. A
+// warp takes 16 keys of a tile, in two passes of eight, four lanes a key. It holds the next four
+// groups of each pass in registers while it widens and stores those before.
+//
+//   pass 0   load L | store L, load R | store R, load L of the next tile | ...
+//   pass 1          load L | store L, load R | store R, load L           | ...
+//
+// L and R are the left and right halves of the dims, which have barriers of their own: scores of a
+// tile begin when L is there.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+
+#include "cuda/attention/dsv4_decode/rows.cuh"
+#include "cuda/attention/dsv4_decode/tiles.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+inline constexpr int kKeyStages = 2;
+inline constexpr int kHalves = 2;        // of a tile's dims
+inline constexpr int kHalfGroups = kGroups / kHalves;
+inline constexpr int kPasses = 2;        // of a producer's warp over its keys
+inline constexpr int kPassKeys = 8;
+inline constexpr int kProducerWarps = 4;
+static_assert(kProducerWarps * kPasses * kPassKeys == kTileKeys);
+
+// The ring of key tiles. Half h of a stage is empty when consumer h, the only one that reads it as
+// V, has released it; by then both have read it as K.
+struct KeyRing {
+  cutlass::arch::ClusterBarrier full[kKeyStages][kHalves];
+  cutlass::arch::ClusterBarrier empty[kKeyStages][kHalves];
+
+  __device__ void init() {
+    for (int stage = 0; stage < kKeyStages; ++stage) {
+      for (int half = 0; half < kHalves; ++half) {
+        full[stage][half].init(kProducerWarps);
+        empty[stage][half].init(kConsumerWarps);
+      }
+    }
+  }
+};
+
+// ---- Where rows lie
+
+__device__ inline KvRowFormat format_of(const Params& p, int source) {
+  return source == kWindow       ? p.window.format
+         : source == kCompressed ? p.compressed.format
+                                 : KvRowFormat::bf16;
+}
+
+// The row of key `key` of a scope of the item; none if there is no such row.
+__device__ inline RowAt find_row(const Params& p, const Launch& launch, const Unit& unit,
+                                 int source, int key) {
+  if (key >= unit.keys[source]) {
+    return {};
+  }
+  if (source == kFresh) {
+    const int token = unit.token0 - unit.fresh0 + key;
+    const auto* const rows = static_cast<const Element*>(p.fresh.rows);
+    return {reinterpret_cast<const std::uint8_t*>(rows + at(p.fresh.stride, unit.request, token)),
+            nullptr};
+  }
+  const Scope& scope = source == kWindow ? p.window : p.compressed;
+  const Divisor& page_size = launch.page_size[source];
+  int page = 0;
+  int row = 0;
+  if (scope.keys == Scope::Keys::list) {
+    const int slot =
+        __ldg(scope.indices + at(scope.indices_stride, unit.request, unit.token0) + key);
+    if (slot < 0) {
+      return {};
+    }
+    page = slot / page_size;
+    row = slot - page * page_size;
+  } else {
+    int position = unit.begin[source] + key;
+    if (scope.ring > 0) {
+      position -= position / launch.ring[source] * scope.ring;
+    }
+    const int index = position / page_size;
+    row = position - index * page_size;
+    if (index >= scope.max_pages) {
+      return {};
+    }
+    page = scope.block_table != nullptr
+               ? __ldg(scope.block_table + unit.request * scope.table_stride + index)
+               : unit.request;
+  }
+  if (page < 0 || page >= scope.pages) {
+    return {};
+  }
+  const auto* const first = static_cast<const std::uint8_t*>(scope.rows) + page * scope.page_bytes;
+  const std::uint8_t* const data = first + row * scope.row_bytes;
+  const KvRowParts parts = parts_of(scope.format);
+  return {data, parts.has_planes
+                    ? first + page_size * scope.row_bytes + std::int64_t{row} * parts.scales_bytes
+                    : data + parts.data_bytes()};
+}
+
+// ---- Loading a run of tiles whose rows have one format
+
+// A lane's part of a tile: of each pass, its key's row.
+template <KvRowFormat kFormat>
+class Lane {
+ public:
+  using F = Format<kFormat>;
+
+  __device__ Lane(const Params& p, const Launch& launch, const Unit& unit)
+      : p_(p), launch_(launch), unit_(unit) {}
+
+  // The key of a pass, in its tile.
+  __device__ static int key_of(int pass) {
+    return threadIdx.x % 128 / 32 * (kPasses * kPassKeys) + pass * kPassKeys + threadIdx.x % 32 / 4;
+  }
+
+  // Finds the rows of a tile; they become the present ones pass by pass.
+  __device__ void find(int tile) {
+    const TileAt at = tile_at(unit_, tile);
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      next_[pass] = find_row(p_, launch_, unit_, at.source, at.key0 + key_of(pass));
+    }
+  }
+  template <int kPass>
+  __device__ void turn_to_next() {
+    row_[kPass] = next_[kPass];
+    scales_[kPass] = row_[kPass].data != nullptr ? F::scales(row_[kPass], quarter())
+                                                 : typename F::Scales{};
+  }
+
+  // Bit i of the warp's 16: there is a row for its key i, in the tile found last.
+  __device__ std::uint32_t exist() const {
+    std::uint32_t bits = 0;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (next_[pass].data != nullptr) {
+        bits |= 1u << (pass * kPassKeys + threadIdx.x % 32 / 4);
+      }
+    }
+    return __reduce_or_sync(0xffffffffu, bits);
+  }
+
+  template <int kHalf, int kPass>
+  __device__ void load() {
+    load_groups<kHalf, kPass>(std::make_integer_sequence<int, kHalfGroups>{});
+  }
+  template <int kHalf, int kPass>
+  __device__ void store(Element* sK) const {
+    store_groups<kHalf, kPass>(sK, std::make_integer_sequence<int, kHalfGroups>{});
+  }
+
+ private:
+  __device__ static int quarter() { return threadIdx.x % 4; }
+
+  template <int kHalf, int kPass, int... kIndices>
+  __device__ void load_groups(std::integer_sequence<int, kIndices...>) {
+    if (row_[kPass].data != nullptr) {
+      ((raw_[kPass][kIndices] =
+            F::template load<kHalf * kHalfGroups + kIndices>(row_[kPass], quarter())),
+       ...);
+    } else {
+      ((raw_[kPass][kIndices] = {}), ...);
+    }
+  }
+  template <int kHalf, int kPass, int... kIndices>
+  __device__ void store_groups(Element* sK, std::integer_sequence<int, kIndices...>) const {
+    (store_group<kHalf * kHalfGroups + kIndices>(sK, raw_[kPass][kIndices], kPass), ...);
+  }
+  template <int kGroup>
+  __device__ void store_group(Element* sK, const typename F::Raw& raw, int pass) const {
+    const SixteenValues values = F::template widen<kGroup>(raw, scales_[pass]);
+    Element* const block = sK + kGroup * kBlock_elements;
+    const int key = key_of(pass);
+    *reinterpret_cast<uint4*>(vector_of(block, key, 2 * quarter())) = values.low;
+    *reinterpret_cast<uint4*>(vector_of(block, key, 2 * quarter() + 1)) = values.high;
+  }
+
+  const Params& p_;
+  const Launch& launch_;
+  const Unit& unit_;
+  RowAt next_[kPasses];
+  RowAt row_[kPasses];
+  typename F::Scales scales_[kPasses];
+  typename F::Raw raw_[kPasses][kHalfGroups];
+};
+
+// What the producer fills: the ring's tiles, and which of their keys exist.
+struct KeyStages {
+  KeyRing& ring;
+  Element (*sK)[kTileKeys * kDims];
+  std::uint16_t (*exist)[kProducerWarps];
+};
+
+// A warp says that its part of a stage's half is there.
+__device__ inline void fill(cutlass::arch::ClusterBarrier& full) {
+  cutlass::arch::fence_view_async_shared();  // before WGMMA reads it
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    full.arrive();
+  }
+}
+
+// Loads tiles [first, end). `count` is how many have gone through the ring before.
+template <KvRowFormat kFormat>
+__device__ __forceinline__ void load_run(const KeyStages& stages, const Params& p,
+                                      const Launch& launch, const Unit& unit, int first, int end,
+                                      int count) {
+  Lane<kFormat> lane(p, launch, unit);
+  lane.find(first);
+  std::uint32_t exist = lane.exist();
+  lane.template turn_to_next<0>();
+  lane.template turn_to_next<1>();
+  lane.template load<0, 0>();
+  lane.template load<0, 1>();
+#pragma unroll 1
+  for (int tile = first; tile < end; ++tile, ++count) {
+    const int stage = count % kKeyStages;
+    const std::uint32_t empty_phase = (count / kKeyStages & 1) ^ 1;
+    Element* const sK = stages.sK[stage];
+    const bool has_next = tile + 1 < end;
+    if (has_next) {
+      lane.find(tile + 1);
+    }
+
+    stages.ring.empty[stage][0].wait(empty_phase);
+    lane.template store<0, 0>(sK);
+    lane.template load<1, 0>();
+    lane.template store<0, 1>(sK);
+    lane.template load<1, 1>();
+    fill(stages.ring.full[stage][0]);
+
+    stages.ring.empty[stage][1].wait(empty_phase);
+    if (threadIdx.x % 32 == 0) {
+      stages.exist[stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(exist);
+    }
+    lane.template store<1, 0>(sK);
+    if (has_next) {
+      lane.template turn_to_next<0>();
+      lane.template load<0, 0>();
+    }
+    lane.template store<1, 1>(sK);
+    if (has_next) {
+      exist = lane.exist();
+      lane.template turn_to_next<1>();
+      lane.template load<0, 1>();
+    }
+    fill(stages.ring.full[stage][1]);
+  }
+}
+
+// Loads the unit's tiles, run by run. Returns how many tiles have gone through the ring.
+__device__ inline int produce(const KeyStages& stages, const Params& p, const Launch& launch,
+                              const Unit& unit, int count) {
+  int tile = unit.first_tile;
+  while (tile < unit.end_tile) {
+    const KvRowFormat format = format_of(p, tile_at(unit, tile).source);
+    int end = tile + 1;
+    while (end < unit.end_tile && format_of(p, tile_at(unit, end).source) == format) {
+      ++end;
+    }
+    switch (format) {
+      case KvRowFormat::bf16:
+        load_run<KvRowFormat::bf16>(stages, p, launch, unit, tile, end, count);
+        break;
+      case KvRowFormat::e4m3_bf16:
+        load_run<KvRowFormat::e4m3_bf16>(stages, p, launch, unit, tile, end, count);
+        break;
+      case KvRowFormat::e4m3:
+        load_run<KvRowFormat::e4m3>(stages, p, launch, unit, tile, end, count);
+        break;
+      case KvRowFormat::e2m1:
+        load_run<KvRowFormat::e2m1>(stages, p, launch, unit, tile, end, count);
+        break;
+    }
+    count += end - tile;
+    tile = end;
+  }
+  return count;
+}
+
+}  // namespace tilewright::cuda::dsv4

@@ -1,0 +1,201 @@
+// What becomes of an item's O, of which a consumer has kColumns columns in registers: parts are
+// merged, the sink is counted, O is normalised, its last dims are rotated back, and it is stored.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "cuda/attention/blocks/row_pointer.cuh"
+#include "cuda/attention/blocks/row_results.cuh"
+#include "cuda/attention/blocks/store_rows.cuh"
+#include "common/kv_row.hpp"
+#include "cuda/attention/dsv4_decode/softmax.cuh"
+#include "cuda/common/ticket.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+// ---- Parts in the workspace
+
+// A thread's share of a slot: its accumulator in pieces of four registers, beside those of the
+// consumer's other threads. `columns` is where the consumer's columns begin.
+template <typename TensorO>
+__device__ float4* pieces_of(const Launch& launch, int unit, int column0, const TensorO&) {
+  return launch.o + std::int64_t{unit} * (kRows * kDims / 4) + column0 * (kRows / 4) +
+         threadIdx.x % kWarpgroupThreads;
+}
+
+// Leaves a part's O and statistics.
+template <typename TensorO>
+__device__ void leave_part(const Launch& launch, int unit, int column0, bool has_statistics,
+                           const TensorO& tOrO, const RowsSoFar& rows) {
+  float4* const pieces = pieces_of(launch, unit, column0, tOrO);
+#pragma unroll
+  for (int i = 0; i < cute::size(tOrO) / 4; ++i) {
+    pieces[i * kWarpgroupThreads] =
+        float4{tOrO(4 * i), tOrO(4 * i + 1), tOrO(4 * i + 2), tOrO(4 * i + 3)};
+  }
+  if (has_statistics && threadIdx.x % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      launch.statistics[std::int64_t{unit} * kRows + row_of_thread(i)] =
+          float4{rows.reference[i], rows.max[i], rows.sum[i], rows.rounded_sum[i]};
+    }
+  }
+}
+
+// Merges an item's parts in their order. `unit0` is the unit of the first; each is `step` behind the
+// one before.
+template <typename Mma, typename TensorO>
+__device__ void merge_parts(const Launch& launch, int unit0, int step, int parts, int column0,
+                            TensorO& tOrO, RowsSoFar& rows) {
+  rows = RowsSoFar{};
+  const auto statistics_of = [&](int part, int i) {
+    return __ldcg(&launch.statistics[(std::int64_t{unit0} + std::int64_t{part} * step) * kRows +
+                                     row_of_thread(i)]);
+  };
+  for (int part = 0; part < parts; ++part) {
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      rows.reference[i] = fmaxf(rows.reference[i], statistics_of(part, i).x);
+    }
+  }
+  cute::clear(tOrO);
+  auto rO = by_rows<Mma>(tOrO);
+  for (int part = 0; part < parts; ++part) {
+    float weight[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      const float4 its = statistics_of(part, i);
+      weight[i] = its.x == kMinusInf ? 0.0f : exp2_approx(its.x - rows.reference[i]);
+      rows.max[i] = fmaxf(rows.max[i], its.y);
+      rows.sum[i] = fmaf(its.z, weight[i], rows.sum[i]);
+      rows.rounded_sum[i] = fmaf(its.w, weight[i], rows.rounded_sum[i]);
+    }
+    const float4* const pieces = pieces_of(launch, unit0 + part * step, column0, tOrO);
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rO); j += 2) {  // registers (row 0, row 0, row 1, row 1)
+      const float4 piece = __ldcg(pieces + j / 2 * kWarpgroupThreads);
+      rO(0, j) = fmaf(piece.x, weight[0], rO(0, j));
+      rO(0, j + 1) = fmaf(piece.y, weight[0], rO(0, j + 1));
+      rO(1, j) = fmaf(piece.z, weight[1], rO(1, j));
+      rO(1, j + 1) = fmaf(piece.w, weight[1], rO(1, j + 1));
+    }
+  }
+}
+
+// ---- The caller's results
+
+// Rotates the pairs of neighbouring columns in the last dims of row i of O back by the position's
+// angles. column0 is that of rO's first column.
+template <typename TensorO>
+__device__ void rotate_back(const InverseRope& rope, std::int64_t position, int column0, int i,
+                            TensorO& rO) {
+  constexpr int kFirst = kDims - kKvRowRotaryDims;
+  const bool is_known = position >= 0 && position < rope.max_positions;
+  const float* const cos = rope.cos + (is_known ? position : 0) * rope.cos_stride;
+  const float* const sin = rope.sin + (is_known ? position : 0) * rope.sin_stride;
+#pragma unroll
+  for (int j = 0; j < cute::size<1>(rO); j += 2) {
+    const int column = column0 + 4 * j + 2 * (threadIdx.x % 4);
+    if (column >= kFirst) {
+      const float c = __ldg(cos + (column - kFirst) / 2);
+      const float s = __ldg(sin + (column - kFirst) / 2);
+      const float x = rO(i, j);
+      const float y = rO(i, j + 1);
+      rO(i, j) = fmaf(x, c, y * s);
+      rO(i, j + 1) = fmaf(y, c, -(x * s));
+    }
+  }
+}
+
+// Stores row i of O as E4M3, 128 columns with one scale.
+template <typename Mma, typename TensorO>
+__device__ void store_e4m3(const Params& p, const Unit& unit, const Row& row, int column0, int i,
+                           const TensorO& rO) {
+  constexpr int kGroupColumns = 128;
+  constexpr int kGroupRegisters = kGroupColumns / 4;
+  auto* const out = row_pointer<std::uint8_t>(p.o, p.o_stride, unit.request, row.token, row.head);
+  float* const scales =
+      row_pointer<float>(p.o_scale, p.o_scale_stride, unit.request, row.token, row.head);
+#pragma unroll
+  for (int j0 = 0; j0 < cute::size<1>(rO); j0 += kGroupRegisters) {
+    float amax = 0.0f;
+    bool has_nan = false;
+#pragma unroll
+    for (int j = j0; j < j0 + kGroupRegisters; ++j) {
+      amax = fmaxf(amax, fabsf(rO(i, j)));
+      has_nan |= isnan(rO(i, j));
+    }
+    amax = row_max<Mma>(has_nan ? __int_as_float(0x7f800000) : amax);
+    const std::uint32_t byte = e8m0_scale_of(amax);
+    const float inverse = inverse_of_e8m0_scale(byte);
+    const int group = (column0 + 4 * j0) / kGroupColumns;
+    if (row.exists && threadIdx.x % 4 == 0) {
+      scales[group * p.o_scale_group_stride] = e8m0_to_float(byte);
+    }
+#pragma unroll
+    for (int j = j0; j < j0 + kGroupRegisters; j += 2) {
+      const float2 pair{rO(i, j) * inverse, rO(i, j + 1) * inverse};
+      const auto bytes = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+      if (row.exists) {
+        *reinterpret_cast<std::uint16_t*>(out + column0 + 4 * j + 2 * (threadIdx.x % 4)) = bytes;
+      }
+    }
+  }
+}
+
+// Row i's results without a sink, under its reference or its maximum. O's own sum is that of the
+// rounded P.
+__device__ inline RowResult result_of_keys(const RowsSoFar& rows, int i, bool under_its_maximum) {
+  constexpr float kLn2 = 1.0f / kLog2e;
+  const float own = __fdividef(rows.sum[i], rows.rounded_sum[i]);
+  const RowResult result{.m = rows.reference[i] * kLn2,
+                         .l = rows.sum[i],
+                         .rescale = rows.sum[i] == 0.0f ? 1.0f : own};
+  return under_its_maximum ? under_maximum(result, rows.max[i] * kLn2) : result;
+}
+
+// Stores the item's results: rO has the columns from column0 on. `has_statistics`: this consumer
+// stores the rows' statistics.
+template <typename Mma, typename TensorO>
+__device__ void store_results(const Params& p, const Launch& launch, const Unit& unit, int column0,
+                              bool has_statistics, TensorO& tOrO, const RowsSoFar& rows) {
+  auto rO = by_rows<Mma>(tOrO);
+  const bool is_normalized = p.statistics.max == nullptr;
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    const Row row = row_of(unit, launch.shape, row_of_thread(i));
+    const RowResult keys = result_of_keys(rows, i, !is_normalized);
+    RowResult result[1] = {keys};
+    if (p.sinks.logits != nullptr && row.exists) {
+      add_sink(result, p.sinks.logits[row.head * p.sinks.stride]);
+    }
+    float factor[1];
+    output_factors(result, is_normalized, factor);
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rO); ++j) {
+      rO(i, j) *= factor[0];
+    }
+    if (p.rope.cos != nullptr && row.exists) {
+      rotate_back(p.rope,
+                  p.rope.positions[at(p.rope.positions_stride, unit.request, row.token)], column0,
+                  i, rO);
+    }
+    if (p.o_scale != nullptr) {
+      store_e4m3<Mma>(p, unit, row, column0, i, rO);
+    } else if (is_normalized) {
+      store_row<Mma>(row_pointer<Element>(p.o, p.o_stride, unit.request, row.token, row.head) +
+                         column0,
+                     rO, i, row.exists);
+    } else {
+      store_row<Mma>(
+          row_pointer<float>(p.o, p.o_stride, unit.request, row.token, row.head) + column0, rO, i,
+          row.exists);
+    }
+    if (has_statistics && row.exists && threadIdx.x % 4 == 0) {
+      store_statistics(p, unit.request, row.token, row.head,
+                       p.lse_counts_sink ? result[0] : keys);
+    }
+  }
+}
+
+}  // namespace tilewright::cuda::dsv4

@@ -1,0 +1,83 @@
+// SMEM of a block of dsv4_attention(), and the operands of its GEMMs. A tile of 64 keys lies there
+// as BF16 with the 128-byte swizzle, 8 KB for each 64 dims. It is K, K-major, and V, MN-major, at
+// once.
+#pragma once
+
+#include "cuda/attention/blocks/wgmma_tiles.cuh"
+#include "cuda/attention/dsv4_decode/schedule.hpp"
+#include "cuda/attention/dsv4_decode/unit.cuh"
+#include "cuda/common/tma.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+using Element = cute::bfloat16_t;
+
+inline constexpr int kBlockDims = 64;  // dims of a column block: a row of 128 bytes
+inline constexpr int kBlock_elements = kTileKeys * kBlockDims;
+inline constexpr int kConsumers = 2;  // warpgroups, each with half of O's columns
+inline constexpr int kHalfDims = kDims / kConsumers;
+inline constexpr int kConsumerWarps = 4;  // of each
+
+using AtomK = cute::GMMA::Layout_K_SW128_Atom<Element>;
+using AtomMn = cute::GMMA::Layout_MN_SW128_Atom<Element>;
+using Keys = cute::Int<kTileKeys>;
+using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<cute::_64, cute::_512>{}));
+using LayoutK = LayoutQ;  // (keys, dims)
+using LayoutP = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<cute::_64, Keys>{}));
+
+// S (64, 64) = Q K^T and O (64, kColumns) += P V, all operands in SMEM.
+using MmaQk = decltype(cute::make_tiled_mma(
+    cute::GMMA::ss_op_selector<Element, Element, float,
+                               cute::Shape<cute::_64, Keys, cute::_512>>()));
+template <int kColumns>
+using MmaPv = decltype(cute::make_tiled_mma(
+    cute::GMMA::ss_op_selector<Element, Element, float,
+                               cute::Shape<cute::_64, cute::Int<kColumns>, Keys>,
+                               cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
+template <int kColumns>
+using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<cute::Int<kColumns>, Keys>{},
+                                              cute::Step<cute::_2, cute::_1>{}));
+
+template <typename Layout>
+__device__ auto tile(Element* smem, Layout layout) {
+  return cute::make_tensor(cute::make_smem_ptr(smem), layout);
+}
+__device__ inline auto operand_q(Element* sQ) {
+  const auto mma = MmaQk{}.get_slice(0);
+  return mma.make_fragment_A(mma.partition_A(tile(sQ, LayoutQ{})));
+}
+__device__ inline auto operand_k(Element* sK) {
+  const auto mma = MmaQk{}.get_slice(0);
+  return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutK{})));
+}
+template <int kColumns>
+__device__ auto operand_p(Element* sP) {
+  const auto mma = MmaPv<kColumns>{}.get_slice(0);
+  return mma.make_fragment_A(mma.partition_A(tile(sP, LayoutP{})));
+}
+// kColumns neighbouring columns of V; sV is the column block that they begin with.
+template <int kColumns>
+__device__ auto operand_v(Element* sV) {
+  const auto mma = MmaPv<kColumns>{}.get_slice(0);
+  return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt<kColumns>{})));
+}
+
+// The element of row `row`, columns from 8 * vector on, of a column block.
+__device__ inline Element* vector_of(Element* block, int row, int vector) {
+  return block + row * kBlockDims + (vector ^ row % 8) * 8;
+}
+
+// What the consumers must know of a key tile beside its values.
+struct TileKeysSeen {
+  std::uint64_t valid;  // bit i: key i exists
+};
+
+// The statistics of a tile's rows, in units of log2.
+struct TileRows {
+  float reference[kRows];    // of P
+  float max[kRows];          // of the scores
+  float sum[kRows];          // of P
+  float rounded_sum[kRows];  // of P as it is multiplied with V
+};
+
+}  // namespace tilewright::cuda::dsv4
