@@ -4,6 +4,7 @@
 #include "tilewright/append_kv.hpp"
 #include "tilewright/attention_kernels.hpp"
 #include "tilewright/attention_with_kvcache_kernels.hpp"
+#include "tilewright/dsv4_attention_kernels.hpp"
 #include "tilewright/gemm_bf16_kernels.hpp"
 #include "tilewright/gemm_nvfp4_kernels.hpp"
 #include "tilewright/merge_states.hpp"
@@ -16,6 +17,7 @@ struct OperationList {};
 
 using Operations = OperationList<Attention, AttentionWithKvCache, GemmBf16, GemmNvfp4,
                                  QuantizeNvfp4, DequantizeNvfp4, ConvertScales, PrepackNvfp4Weight,
-                                 UnpackNvfp4Weight, MergeStates, AppendKv>;
+                                 UnpackNvfp4Weight, MergeStates, AppendKv,
+                                 Dsv4Attention>;
 
 }  // namespace tilewright
