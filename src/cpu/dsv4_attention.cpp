@@ -64,7 +64,7 @@ TILEWRIGHT_INLINE void quantize_row(const float* o, std::uint8_t* out, float* sc
     const std::uint32_t scale = e8m0_scale_of(amax);
     const float inverse = inverse_of_e8m0_scale(scale);
     for (int d = 0; d < kOutputGroup; ++d) {
-      out[group * kOutputGroup + d] = float_to_e4m3(values[d] * inverse);
+      out[group * kOutputGroup + d] = to_e4m3_as_gpu(values[d] * inverse);
     }
     scales[group * scale_stride] = e8m0_to_float(scale);
   }

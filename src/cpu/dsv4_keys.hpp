@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "common/kv_row.hpp"
@@ -102,12 +103,9 @@ class KeyCursor {
   }
 
   static KeyRow row_at(const Dsv4ScopeParams& scope, std::int64_t slot) {
-    const KvRowsLayout layout{.format = scope.format,
-                              .pages = scope.pages,
-                              .page_size = scope.page_size,
-                              .page_bytes = scope.page_bytes,
-                              .row_bytes = scope.row_bytes};
-    const KvRowPlace place = layout.place(slot);
+    const KvRowPlace place = kv_rows_layout(scope.format, scope.pages, scope.page_size,
+                                            scope.page_bytes, scope.row_bytes)
+                                 .place(slot);
     const auto* const rows = static_cast<const std::uint8_t*>(scope.rows);
     return {.data = rows + place.data,
             .scales = rows + place.scales,
@@ -132,11 +130,13 @@ class KeyCursor {
 
 // ---- Values
 
+// Values may lie anywhere: rows are bytes.
 template <typename T>
 TILEWRIGHT_INLINE void copy_dims(const std::uint8_t* data, int dims, float* out) {
-  const auto* const values = reinterpret_cast<const T*>(data);
   for (int d = 0; d < dims; ++d) {
-    out[d] = to_float(values[d]);
+    T value;
+    std::memcpy(&value, data + d * sizeof(T), sizeof(T));
+    out[d] = to_float(value);
   }
 }
 

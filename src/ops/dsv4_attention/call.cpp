@@ -7,7 +7,7 @@
 #include "ops/dsv4_attention/checks.hpp"
 #include "ops/dsv4_attention/params.hpp"
 #include "ops/dsv4_attention/strides.hpp"
-#include "ops/kv_row_checks.hpp"
+#include "ops/kv_rows/checks.hpp"
 #include "tilewright/dsv4_attention.hpp"
 #include "tilewright/dsv4_attention_kernels.hpp"
 
@@ -28,7 +28,7 @@ Dsv4ScopeProblem problem_of(const std::optional<Dsv4Scope>& scope) {
     return {};
   }
   using Keys = Dsv4ScopeProblem::Keys;
-  const KvRowsLayout layout = layout_of(scope->rows);
+  const KvRowsLayout layout = kv_rows_layout_of(scope->rows);
   return {.keys = scope->indices ? Keys::list : Keys::range,
           .format = layout.format,
           .pages = layout.pages,
@@ -41,7 +41,7 @@ Dsv4ScopeParams params_of(const std::optional<Dsv4Scope>& scope, bool is_packed)
     return {};
   }
   using Keys = Dsv4ScopeParams::Keys;
-  const KvRowsLayout layout = layout_of(scope->rows);
+  const KvRowsLayout layout = kv_rows_layout_of(scope->rows);
   Dsv4ScopeParams params;
   params.rows = scope->rows.data;
   params.format = layout.format;

@@ -4,8 +4,9 @@
 #include <string>
 
 #include "ops/attention_strides.hpp"
-#include "ops/kv_row_checks.hpp"
+#include "ops/kv_rows/checks.hpp"
 #include "ops/overlap.hpp"
+#include "ops/rotary_tables.hpp"
 
 namespace tilewright {
 namespace {
@@ -25,7 +26,6 @@ constexpr Form kLists{kBatchedLists, kPackedLists};
 constexpr Form kVectors{kBatchedVectors, kPackedVectors};
 constexpr Form kScales{kBatchedScales, kPackedScales};
 constexpr std::array kTable = {"batch", "max_pages"};
-constexpr std::array kRotation = {"positions", "pairs"};
 constexpr std::int64_t kMaxHeads = 128;
 constexpr std::int64_t kMaxCapacity = (std::int64_t{1} << 30) - 1;
 
@@ -190,13 +190,6 @@ void check_scopes(const Tensors& t) {
 
 // ---- Inverse RoPE
 
-void check_rotary_table(const char* argument, const ConstTensorView& table, const Tensors& t) {
-  check_tensor(argument, table, kRotation);
-  check_last_dim_is_contiguous(argument, table, "must be");
-  check_dtype_and_device(argument, table, DType::fp32, t.q.device);
-  check_same(argument, "pairs", table.shape[1], "half of the rotated dims,", kDsv4RotaryDims / 2);
-}
-
 void check_rotation(const Tensors& t) {
   check_both_or_none("rotary_cos", t.rotary_cos.has_value(), "rotary_sin",
                      t.rotary_sin.has_value());
@@ -206,10 +199,10 @@ void check_rotation(const Tensors& t) {
   }
   check_is_absent("rotary_cos", t.row_max,
                   {"row_max and row_sum are given: o is rotated when it is whole"});
-  check_rotary_table("rotary_cos", *t.rotary_cos, t);
-  check_rotary_table("rotary_sin", *t.rotary_sin, t);
-  check_same("rotary_sin", "positions", t.rotary_sin->shape[0], "rotary_cos's",
-             t.rotary_cos->shape[0]);
+  check_rotary_tables(*t.rotary_cos, *t.rotary_sin, "q", t.q);
+  check_dtype("rotary_cos", *t.rotary_cos, DType::fp32);
+  check_same("rotary_cos", "pairs", t.rotary_cos->shape[1], "half of the rotated dims,",
+             kDsv4RotaryDims / 2);
   check_token_tensor("positions", *t.positions, kTokens, DType::int64, t);
 }
 
@@ -303,8 +296,6 @@ void check_alignment(const Tensors& t, const KernelInfo& kernel) {
   check_elements_are_aligned("lse", t.lse);
   check_elements_are_aligned("row_max", t.row_max);
   check_elements_are_aligned("row_sum", t.row_sum);
-  check_elements_are_aligned("rotary_cos", t.rotary_cos);
-  check_elements_are_aligned("rotary_sin", t.rotary_sin);
   check_elements_are_aligned("positions", t.positions);
   check_elements_are_aligned("o_scale", t.o_scale);
   check_elements_are_aligned("cu_seqlens_q", t.cu_seqlens_q);

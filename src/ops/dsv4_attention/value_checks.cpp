@@ -6,7 +6,7 @@
 
 #include "ops/dsv4_attention/checks.hpp"
 #include "ops/dsv4_attention/strides.hpp"
-#include "ops/kv_row_checks.hpp"
+#include "ops/kv_rows/checks.hpp"
 #include "ops/length_checks.hpp"
 
 namespace tilewright {
@@ -21,9 +21,10 @@ struct Token {
   std::int64_t row;  // of packed tokens; else the index
 };
 
-std::string of(const Token& token) {
-  return " for token " + std::to_string(token.index) + " of request " +
-         std::to_string(token.request);
+std::string request_text(std::int64_t request) { return "request " + std::to_string(request); }
+
+std::string text_of(const Token& token) {
+  return "token " + std::to_string(token.index) + " of " + request_text(token.request);
 }
 
 std::vector<Token> tokens_of(const Tensors& t, Stream stream) {
@@ -38,8 +39,8 @@ std::vector<Token> tokens_of(const Tensors& t, Stream stream) {
     const std::int64_t first = cu_seqlens.empty() ? 0 : cu_seqlens[at];
     const std::int64_t count = cu_seqlens.empty() ? seqlen_of(t.q) : cu_seqlens[at + 1] - first;
     if (count > kMaxNewTokens) {
-      fail("cu_seqlens_q", "gives " + std::to_string(count) + " new tokens for request " +
-                               std::to_string(b) + ", must give at most 8");
+      fail("cu_seqlens_q", "gives " + std::to_string(count) + " new tokens for " + request_text(b) +
+                               ", must give at most 8");
     }
     for (std::int64_t i = 0; i < count; ++i) {
       tokens.push_back({.request = b, .index = i, .row = first + i});
@@ -94,12 +95,8 @@ class SlotFinder {
     const std::int64_t entries = most_keys_of(scope_);
     list_lengths_ = values_of<int>(*scope_.list_lengths, stream_);
     for (std::size_t b = 0; b < list_lengths_.size(); ++b) {
-      if (list_lengths_[b] < 0 || list_lengths_[b] > entries) {
-        fail(names_.list_lengths, "is " + std::to_string(list_lengths_[b]) + " for request " +
-                                      std::to_string(b) + ", must be from 0 to " +
-                                      std::to_string(entries) + ", the entries of " +
-                                      names_.indices);
-      }
+      check_range(names_.list_lengths, list_lengths_[b], request_text(static_cast<std::int64_t>(b)),
+                  0, entries, "entries of a list");
     }
   }
 
@@ -113,8 +110,8 @@ class SlotFinder {
     const auto indices = values_for<int>(*scope_.indices, token, is_packed_, count, stream_);
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] < -1 || indices[i] >= pages_ * page_size_) {
-        fail(names_.indices, "is " + std::to_string(indices[i]) + of(token) + ", entry " +
-                                 std::to_string(i) + ", must be -1 or less than " +
+        fail(names_.indices, "is " + std::to_string(indices[i]) + " for " + text_of(token) +
+                                 ", entry " + std::to_string(i) + ", must be -1 or less than " +
                                  std::to_string(pages_ * page_size_) + ", the slots of " +
                                  names_.rows);
       }
@@ -128,21 +125,21 @@ class SlotFinder {
     return tensor ? values_for<int>(*tensor, token, is_packed_, 1, stream_).front() : 0;
   }
 
-  void check_range(const Token& token, std::int64_t begin, std::int64_t end) const {
+  void check_bounds(const Token& token, std::int64_t begin, std::int64_t end) const {
     const std::int64_t capacity = capacity_of(scope_);
     if (end < 0 || (scope_.ring == 0 && end > capacity)) {
-      fail(names_.range_end, "is " + std::to_string(end) + of(token) + ", must be " +
+      fail(names_.range_end, "is " + std::to_string(end) + " for " + text_of(token) + ", must be " +
                                  (scope_.ring > 0 ? "at least 0"
                                                   : "from 0 to " + std::to_string(capacity) +
                                                         ", the rows of a request's pages"));
     }
     if (scope_.range_begin && (begin < 0 || begin > end)) {
-      fail(names_.range_begin, "is " + std::to_string(begin) + of(token) +
+      fail(names_.range_begin, "is " + std::to_string(begin) + " for " + text_of(token) +
                                    ", must be from 0 to its end, " + std::to_string(end));
     }
     if (scope_.ring > 0 && end - begin > scope_.ring) {
       fail(scope_.range_begin ? names_.range_begin : names_.range_end,
-           "makes a range of " + std::to_string(end - begin) + " keys" + of(token) +
+           "makes a range of " + std::to_string(end - begin) + " keys" + " for " + text_of(token) +
                ", must make one of at most " + std::to_string(scope_.ring) +
                ", the rows of the ring");
     }
@@ -151,7 +148,7 @@ class SlotFinder {
   void add_range(const Token& token) {
     const std::int64_t end = bound(scope_.range_end, token);
     const std::int64_t begin = bound(scope_.range_begin, token);
-    check_range(token, begin, end);
+    check_bounds(token, begin, end);
     for (std::int64_t position = begin; position < end; ++position) {
       const std::int64_t place = scope_.ring > 0 ? position % scope_.ring : position;
       slots_.push_back(page_of(token.request, place / page_size_) * page_size_ +
@@ -170,12 +167,9 @@ class SlotFinder {
       table_request_ = request;
     }
     const int page = table_[static_cast<std::size_t>(entry)];
-    if (page < 0 || page >= pages_) {
-      fail(names_.block_table, "is " + std::to_string(page) + " for request " +
-                                   std::to_string(request) + " at page " + std::to_string(entry) +
-                                   ", must be from 0 to " + std::to_string(pages_ - 1) +
-                                   ", a page of " + names_.rows);
-    }
+    check_range(names_.block_table, page,
+                request_text(request) + ", entry " + std::to_string(entry), 0, pages_ - 1,
+                "pages of its rows");
     return page;
   }
 
@@ -194,7 +188,7 @@ class SlotFinder {
 // UE8M0 scales of rows that are seen must not be NaN.
 void check_scales(const Dsv4Scope& scope, const ScopeNames& names,
                   const std::vector<std::int64_t>& slots, Stream stream) {
-  const KvRowsLayout layout = layout_of(scope.rows);
+  const KvRowsLayout layout = kv_rows_layout_of(scope.rows);
   if (layout.format != KvRowFormat::e4m3_bf16 && layout.format != KvRowFormat::e4m3) {
     return;
   }
@@ -218,10 +212,7 @@ void check_positions(const Tensors& t, const std::vector<Token>& tokens, Stream 
     const std::int64_t position =
         values_for<std::int64_t>(*t.positions, token, t.cu_seqlens_q.has_value(), 1, stream)
             .front();
-    if (position < 0 || position >= positions) {
-      fail("positions", "is " + std::to_string(position) + of(token) + ", must be from 0 to " +
-                            std::to_string(positions - 1) + ", the positions of rotary_cos");
-    }
+    check_range("positions", position, text_of(token), 0, positions - 1, "positions of rotary_cos");
   }
 }
 
