@@ -19,14 +19,12 @@ struct KvRowParts {
   int coded_dims = 0;       // the first ones; the others are BF16
   int code_bits = 0;        // of a coded dim
   int group = 1;            // coded dims that share a scale
-  int scales_bytes = 0;     // a byte each, with padding
+  int scales_bytes = 0;     // of a row: a byte each, and padding
   bool has_planes = false;  // a page's scales lie behind all of its data, not behind their row's
 
   constexpr int code_bytes() const { return coded_dims * code_bits / 8; }
   constexpr int data_bytes() const { return code_bytes() + 2 * (kKvRowDims - coded_dims); }
   constexpr int scales() const { return coded_dims / group; }
-  // From a row's data to those of the next, where rows lie without a gap.
-  constexpr int stride_bytes() const { return has_planes ? data_bytes() : row_bytes(); }
   constexpr int row_bytes() const { return data_bytes() + scales_bytes; }
 };
 
@@ -64,21 +62,18 @@ struct KvRowsLayout {
   KvRowFormat format = KvRowFormat::bf16;
   int pages = 0;
   int page_size = 0;
-  std::int64_t page_bytes = 0;  // from a page to the next
-  std::int64_t row_bytes = 0;   // from a row's data to those of the next, in a page
+  std::int64_t page_bytes = 0;     // from a page to the next
+  std::int64_t row_bytes = 0;      // from a row's data to those of the next, in a page
+  std::int64_t scales_offset = 0;  // of the first row's scales, in a page
+  std::int64_t scales_bytes = 0;   // from a row's scales to those of the next
 
   constexpr bool has(std::int64_t slot) const {
     return slot >= 0 && slot < std::int64_t{pages} * page_size;
   }
 
   constexpr KvRowPlace place_in_page(std::int64_t page, int row) const {
-    const KvRowParts parts = parts_of(format);
     const std::int64_t first = page * page_bytes;
-    const std::int64_t data = first + row * row_bytes;
-    return {.data = data,
-            .scales = parts.has_planes
-                          ? first + page_size * row_bytes + std::int64_t{row} * parts.scales_bytes
-                          : data + parts.data_bytes()};
+    return {.data = first + row * row_bytes, .scales = first + scales_offset + row * scales_bytes};
   }
 
   // Of a slot that the cache has.
@@ -87,6 +82,21 @@ struct KvRowsLayout {
     return place_in_page(page, static_cast<int>(slot - page * page_size));
   }
 };
+
+// `row_bytes` counts from a row to the next in the cache's tensor. In planes, where no row lies in
+// one piece, it does not matter.
+constexpr KvRowsLayout kv_rows_layout(KvRowFormat format, int pages, int page_size,
+                                      std::int64_t page_bytes, std::int64_t row_bytes) {
+  const KvRowParts parts = parts_of(format);
+  const std::int64_t data_bytes = parts.data_bytes();
+  return {.format = format,
+          .pages = pages,
+          .page_size = page_size,
+          .page_bytes = page_bytes,
+          .row_bytes = parts.has_planes ? data_bytes : row_bytes,
+          .scales_offset = parts.has_planes ? page_size * data_bytes : data_bytes,
+          .scales_bytes = parts.has_planes ? parts.scales_bytes : row_bytes};
+}
 
 // ---- Scales
 

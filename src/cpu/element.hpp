@@ -28,6 +28,22 @@ TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
 TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
 TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }
 
+// The same with one NaN for all, that of the GPU's conversions: 0x7fff.
+TILEWRIGHT_INLINE void from_float_as_gpu(float value, float& out) { out = value; }
+template <typename Half>
+TILEWRIGHT_INLINE void from_float_as_gpu(float value, Half& out) {
+  if (value != value) {
+    out.bits = 0x7fff;
+  } else {
+    from_float(value, out);
+  }
+}
+
+// The same of E4M3: a NaN has no sign.
+TILEWRIGHT_INLINE std::uint8_t to_e4m3_as_gpu(float value) {
+  return value != value ? static_cast<std::uint8_t>(kE4m3NaN) : float_to_e4m3(value);
+}
+
 // Calls f with a null pointer of the element type of `dtype`.
 template <typename F>
 void with_element(DType dtype, F&& f) {
