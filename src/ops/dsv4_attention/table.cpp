@@ -32,6 +32,7 @@ std::vector<Row> make_table() {
                  .compressed_formats = kAllFormats,
                  .features = kAllFeatures},
        .launch = without_plan<Dsv4Attention, cpu::dsv4_attention>()},
+      cuda::dsv4_decode_kernel(),
   });
 }
 

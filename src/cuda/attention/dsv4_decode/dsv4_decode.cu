@@ -9,23 +9,29 @@
 //           division of labour between two consumers is that of FlashMLA's description.
 // Tiles     64 rows ((token, head) pairs), 64 keys, 512 dims; 384 threads; one block an SM.
 // SMEM      Q 64 KB, two key tiles of 64 KB, P of two tiles, 8 KB each: 208 KB (+ 9 KB).
-// Registers 216 for a thread of a consumer, of which 128 hold O and 32 S; 80 for one of the producer.
+// Registers 208 for a thread of a consumer, of which 128 hold O and 32 S; 96 for one of the
+// producer.
 //
 //   producer     tile 0 L R | tile 1 L R | wait: empty | tile 2 L R | ...
 //   consumer 0   S0 = Q K0^T | P0 |      O_L += P0 V0 | wait P1: O_L += P1 V1 | S2 = Q K2^T | ...
 //   consumer 1   S1 = Q K1^T | wait P0: O_R += P0 V0 | P1 | O_R += P1 V1      | S3 = Q K3^T | ...
 //
-// L and R are the left and right halves of a tile's dims: consumer 0 releases the one, consumer 1 the
-// other. P is handed over with the references that it was taken against (softmax.cuh), tile by
+// L and R are the left and right halves of a tile's dims: consumer 0 releases the one, consumer 1
+// the other. P is handed over with the references that it was taken against (softmax.cuh), tile by
 // tile, so that both consumers scale O alike.
 //
 // Limits    BF16 q. An item without keys takes a block like any other.
 // Worklog   docs/worklog/dsv4-decode.md
+#include <algorithm>
+#include <array>
+
 #include "cuda/attention/dsv4_decode/launch.hpp"
 #include "cuda/attention/dsv4_decode/produce.cuh"
 #include "cuda/attention/dsv4_decode/results.cuh"
+#include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
+#include "cuda/common/tensor_map.hpp"
 #include "cuda/common/warp_roles.cuh"
 
 namespace tilewright::cuda {
@@ -59,102 +65,100 @@ __device__ void init(SharedStorage& shared) {
   cutlass::arch::fence_barrier_init();
 }
 
+// A value that all lanes of the warp have, in a uniform register.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 // Loads the item's rows of Q. One thread calls it.
 __device__ void load_q(SharedStorage& shared, const Launch& launch, const CUtensorMap& map) {
   const Unit& unit = shared.unit;
   const int rows = launch.shape.tile_heads * launch.shape.tile_tokens;
   shared.q_full.arrive_and_expect_tx(rows * kDims * sizeof(Element));
   for (int column = 0; column < kDims; column += kBlockDims) {
-    cute::SM90_TMA_LOAD_4D::copy(
-        &map, reinterpret_cast<std::uint64_t*>(&shared.q_full),
-        static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
-        shared.sQ + column * kRows, column, unit.head0, unit.token0,
-        launch.is_packed ? 0 : unit.request);
+    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&shared.q_full),
+                                 static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
+                                 shared.sQ + column * kRows, column, unit.head0, unit.token0,
+                                 launch.is_packed ? 0 : unit.request);
   }
 }
 
-// All threads of the block call it at the beginning of a unit; it returns when the unit is known.
-__device__ void begin_unit(SharedStorage& shared, const Params& p, const Launch& launch, int index) {
+// All threads of the block call it at the beginning of a unit. When the unit is known it returns
+// whether there is anything to do.
+__device__ bool begin_unit(SharedStorage& shared, const Params& p, const Launch& launch,
+                           int index) {
   __syncthreads();  // nobody reads the unit before any more
   if (threadIdx.x < 32) {
     find_unit(shared.unit, p, launch, index);
   }
   __syncthreads();
+  return uniform(shared.unit.tokens) > 0;
 }
 
-// A consumer: warpgroup `consumer`, with columns [256 consumer, 256 consumer + 256) of O.
+// Consumer kConsumer, with its half of O's columns.
+template <int kConsumer>
 class Consumer {
  public:
   using Mma = MmaPv<kHalfDims>;
 
-  __device__ Consumer(SharedStorage& shared, const Params& p, const Launch& launch, int consumer)
-      : shared_(shared), p_(p), launch_(launch), consumer_(consumer) {}
+  __device__ Consumer(SharedStorage& shared, const Params& p, const Launch& launch)
+      : shared_(shared), p_(p), launch_(launch) {}
 
-  // Computes one unit. `index` is its number, `round` counts those of this block with an item.
-  __device__ void run(int index, int round) {
+  // Computes unit `index`.
+  __device__ __forceinline__ void run(int index) {
     const Unit& unit = shared_.unit;
-    const int tiles = unit.end_tile - unit.first_tile;
-    auto tOrO = cute::partition_fragment_C(
-        Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
+    const int tiles = uniform(unit.end_tile - unit.first_tile);
+    auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
     cute::clear(tOrO);
-    RowsSoFar rows;
-    shared_.q_full.wait(round & 1);
+    float reference[kThreadRows] = {kMinusInf, kMinusInf};
+    shared_.q_full.wait(units_++ & 1);
     for (int first = 0; first < tiles; first += kConsumers) {
-      run_pair(unit, first, tiles, tOrO, rows);
+      run_pair(unit, first, tiles, tOrO, reference);
     }
-    count_ += tiles;
-    finish(unit, index, tOrO, rows);
+    finish(unit, index, tiles, tOrO);
   }
 
  private:
   // Tiles `first` and the one behind it, if it exists, of the unit.
   template <typename TensorO>
-  __device__ void run_pair(const Unit& unit, int first, int tiles, TensorO& tOrO,
-                           RowsSoFar& rows) {
-    auto tSrS = cute::partition_fragment_C(MmaQk{}, cute::Shape<cute::_64, Keys>{});
-    const bool has_own = first + consumer_ < tiles;
-    const int own = first + consumer_;
-    if (has_own) {
+  __device__ __forceinline__ void run_pair(const Unit& unit, int first, int tiles, TensorO& tOrO,
+                                           float (&reference)[kThreadRows]) {
+    const int own = first + kConsumer;
+    if (own < tiles) {
+      auto tSrS = cute::partition_fragment_C(MmaQk{}, cute::Shape<cute::_64, Keys>{});
       issue_scores(own, tSrS);
-    }
-    if (consumer_ == 1) {
-      add_values(first, tOrO, rows);
-    }
-    if (has_own) {
-      if (consumer_ == 0) {
+      if constexpr (kConsumer == 0) {
         wgmma_wait<0>(tSrS);
+        weigh(unit, own, tSrS);
       } else {
+        add_values(first, tOrO, reference);
         wgmma_wait<1>(tSrS);  // P V of the first tile may still run
-      }
-      weigh(unit, own, tSrS, rows);
-      if (consumer_ == 1) {
+        weigh(unit, own, tSrS);
         end_values(first, tOrO);
       }
-      add_values(own, tOrO, rows);
+      add_values(own, tOrO, reference);
       end_values(own, tOrO);
-    } else {
-      end_values(first, tOrO);
     }
-    if (consumer_ == 0 && first + 1 < tiles) {
-      add_values(first + 1, tOrO, rows);
-      end_values(first + 1, tOrO);
+    const int others = first + 1 - kConsumer;
+    if (kConsumer == 0 ? others < tiles : own >= tiles) {
+      add_values(others, tOrO, reference);
+      end_values(others, tOrO);
     }
   }
 
-  // Where a tile of the unit is in the ring, and the ring's turn there.
-  __device__ int stage_of(int tile) const { return (count_ + tile) % kKeyStages; }
-  __device__ std::uint32_t phase_of(int tile) const { return (count_ + tile) / kKeyStages & 1; }
-  // P of a tile of the unit: its place, and how often a tile of the block has had it before.
+  // Where a tile is in the ring; tiles are counted from the unit's first.
+  __device__ StageAt at(int tile) const {
+    return StageAt(shared_.unit, shared_.unit.first_tile + tile);
+  }
+  // The place of a tile's P: that of the consumer that computes it.
   __device__ static int slot_of(int tile) { return tile % kConsumers; }
 
   template <typename TensorS>
-  __device__ void issue_scores(int tile, TensorS& tSrS) {
-    const int stage = stage_of(tile);
+  __device__ __forceinline__ void issue_scores(int tile, TensorS& tSrS) {
+    const auto [stage, phase] = at(tile);
     const auto tSrQ = operand_q(shared_.sQ);
     const auto tSrK = operand_k(shared_.sK[stage]);
-    shared_.keys.full[stage][0].wait(phase_of(tile));
+    shared_.keys.full[stage][0].wait(phase);
     issue_half<0>(tSrQ, tSrK, tSrS);
-    shared_.keys.full[stage][1].wait(phase_of(tile));
+    shared_.keys.full[stage][1].wait(phase);
     issue_half<1>(tSrQ, tSrK, tSrS);
     cute::warpgroup_commit_batch();
   }
@@ -175,44 +179,45 @@ class Consumer {
 
   // S of an own tile becomes P, for both consumers.
   template <typename TensorS>
-  __device__ void weigh(const Unit& unit, int tile, TensorS& tSrS, const RowsSoFar& rows) {
+  __device__ __forceinline__ void weigh(const Unit& unit, int tile, TensorS& tSrS) {
     auto rS = by_rows<MmaQk>(tSrS);
-    const auto cS = by_rows<MmaQk>(MmaQk{}.get_slice(threadIdx.x % kWarpgroupThreads)
-                                       .partition_C(cute::make_identity_tensor(
-                                           cute::Shape<cute::_64, Keys>{})));
-    const auto exist = *reinterpret_cast<const std::uint64_t*>(shared_.exist[stage_of(tile)]);
+    const auto cS = by_rows<MmaQk>(
+        MmaQk{}
+            .get_slice(threadIdx.x % kWarpgroupThreads)
+            .partition_C(cute::make_identity_tensor(cute::Shape<cute::_64, Keys>{})));
+    const auto exist = *reinterpret_cast<const std::uint64_t*>(shared_.exist[at(tile).stage]);
     mask(rS, cS, unit, launch_.shape, tile_at(unit, unit.first_tile + tile), exist);
     const int slot = slot_of(tile);
-    shared_.p_empty[slot].wait(own_tiles_ & 1 ^ 1);
-    softmax<MmaQk>(rS, rows, scale_to_log2(p_.scale), shared_.sP[slot], shared_.rows[slot]);
+    shared_.p_empty[slot].wait((own_tiles_ & 1) ^ 1);
+    softmax<MmaQk>(rS, tile > 0 ? &shared_.rows[kConsumers - 1 - slot] : nullptr,
+                   scale_to_log2(p_.scale), shared_.sP[slot], shared_.rows[slot]);
     fill(shared_.p_full[slot]);
     ++own_tiles_;
   }
 
   // Takes up a tile's P and issues O += P V.
   template <typename TensorO>
-  __device__ void add_values(int tile, TensorO& tOrO, RowsSoFar& rows) {
+  __device__ __forceinline__ void add_values(int tile, TensorO& tOrO,
+                                             float (&reference)[kThreadRows]) {
     const int slot = slot_of(tile);
-    shared_.p_full[slot].wait(taken_[slot]++ & 1);
-    const Rescale rescale = take_up(rows, shared_.rows[slot]);
-    if (rescale.moves) {
-      auto rO = by_rows<Mma>(tOrO);
-      scale_rows(rO, rescale.factor);
-    }
+    shared_.p_full[slot].wait(p_phases_ >> slot & 1);
+    p_phases_ ^= 1u << slot;
+    auto rO = by_rows<Mma>(tOrO);
+    move_references(rO, reference, shared_.rows[slot]);
     wgmma_issue<true>(Mma{}, operand_p<kHalfDims>(shared_.sP[slot]),
-                      operand_v<kHalfDims>(shared_.sK[stage_of(tile)] +
-                                           consumer_ * kHalfGroups * kBlock_elements),
+                      operand_v<kHalfDims>(shared_.sK[at(tile).stage] +
+                                           kConsumer * kHalfGroups * kBlock_elements),
                       tOrO);
   }
 
   // Waits for a tile's P V, and gives back its half of the tile, and P if it was the other's.
   template <typename TensorO>
-  __device__ void end_values(int tile, TensorO& tOrO) {
+  __device__ __forceinline__ void end_values(int tile, TensorO& tOrO) {
     wgmma_wait<0>(tOrO);
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-      shared_.keys.empty[stage_of(tile)][consumer_].arrive();
-      if (slot_of(tile) != consumer_) {
+      shared_.keys.empty[at(tile).stage][kConsumer].arrive();
+      if (slot_of(tile) != kConsumer) {
         shared_.p_empty[slot_of(tile)].arrive();
       }
     }
@@ -220,9 +225,16 @@ class Consumer {
 
   // Stores the results, or leaves a part of them and stores those of all parts if it is the last.
   template <typename TensorO>
-  __device__ void finish(const Unit& unit, int index, TensorO& tOrO, RowsSoFar& rows) {
-    const int column0 = consumer_ * kHalfDims;
-    const bool has_statistics = consumer_ == 0;
+  __device__ __forceinline__ void finish(const Unit& unit, int index, int tiles, TensorO& tOrO) {
+    RowSoFar rows[kThreadRows];
+    if (tiles > 0) {
+#pragma unroll
+      for (int i = 0; i < kThreadRows; ++i) {
+        rows[i] = row_so_far(shared_.rows[slot_of(tiles - 1)], row_of_thread(i));
+      }
+    }
+    const int column0 = kConsumer * kHalfDims;
+    const bool has_statistics = kConsumer == 0;
     if (unit.parts > 1) {
       leave_part(launch_, index, column0, has_statistics, tOrO, rows);
       const int item = index - unit.part * launch_.items;
@@ -255,11 +267,37 @@ class Consumer {
   SharedStorage& shared_;
   const Params& p_;
   const Launch& launch_;
-  const int consumer_;
-  int count_ = 0;      // tiles of the units before
-  int own_tiles_ = 0;  // whose P this consumer has written
-  int taken_[kConsumers] = {};
+  int units_ = 0;               // before
+  int own_tiles_ = 0;           // whose P this consumer has written
+  std::uint32_t p_phases_ = 0;  // bit i: of P's place i
 };
+
+__device__ __forceinline__ void produce_units(SharedStorage& shared, const Params& p,
+                                              const Launch& launch, const CUtensorMap& map_q) {
+  const KeyStages stages{shared.keys, shared.sK, shared.exist};
+  int index = blockIdx.x;
+  while (index < launch.units) {
+    if (begin_unit(shared, p, launch, index)) {
+      if (threadIdx.x == 0) {
+        load_q(shared, launch, map_q);
+      }
+      __syncwarp();
+      produce(stages, p, launch, shared.unit);
+    }
+    index = shared.unit.index + gridDim.x;
+  }
+}
+
+template <int kConsumer>
+__device__ __forceinline__ void consume_units(SharedStorage& shared, const Params& p,
+                                              const Launch& launch) {
+  Consumer<kConsumer> consumer(shared, p, launch);
+  for (int index = blockIdx.x; index < launch.units; index += gridDim.x) {
+    if (begin_unit(shared, p, launch, index)) {
+      consumer.run(index);
+    }
+  }
+}
 
 __global__ void __launch_bounds__(kThreads, 1)
     dsv4_decode(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map_q,
@@ -268,36 +306,66 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<SharedStorage*>(smem);
   if (threadIdx.x == 0) {
     init(shared);
+    shared.unit.ring0 = 0;
+    shared.unit.end_tile = 0;
   }
   let_next_launch_start();
   wait_for_launch_before();
 
-  const auto for_each_unit = [&](auto&& f) {
-    int round = 0;
-    for (int index = blockIdx.x; index < launch.units; index += gridDim.x) {
-      begin_unit(shared, p, launch, index);
-      if (shared.unit.tokens > 0) {
-        f(index, round++);
-      }
-    }
-  };
-  if (cutlass::canonical_warp_group_idx() == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<80>();
-    const KeyStages stages{shared.keys, shared.sK, shared.exist};
-    int count = 0;
-    for_each_unit([&](int, int) {
-      if (threadIdx.x == 0) {
-        load_q(shared, launch, map_q);
-      }
-      __syncwarp();
-      count = produce(stages, p, launch, shared.unit, count);
-    });
+  const int warpgroup = cutlass::canonical_warp_group_idx();
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<104>();
+    produce_units(shared, p, launch, map_q);
   } else {
-    cutlass::arch::warpgroup_reg_alloc<216>();
-    Consumer consumer(shared, p, launch, cutlass::canonical_warp_group_idx() - 1);
-    for_each_unit([&](int index, int round) { consumer.run(index, round); });
+    cutlass::arch::warpgroup_reg_alloc<200>();
+    if (warpgroup == 1) {
+      consume_units<0>(shared, p, launch);
+    } else {
+      consume_units<1>(shared, p, launch);
+    }
   }
 }
 
+CUtensorMap map_of_q(const Params& p, const ItemShape& shape) {
+  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
+  const auto bytes = [](std::int64_t elements, int size) {
+    return static_cast<std::uint64_t>(size > 1 ? elements : kDims) * sizeof(Element);
+  };
+  const int batch = is_packed ? 1 : p.batch;
+  return encode_tensor_map(
+      p.q, {.size = {kDims, static_cast<std::uint64_t>(p.heads),
+                     static_cast<std::uint64_t>(p.q_len), static_cast<std::uint64_t>(batch)},
+            .stride_bytes = {bytes(p.q_stride.head, p.heads), bytes(p.q_stride.seq, p.q_len),
+                             bytes(p.q_stride.batch, batch)},
+            .box = {kBlockDims, static_cast<std::uint32_t>(shape.tile_heads),
+                    static_cast<std::uint32_t>(shape.tile_tokens), 1},
+            .swizzle = TmaSwizzle::b128});
+}
+
 }  // namespace dsv4
+
+void launch_dsv4_decode(const Dsv4AttentionParams& p, const Plan& planned, Stream stream) {
+  const auto& [plan, at] = planned.details<Dsv4Details>();
+  auto* const workspace = static_cast<char*>(p.workspace);
+  dsv4::Launch launch{.shape = plan.shape,
+                      .is_packed = p.packed_q.cu_seqlens != nullptr,
+                      .items = static_cast<int>(plan.items),
+                      .units = static_cast<int>(plan.items * plan.most_parts),
+                      .q_len = p.q_len,
+                      .o = reinterpret_cast<float4*>(workspace + at.o),
+                      .statistics = reinterpret_cast<float4*>(workspace + at.statistics),
+                      .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
+                      .epoch = next_epoch()};
+  const std::array scopes = {&p.window, &p.compressed};
+  for (std::size_t i = 0; i < scopes.size(); ++i) {
+    if (scopes[i]->rows != nullptr) {
+      launch.page_size[i] = Divisor(scopes[i]->page_size);
+      launch.ring[i] = Divisor(std::max(scopes[i]->ring, 1));
+    }
+  }
+  launch_with<dsv4::dsv4_decode>({.may_start_early = true}, plan.blocks, dsv4::kThreads,
+                                 sizeof(dsv4::SharedStorage), stream, p,
+                                 dsv4::map_of_q(p, plan.shape), launch);
+}
+
 }  // namespace tilewright::cuda

@@ -17,9 +17,9 @@
 namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kKeyStages = 2;
-inline constexpr int kHalves = 2;        // of a tile's dims
+inline constexpr int kHalves = 2;  // of a tile's dims
 inline constexpr int kHalfGroups = kGroups / kHalves;
-inline constexpr int kPasses = 2;        // of a producer's warp over its keys
+inline constexpr int kPasses = 2;  // of a producer's warp over its keys
 inline constexpr int kPassKeys = 8;
 inline constexpr int kProducerWarps = 4;
 static_assert(kProducerWarps * kPasses * kPassKeys == kTileKeys);
@@ -123,9 +123,9 @@ class Lane {
   }
   template <int kPass>
   __device__ void turn_to_next() {
-    row_[kPass] = next_[kPass];
-    scales_[kPass] = row_[kPass].data != nullptr ? F::scales(row_[kPass], quarter())
-                                                 : typename F::Scales{};
+    row_[kPass] = next_[kPass].data;
+    scales_[kPass] =
+        row_[kPass] != nullptr ? F::scales(next_[kPass].scales, quarter()) : typename F::Scales{};
   }
 
   // Bit i of the warp's 16: there is a row for its key i, in the tile found last.
@@ -149,12 +149,35 @@ class Lane {
     store_groups<kHalf, kPass>(sK, std::make_integer_sequence<int, kHalfGroups>{});
   }
 
+  // Copies a half of the keys' rows as they are, or zeros where there is no row.
+  __device__ void copy(Element* sK, int half) const {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const bool exists = row_[pass] != nullptr;
+#pragma unroll
+      for (int i = 0; i < kHalfGroups; ++i) {
+        const int group = half * kHalfGroups + i;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int vector = 2 * quarter() + j;
+          const std::uint8_t* const source = row_[pass] + group * 128 + vector * 16;
+          cute::SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<cute::uint128_t>::copy(
+              *reinterpret_cast<const cute::uint128_t*>(
+                  exists ? source : static_cast<const std::uint8_t*>(p_.q)),
+              *reinterpret_cast<cute::uint128_t*>(
+                  vector_of(sK + group * kBlock_elements, key_of(pass), vector)),
+              exists);
+        }
+      }
+    }
+  }
+
  private:
   __device__ static int quarter() { return threadIdx.x % 4; }
 
   template <int kHalf, int kPass, int... kIndices>
   __device__ void load_groups(std::integer_sequence<int, kIndices...>) {
-    if (row_[kPass].data != nullptr) {
+    if (row_[kPass] != nullptr) {
       ((raw_[kPass][kIndices] =
             F::template load<kHalf * kHalfGroups + kIndices>(row_[kPass], quarter())),
        ...);
@@ -179,7 +202,7 @@ class Lane {
   const Launch& launch_;
   const Unit& unit_;
   RowAt next_[kPasses];
-  RowAt row_[kPasses];
+  const std::uint8_t* row_[kPasses];  // data
   typename F::Scales scales_[kPasses];
   typename F::Raw raw_[kPasses][kHalfGroups];
 };
@@ -200,11 +223,53 @@ __device__ inline void fill(cutlass::arch::ClusterBarrier& full) {
   }
 }
 
-// Loads tiles [first, end). `count` is how many have gone through the ring before.
+// Which of the ring's stages a tile takes, and the phase of its barriers there.
+struct StageAt {
+  int stage;
+  std::uint32_t phase;
+
+  __device__ StageAt(const Unit& unit, int tile)
+      : stage((unit.ring0 + tile) % kKeyStages), phase((unit.ring0 + tile) / kKeyStages & 1) {}
+};
+
+// Loads tiles [first, end) of BF16 rows, which go to SMEM as they are: while a half is under way,
+// the one before is given to the consumers.
+__device__ __forceinline__ void copy_run(const KeyStages& stages, const Params& p,
+                                         const Launch& launch, const Unit& unit, int first,
+                                         int end) {
+  Lane<KvRowFormat::bf16> lane(p, launch, unit);
+  cutlass::arch::ClusterBarrier* under_way = nullptr;
+#pragma unroll 1
+  for (int tile = first; tile < end; ++tile) {
+    const StageAt at(unit, tile);
+    lane.find(tile);
+    const std::uint32_t exist = lane.exist();
+    lane.turn_to_next<0>();
+    lane.turn_to_next<1>();
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      stages.ring.empty[at.stage][half].wait(at.phase ^ 1);
+      if (half == 1 && threadIdx.x % 32 == 0) {
+        stages.exist[at.stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(exist);
+      }
+      lane.copy(stages.sK[at.stage], half);
+      cute::cp_async_fence();
+      if (under_way != nullptr) {
+        cute::cp_async_wait<1>();
+        fill(*under_way);
+      }
+      under_way = &stages.ring.full[at.stage][half];
+    }
+  }
+  cute::cp_async_wait<0>();
+  fill(*under_way);
+}
+
+// Loads tiles [first, end) of any other format.
 template <KvRowFormat kFormat>
 __device__ __forceinline__ void load_run(const KeyStages& stages, const Params& p,
-                                      const Launch& launch, const Unit& unit, int first, int end,
-                                      int count) {
+                                         const Launch& launch, const Unit& unit, int first,
+                                         int end) {
   Lane<kFormat> lane(p, launch, unit);
   lane.find(first);
   std::uint32_t exist = lane.exist();
@@ -213,25 +278,24 @@ __device__ __forceinline__ void load_run(const KeyStages& stages, const Params& 
   lane.template load<0, 0>();
   lane.template load<0, 1>();
 #pragma unroll 1
-  for (int tile = first; tile < end; ++tile, ++count) {
-    const int stage = count % kKeyStages;
-    const std::uint32_t empty_phase = (count / kKeyStages & 1) ^ 1;
-    Element* const sK = stages.sK[stage];
+  for (int tile = first; tile < end; ++tile) {
+    const StageAt at(unit, tile);
+    Element* const sK = stages.sK[at.stage];
     const bool has_next = tile + 1 < end;
     if (has_next) {
       lane.find(tile + 1);
     }
 
-    stages.ring.empty[stage][0].wait(empty_phase);
+    stages.ring.empty[at.stage][0].wait(at.phase ^ 1);
     lane.template store<0, 0>(sK);
     lane.template load<1, 0>();
     lane.template store<0, 1>(sK);
     lane.template load<1, 1>();
-    fill(stages.ring.full[stage][0]);
+    fill(stages.ring.full[at.stage][0]);
 
-    stages.ring.empty[stage][1].wait(empty_phase);
+    stages.ring.empty[at.stage][1].wait(at.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-      stages.exist[stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(exist);
+      stages.exist[at.stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(exist);
     }
     lane.template store<1, 0>(sK);
     if (has_next) {
@@ -244,13 +308,13 @@ __device__ __forceinline__ void load_run(const KeyStages& stages, const Params& 
       lane.template turn_to_next<1>();
       lane.template load<0, 1>();
     }
-    fill(stages.ring.full[stage][1]);
+    fill(stages.ring.full[at.stage][1]);
   }
 }
 
-// Loads the unit's tiles, run by run. Returns how many tiles have gone through the ring.
-__device__ inline int produce(const KeyStages& stages, const Params& p, const Launch& launch,
-                              const Unit& unit, int count) {
+// Loads the unit's tiles, run by run.
+__device__ __forceinline__ void produce(const KeyStages& stages, const Params& p,
+                                        const Launch& launch, const Unit& unit) {
   int tile = unit.first_tile;
   while (tile < unit.end_tile) {
     const KvRowFormat format = format_of(p, tile_at(unit, tile).source);
@@ -260,22 +324,20 @@ __device__ inline int produce(const KeyStages& stages, const Params& p, const La
     }
     switch (format) {
       case KvRowFormat::bf16:
-        load_run<KvRowFormat::bf16>(stages, p, launch, unit, tile, end, count);
+        copy_run(stages, p, launch, unit, tile, end);
         break;
       case KvRowFormat::e4m3_bf16:
-        load_run<KvRowFormat::e4m3_bf16>(stages, p, launch, unit, tile, end, count);
+        load_run<KvRowFormat::e4m3_bf16>(stages, p, launch, unit, tile, end);
         break;
       case KvRowFormat::e4m3:
-        load_run<KvRowFormat::e4m3>(stages, p, launch, unit, tile, end, count);
+        load_run<KvRowFormat::e4m3>(stages, p, launch, unit, tile, end);
         break;
       case KvRowFormat::e2m1:
-        load_run<KvRowFormat::e2m1>(stages, p, launch, unit, tile, end, count);
+        load_run<KvRowFormat::e2m1>(stages, p, launch, unit, tile, end);
         break;
     }
-    count += end - tile;
     tile = end;
   }
-  return count;
 }
 
 }  // namespace tilewright::cuda::dsv4

@@ -2,9 +2,9 @@
 // each, widen them to BF16, and store them as two vectors of 16 bytes.
 //
 // E4M3 is widened by moving its bits: sign, exponent and mantissa go where BF16 has them, which
-// gives value * 2^-120, subnormals included, and one exact product by the scale times 2^120 does the
-// rest. E2M1 becomes E4M3 on the way, by a table. A value that BF16 cannot hold exactly
-// does not occur: E4M3 has 4 significant bits, a product of E2M1 and its E4M3 scale has 6.
+// gives value * 2^-120, subnormals included, and one exact product by the scale times 2^120 does
+// the rest. E2M1 becomes E4M3 on the way, by a table. A value that BF16 cannot hold exactly does
+// not occur: E4M3 has 4 significant bits, a product of E2M1 and its E4M3 scale has 6.
 //
 // Formats   tilewright/kv_rows.hpp
 #pragma once
@@ -66,21 +66,13 @@ struct SixteenValues {
 template <KvRowFormat kFormat>
 struct Format;
 
+// BF16 rows are copied as they are.
 template <>
 struct Format<KvRowFormat::bf16> {
   struct Scales {};
-  using Raw = SixteenValues;
+  struct Raw {};
 
-  __device__ static Scales scales(const RowAt&, int) { return {}; }
-  template <int kGroup>
-  __device__ static Raw load(const RowAt& row, int quarter) {
-    const std::uint8_t* const at = row.data + kGroup * 128 + quarter * 32;
-    return {load16(at), load16(at + 16)};
-  }
-  template <int kGroup>
-  __device__ static SixteenValues widen(const Raw& raw, const Scales&) {
-    return raw;
-  }
+  __device__ static Scales scales(const std::uint8_t*, int) { return {}; }
 };
 
 // Sixteen E4M3 bytes with one UE8M0 scale. Scales above 2^7, of values that no normalised row has,
@@ -95,10 +87,9 @@ __device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t by
   if (byte > kMostScale) {
     const std::uint32_t rest = (byte - kMostScale + 127u) << 7;
     for (uint4* half : {&values.low, &values.high}) {
-      *half = {multiply_bf16x2(half->x, rest | rest << 16),
-               multiply_bf16x2(half->y, rest | rest << 16),
-               multiply_bf16x2(half->z, rest | rest << 16),
-               multiply_bf16x2(half->w, rest | rest << 16)};
+      *half = {
+          multiply_bf16x2(half->x, rest | rest << 16), multiply_bf16x2(half->y, rest | rest << 16),
+          multiply_bf16x2(half->z, rest | rest << 16), multiply_bf16x2(half->w, rest | rest << 16)};
     }
   }
   return values;
@@ -117,17 +108,17 @@ struct Format<KvRowFormat::e4m3_bf16> {
   };
   using Raw = SixteenValues;
 
-  __device__ static Scales scales(const RowAt& row, int) {
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(row.scales));
+  __device__ static Scales scales(const std::uint8_t* at, int) {
+    const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
     return {words.x, words.y};
   }
   template <int kGroup>
-  __device__ static Raw load(const RowAt& row, int quarter) {
+  __device__ static Raw load(const std::uint8_t* row, int quarter) {
     if constexpr (kGroup == kGroups - 1) {
-      const std::uint8_t* const at = row.data + kGroup * 64 + quarter * 32;
+      const std::uint8_t* const at = row + kGroup * 64 + quarter * 32;
       return {load16(at), load16(at + 16)};
     }
-    return {load16(row.data + kGroup * 64 + quarter * 16), {}};
+    return {load16(row + kGroup * 64 + quarter * 16), {}};
   }
   template <int kGroup>
   __device__ static SixteenValues widen(const Raw& raw, const Scales& scales) {
@@ -148,14 +139,14 @@ struct Format<KvRowFormat::e4m3> {
   };
 
   // Group g has the scales 2 g and 2 g + 1, one for the first half of its lanes.
-  __device__ static Scales scales(const RowAt& row, int quarter) {
-    const uint4 all = load16(row.scales);
+  __device__ static Scales scales(const std::uint8_t* at, int quarter) {
+    const uint4 all = load16(at);
     const std::uint32_t selector = quarter / 2 == 0 ? 0x6420 : 0x7531;
     return {__byte_perm(all.x, all.y, selector), __byte_perm(all.z, all.w, selector)};
   }
   template <int kGroup>
-  __device__ static Raw load(const RowAt& row, int quarter) {
-    return {load16(row.data + kGroup * 64 + quarter * 16)};
+  __device__ static Raw load(const std::uint8_t* row, int quarter) {
+    return {load16(row + kGroup * 64 + quarter * 16)};
   }
   template <int kGroup>
   __device__ static SixteenValues widen(const Raw& raw, const Scales& scales) {
@@ -173,9 +164,9 @@ struct Format<KvRowFormat::e2m1> {
   };
 
   // Group g has the scales 4 g to 4 g + 3, one for each of its lanes.
-  __device__ static Scales scales(const RowAt& row, int quarter) {
-    const uint4 low = load16(row.scales);
-    const uint4 high = load16(row.scales + 16);
+  __device__ static Scales scales(const std::uint8_t* at, int quarter) {
+    const uint4 low = load16(at);
+    const uint4 high = load16(at + 16);
     const std::uint32_t selector = quarter | (quarter + 4) << 4;
     const auto gather = [&](std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
       return __byte_perm(__byte_perm(a, b, selector), __byte_perm(c, d, selector), 0x5410);
@@ -183,8 +174,8 @@ struct Format<KvRowFormat::e2m1> {
     return {gather(low.x, low.y, low.z, low.w), gather(high.x, high.y, high.z, high.w)};
   }
   template <int kGroup>
-  __device__ static Raw load(const RowAt& row, int quarter) {
-    return {__ldg(reinterpret_cast<const uint2*>(row.data + kGroup * 32 + quarter * 8))};
+  __device__ static Raw load(const std::uint8_t* row, int quarter) {
+    return {__ldg(reinterpret_cast<const uint2*>(row + kGroup * 32 + quarter * 8))};
   }
 
   template <int kGroup>

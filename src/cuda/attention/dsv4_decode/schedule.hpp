@@ -1,7 +1,7 @@
 // How the work of dsv4_attention() is dealt out. An item is a tile of 64 rows, (token, head) pairs
-// of one request, with all keys that they see. Its keys come in tiles of 64, scope by scope. An item
-// with many key tiles is cut into parts, which are merged in their order. The cut depends on the
-// item's own keys alone, so that a row's bits do not depend on the batch.
+// of one request, with all keys that they see. Its keys come in tiles of 64, scope by scope. An
+// item with many key tiles is cut into parts, which are merged in their order. The cut depends on
+// the item's own keys alone, so that a row's bits do not depend on the batch.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace tilewright::cuda::dsv4 {
 
-inline constexpr int kDims = 512;     // of a key, which is its value, too
-inline constexpr int kRows = 64;      // of an item
-inline constexpr int kTileKeys = 64;  // of a key tile
+inline constexpr int kDims = 512;      // of a key, which is its value, too
+inline constexpr int kRows = 64;       // of an item
+inline constexpr int kTileKeys = 64;   // of a key tile
 inline constexpr int kMostTokens = 8;  // new tokens of a request
 inline constexpr int kPartTiles = 18;  // key tiles that a part has at most, unless kMostParts bind
 inline constexpr int kMostParts = 16;

@@ -21,16 +21,13 @@ __device__ inline int row_of_thread(int i) {
   return threadIdx.x % kWarpgroupThreads / 32 * 16 + threadIdx.x % 32 / 4 + 8 * i;
 }
 
-// What a thread knows of its rows, over the tiles so far.
-struct RowsSoFar {
-  float reference[kThreadRows] = {kMinusInf, kMinusInf};
-  float max[kThreadRows] = {kMinusInf, kMinusInf};
-  float sum[kThreadRows] = {};
-  float rounded_sum[kThreadRows] = {};
-};
-
 __device__ inline float next_reference(float reference, float max) {
   return max > reference + kSlack ? ceilf(max) : reference;
+}
+
+// What sums that were taken against one reference are multiplied by to be against another.
+__device__ inline float rescale_of(float from, float to) {
+  return from == to ? 1.0f : exp2_approx(from - to);
 }
 
 // The keys of a tile that a row sees: those from `begin` to `end`, of which `exist` has a bit.
@@ -53,26 +50,44 @@ __device__ inline KeysSeen keys_seen(const Unit& unit, const ItemShape& shape, c
 template <typename TensorS, typename TensorC>
 __device__ void mask(TensorS& rS, const TensorC& cS, const Unit& unit, const ItemShape& shape,
                      const TileAt& tile, std::uint64_t exist) {
+  KeysSeen seen[kThreadRows];
+  bool sees_all = exist == ~std::uint64_t{0};
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    const KeysSeen seen = keys_seen(unit, shape, tile, row_of_thread(i));
-    if (seen.begin <= 0 && seen.end >= kTileKeys && exist == ~std::uint64_t{0}) {
-      continue;
-    }
+    seen[i] = keys_seen(unit, shape, tile, row_of_thread(i));
+    sees_all &= seen[i].begin <= 0 && seen[i].end >= kTileKeys;
+  }
+  if (__all_sync(0xffffffffu, sees_all)) {
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
       const int key = cute::get<1>(cS(i, j));
-      if (key < seen.begin || key >= seen.end || (exist >> key & 1) == 0) {
+      if (key < seen[i].begin || key >= seen[i].end || (exist >> key & 1) == 0) {
         rS(i, j) = kMinusInf;
       }
     }
   }
 }
 
-// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16, and the rows' statistics of this
-// tile to `rows`.
+// A row's statistics over the keys so far.
+struct RowSoFar {
+  float reference = kMinusInf;
+  float max = kMinusInf;
+  float sum = 0.0f;
+  float rounded_sum = 0.0f;
+};
+
+__device__ inline RowSoFar row_so_far(const TileRows& rows, int row) {
+  return {rows.reference[row], rows.max[row], rows.sum[row], rows.rounded_sum[row]};
+}
+
+// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16. The rows' statistics, over this
+// tile and those before, go to `rows`; `before` has them of those before, null if there are none.
 template <typename Mma, typename TensorS>
-__device__ void softmax(TensorS& rS, const RowsSoFar& before, float scale_log2, Element* sP,
+__device__ void softmax(TensorS& rS, const TileRows* before, float scale_log2, Element* sP,
                         TileRows& rows) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
@@ -83,11 +98,12 @@ __device__ void softmax(TensorS& rS, const RowsSoFar& before, float scale_log2, 
       max = fmaxf(max, rS(i, j));
     }
     max = row_max<Mma>(max) * scale_log2;
-    const float reference = next_reference(before.reference[i], max);
+    const int row = row_of_thread(i);
+    const RowSoFar so_far = before != nullptr ? row_so_far(*before, row) : RowSoFar{};
+    const float reference = next_reference(so_far.reference, max);
     const float subtracted = reference == kMinusInf ? 0.0f : reference;
     float sum = 0.0f;
     float rounded_sum = 0.0f;
-    const int row = row_of_thread(i);
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); j += 2) {
       const float low = exp2_approx(fmaf(rS(i, j), scale_log2, -subtracted));
@@ -100,37 +116,31 @@ __device__ void softmax(TensorS& rS, const RowsSoFar& before, float scale_log2, 
     sum = row_sum<Mma>(sum);
     rounded_sum = row_sum<Mma>(rounded_sum);
     if (lane == 0) {
+      const float factor = rescale_of(so_far.reference, reference);
       rows.reference[row] = reference;
-      rows.max[row] = max;
-      rows.sum[row] = sum;
-      rows.rounded_sum[row] = rounded_sum;
+      rows.max[row] = fmaxf(so_far.max, max);
+      rows.sum[row] = fmaf(so_far.sum, factor, sum);
+      rows.rounded_sum[row] = fmaf(so_far.rounded_sum, factor, rounded_sum);
     }
   }
 }
 
-// Takes up a tile's statistics, in the order of tiles. Returns the factors by which O must be scaled
-// before its P V is added; `moves` says whether any of them is not 1.
-struct Rescale {
+// Scales O from the references that it has to those of a tile.
+template <typename TensorO>
+__device__ void move_references(TensorO& rO, float (&reference)[kThreadRows],
+                                const TileRows& rows) {
   float factor[kThreadRows];
-  bool moves;
-};
-
-__device__ inline Rescale take_up(RowsSoFar& rows, const TileRows& tile) {
-  Rescale rescale{.moves = false};
+  bool moves = false;
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    const int row = row_of_thread(i);
-    const float reference = tile.reference[row];
-    const bool moves = reference != rows.reference[i];
-    const float factor = moves ? exp2_approx(rows.reference[i] - reference) : 1.0f;
-    rescale.factor[i] = factor;
-    rescale.moves |= moves;
-    rows.reference[i] = reference;
-    rows.max[i] = fmaxf(rows.max[i], tile.max[row]);
-    rows.sum[i] = fmaf(rows.sum[i], factor, tile.sum[row]);
-    rows.rounded_sum[i] = fmaf(rows.rounded_sum[i], factor, tile.rounded_sum[row]);
+    const float to = rows.reference[row_of_thread(i)];
+    factor[i] = rescale_of(reference[i], to);
+    moves |= reference[i] != to;
+    reference[i] = to;
   }
-  return rescale;
+  if (__any_sync(0xffffffffu, moves)) {
+    scale_rows(rO, factor);
+  }
 }
 
 }  // namespace tilewright::cuda::dsv4

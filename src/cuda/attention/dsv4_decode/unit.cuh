@@ -18,6 +18,7 @@ enum Source : int { kWindow, kCompressed, kFresh, kSources };
 
 // A unit of work: a part of an item.
 struct Unit {
+  int index;  // its number
   int request;
   int token0;  // of the tensor's or the batch entry's first token; packed tensors have batch 0
   int tokens;  // 0: there is nothing to do
@@ -28,6 +29,7 @@ struct Unit {
   int parts;
   int first_tile;  // of the part, counted through the item's sources
   int end_tile;
+  int ring0;            // tile t is the block's tile ring0 + t
   int tiles[kSources];  // of the item
   int begin[kSources];  // of a range: the first position of the item's first tile; of a list: 0
   int keys[kSources];   // of the item
@@ -46,8 +48,8 @@ struct Launch {
   Divisor page_size[2] = {Divisor(1), Divisor(1)};  // of the scopes
   Divisor ring[2] = {Divisor(1), Divisor(1)};
   // Partial results: one slot for each unit.
-  float4* o = nullptr;           // (units, kRows * kDims / 4), in the threads' order
-  float4* statistics = nullptr;  // (units, kRows): reference, maximum, sum, rounded sum
+  float4* o = nullptr;                // (units, kRows * kDims / 4), in the threads' order
+  float4* statistics = nullptr;       // (units, kRows): reference, maximum, sum, rounded sum
   std::uint64_t* counters = nullptr;  // (items, blocks of a cluster)
   std::uint64_t epoch = 0;
 };
@@ -161,9 +163,13 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds out what unit `index` is. All lanes of a warp call it.
+// Finds out what unit `index` is. `unit` holds the block's unit before; at first, ring0 and
+// end_tile are 0. All lanes of a warp call it.
 __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index) {
   const int part = index / launch.items;
+  if (threadIdx.x % 32 == 0) {
+    unit.index = index;
+  }
   find_rows(unit, p, launch, index - part * launch.items);
   if (p.window.rows != nullptr) {
     find_keys(unit, kWindow, p.window);
@@ -182,12 +188,11 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
     const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
     unit.parts = parts_of_tiles(tiles);
     unit.part = part;
-    if (part >= unit.parts) {
-      unit.tokens = 0;
-    } else {
-      unit.first_tile = first_tile(part, unit.parts, tiles);
-      unit.end_tile = first_tile(part + 1, unit.parts, tiles);
-    }
+    unit.tokens = part < unit.parts ? unit.tokens : 0;
+    const int ring_end = unit.ring0 + unit.end_tile;
+    unit.first_tile = unit.tokens > 0 ? first_tile(part, unit.parts, tiles) : 0;
+    unit.end_tile = unit.tokens > 0 ? first_tile(part + 1, unit.parts, tiles) : 0;
+    unit.ring0 = ring_end - unit.first_tile;
   }
   __syncwarp();
 }

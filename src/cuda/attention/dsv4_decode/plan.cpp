@@ -1,0 +1,54 @@
+#include "cuda/attention/dsv4_decode/plan.hpp"
+
+#include <algorithm>
+
+namespace tilewright::cuda {
+namespace {
+
+using dsv4::kDims;
+using dsv4::kMostTokens;
+using dsv4::kRows;
+using dsv4::kTileKeys;
+
+// The most key tiles of an item. Tokens that share an item may see ranges that are shifted.
+int most_tiles(const Dsv4AttentionProblem& problem) {
+  std::int64_t tiles = problem.fresh_rows ? 1 : 0;
+  for (const Dsv4ScopeProblem& scope : {problem.window, problem.compressed}) {
+    if (scope.keys != Dsv4ScopeProblem::Keys::none) {
+      tiles += ceil_div(scope.most_keys + kMostTokens, std::int64_t{kTileKeys});
+    }
+  }
+  return static_cast<int>(tiles);
+}
+
+Dsv4Workspace workspace_of(std::int64_t items, int most_parts) {
+  if (most_parts == 1) {
+    return {};
+  }
+  const auto units = static_cast<std::size_t>(items * most_parts);
+  Dsv4Workspace at{};
+  at.statistics = units * kRows * kDims * sizeof(float);
+  at.counters = at.statistics + units * kRows * 4 * sizeof(float);
+  at.bytes = at.counters + static_cast<std::size_t>(items) * sizeof(std::uint64_t);
+  return at;
+}
+
+bool shares_keys(const Dsv4AttentionProblem& problem) {
+  constexpr auto kList = Dsv4ScopeProblem::Keys::list;
+  return problem.window.keys != kList && problem.compressed.keys != kList;
+}
+
+}  // namespace
+
+Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms) {
+  const dsv4::ItemShape shape(static_cast<int>(problem.heads), shares_keys(problem),
+                              static_cast<int>(problem.q_len), problem.packed);
+  const std::int64_t items =
+      shape.items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len), problem.packed);
+  const int most_parts = dsv4::parts_of_tiles(most_tiles(problem));
+  const auto blocks = static_cast<int>(std::min<std::int64_t>(items * most_parts, sms));
+  return {.plan = {.shape = shape, .items = items, .most_parts = most_parts, .blocks = blocks},
+          .at = workspace_of(items, most_parts)};
+}
+
+}  // namespace tilewright::cuda
