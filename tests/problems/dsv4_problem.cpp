@@ -208,10 +208,8 @@ void fill_scope(const Dsv4Problem& p, const Dsv4AttentionTensors& t,
   std::ranges::sort(slots);
   const auto rest = std::ranges::unique(slots);
   slots.erase(rest.begin(), rest.end());
-  for (const std::int64_t slot : slots) {
-    fill_row(rows, slot,
-             {.seed = seed, .deviation = p.key_deviation, .tiny_scales = p.tiny_scales});
-  }
+  fill_rows(rows, slots,
+            {.seed = seed, .deviation = p.key_deviation, .tiny_scales = p.tiny_scales});
 }
 
 // ---- The other tensors

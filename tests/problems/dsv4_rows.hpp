@@ -1,7 +1,8 @@
-// Rows of KV caches with random values, for tests.
+// Caches of DeepSeek-V4's rows with random values, for tests.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "reference/host_tensor.hpp"
 #include "tilewright/kv_rows.hpp"
@@ -12,7 +13,7 @@ namespace tilewright::test {
 struct RowValues {
   std::uint64_t seed = 1;
   double deviation = 1.0;
-  bool tiny_scales = false;  // some groups have scales from the smallest on
+  bool tiny_scales = false;  // some UE8M0 scales are any of the smallest ones
 };
 
 // A cache of NaN, whose pages of E4M3 and BF16 are padded to multiples of 576 bytes. With gaps
@@ -20,7 +21,9 @@ struct RowValues {
 reference::HostTensor make_cache(KvRowFormat format, std::int64_t pages, std::int64_t page_size,
                                  bool has_gaps);
 
-// Writes values into a row of a cache. All bytes that are no part of them stay as they are.
-void fill_row(const TensorView& cache, std::int64_t slot, const RowValues& values);
+// Writes values into rows of a cache, which are different ones. All bytes that are no part of the
+// values stay as they are, padding included.
+void fill_rows(const TensorView& cache, const std::vector<std::int64_t>& slots,
+               const RowValues& values);
 
 }  // namespace tilewright::test

@@ -23,7 +23,7 @@ void check_problem(const Dsv4Problem& problem) {
 }
 
 TEST(CpuDsv4, RandomProblems) {
-  constexpr int kCount = 300;
+  constexpr int kCount = 200;
   Ran ran("cases", kCount);
   for (const Dsv4Problem& problem : random_dsv4_problems(cpu_choices(), kCount)) {
     ++ran;
