@@ -1,13 +1,14 @@
 #include "reference/dsv4_attention.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "reference/attention_row.hpp"
 #include "reference/host_tensor.hpp"
-#include "reference/nvfp4.hpp"
+#include "reference/kv_rows.hpp"
 #include "reference/parallel_for.hpp"
 
 namespace tilewright::reference {
@@ -20,46 +21,6 @@ constexpr std::int64_t kDim = kDsv4HeadDim;
 constexpr std::int64_t kRotated = kDsv4RotaryDims;
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-// ---- Rows of caches
-
-double bf16_at(const std::uint8_t* bytes) {
-  const ConstTensorView value{.data = bytes, .dtype = DType::bf16};
-  return load(value, 0);
-}
-
-// 448 E4M3 and 64 BF16 in the first plane of a page, 7 scales and a byte in the second.
-std::vector<double> values_of_e4m3_bf16(const std::uint8_t* page, std::int64_t page_size,
-                                        std::int64_t row) {
-  const std::uint8_t* const data = page + 576 * row;
-  const std::uint8_t* const scales = page + 576 * page_size + 8 * row;
-  std::vector<double> values;
-  for (std::int64_t d = 0; d < 448; ++d) {
-    values.push_back(scale_value(DType::e4m3, data[d]) * scale_value(DType::e8m0, scales[d / 64]));
-  }
-  for (std::int64_t d = 0; d < 64; ++d) {
-    values.push_back(bf16_at(data + 448 + 2 * d));
-  }
-  return values;
-}
-
-std::vector<double> values_of_e4m3(const std::uint8_t* row) {
-  std::vector<double> values;
-  for (std::int64_t d = 0; d < kDim; ++d) {
-    values.push_back(scale_value(DType::e4m3, row[d]) *
-                     scale_value(DType::e8m0, row[kDim + d / 32]));
-  }
-  return values;
-}
-
-std::vector<double> values_of_e2m1(const std::uint8_t* row) {
-  std::vector<double> values;
-  for (std::int64_t d = 0; d < kDim; ++d) {
-    const int code = d % 2 == 0 ? row[d / 2] & 15 : row[d / 2] >> 4;
-    values.push_back(e2m1_value(code) * scale_value(DType::e4m3, row[kDim / 2 + d / 16]));
-  }
-  return values;
-}
 
 // `count` values of a tensor with neighbouring elements.
 std::vector<double> loaded(const ConstTensorView& t, std::int64_t offset, std::int64_t count) {
@@ -93,15 +54,29 @@ std::int64_t slot_of_position(const Dsv4Scope& scope, std::int64_t b, std::int64
   return page * page_size + place % page_size;
 }
 
+// The values of rows of a cache, one after the other.
+std::vector<double> values_of_rows(const ConstTensorView& rows,
+                                   const std::vector<std::int64_t>& slots) {
+  const auto count = static_cast<std::int64_t>(slots.size());
+  if (count == 0) {
+    return {};
+  }
+  HostTensor values(DType::fp32, {count, kDim});
+  dequantize_kv_rows({.rows = rows,
+                      .out = values.view(),
+                      .slot_mapping = contiguous(slots.data(), DType::int64, std::array{count})});
+  return loaded(values.view(), 0, count * kDim);
+}
+
 // The values of all keys that a token sees, one row after the other.
 std::vector<double> seen_keys(const Tensors& t, std::int64_t b, std::int64_t i) {
   std::vector<double> keys;
-  const auto append = [&](const std::vector<double>& row) {
-    keys.insert(keys.end(), row.begin(), row.end());
+  const auto append = [&](const std::vector<double>& rows) {
+    keys.insert(keys.end(), rows.begin(), rows.end());
   };
   for (const auto* const scope : {&t.window, &t.compressed}) {
-    for (const std::int64_t slot : seen_slots(t, *scope, b, i)) {
-      append(kv_row_values((*scope)->rows, slot));
+    if (*scope) {
+      append(values_of_rows((*scope)->rows, seen_slots(t, *scope, b, i)));
     }
   }
   for (std::int64_t j = 0; t.fresh_rows && j <= i; ++j) {
@@ -170,24 +145,6 @@ void attend_token(const Tensors& t, const Options& options, Rounding rounding, s
 }
 
 }  // namespace
-
-std::vector<double> kv_row_values(const ConstTensorView& rows, std::int64_t slot) {
-  const std::int64_t page_size = rows.shape[1];
-  const std::int64_t page = slot / page_size;
-  const std::int64_t row = slot % page_size;
-  if (rows.dtype == DType::bf16) {
-    return loaded(rows, page * rows.stride[0] + row * rows.stride[1], kDim);
-  }
-  const auto* const first = static_cast<const std::uint8_t*>(rows.data) + page * rows.stride[0];
-  switch (rows.shape[2]) {
-    case 584:
-      return values_of_e4m3_bf16(first, page_size, row);
-    case 528:
-      return values_of_e4m3(first + row * rows.stride[1]);
-    default:
-      return values_of_e2m1(first + row * rows.stride[1]);
-  }
-}
 
 std::int64_t request_count(const Tensors& t) {
   return t.cu_seqlens_q ? t.cu_seqlens_q->shape[0] - 1 : t.q.shape[0];

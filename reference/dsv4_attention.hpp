@@ -10,9 +10,6 @@
 
 namespace tilewright::reference {
 
-// The 512 values of a row of a cache, which its format's table of bytes says.
-std::vector<double> kv_row_values(const ConstTensorView& rows, std::int64_t slot);
-
 // The new tokens of a request, and where their rows begin: in its entry of q, or in packed rows.
 struct Dsv4Request {
   std::int64_t entry;  // of q; 0 where q is packed

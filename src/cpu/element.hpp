@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "common/block_scale.hpp"
 #include "common/half.hpp"
@@ -28,8 +29,11 @@ TILEWRIGHT_INLINE void from_float(float value, float& out) { out = value; }
 TILEWRIGHT_INLINE void from_float(float value, Fp16& out) { out.bits = float_to_fp16(value); }
 TILEWRIGHT_INLINE void from_float(float value, Bf16& out) { out.bits = float_to_bf16(value); }
 
-// The same with one NaN for all, that of the GPU's conversions: 0x7fff.
-TILEWRIGHT_INLINE void from_float_as_gpu(float value, float& out) { out = value; }
+// The same with one NaN for all: 0x7fff in sixteen bits, as the GPU's conversions have it, or
+// 0x7fc00000.
+TILEWRIGHT_INLINE void from_float_as_gpu(float value, float& out) {
+  out = value != value ? std::numeric_limits<float>::quiet_NaN() : value;
+}
 template <typename Half>
 TILEWRIGHT_INLINE void from_float_as_gpu(float value, Half& out) {
   if (value != value) {

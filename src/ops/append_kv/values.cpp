@@ -112,7 +112,7 @@ const char* name_of_places(const AppendRows& rows) {
   return rows.block_table != nullptr ? "block_table" : "cache_batch_idx";
 }
 
-void check_slots_are_different(const AppendRows& rows) {
+void check_places_are_different(const AppendRows& rows) {
   std::vector<SlotOfRow> slots;
   slots.reserve(static_cast<std::size_t>(rows.count));
   for (int row = 0; row < rows.count; ++row) {
@@ -140,7 +140,7 @@ void check_values(const AppendKvTensors& t, const AppendRows& of_call, Stream st
   if (rows.positions != nullptr) {
     check_positions(rows, t.q.has_value());
   }
-  check_slots_are_different(rows);
+  check_places_are_different(rows);
 }
 
 }  // namespace tilewright

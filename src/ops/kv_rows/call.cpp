@@ -2,6 +2,7 @@
 // them.
 #include "ops/call.hpp"
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,7 @@ std::vector<std::int64_t> checked_slots(const ConstTensorView& slots, const Cons
   return values;
 }
 
-void check_slots_are_different(std::span<const std::int64_t> slots) {
+void check_stored_slots_are_different(std::span<const std::int64_t> slots) {
   std::vector<SlotOfRow> stored;
   for (std::size_t row = 0; row < slots.size(); ++row) {
     if (slots[row] >= 0) {
@@ -65,7 +66,7 @@ QuantizeKvRowsParams params_of(const QuantizeKvRowsTensors& t, const KvRowsOptio
 void quantize_kv_rows(const QuantizeKvRowsTensors& t, const KvRowsOptions& options, Stream stream) {
   Call<QuantizeKvRows> call = prepare<QuantizeKvRows>(t, options);
   if (checks_values(t.slot_mapping, options)) {
-    check_slots_are_different(checked_slots(t.slot_mapping, t.rows, stream));
+    check_stored_slots_are_different(checked_slots(t.slot_mapping, t.rows, stream));
   }
   call.launch({}, stream);
 }
