@@ -81,16 +81,20 @@ __device__ void load_q(SharedStorage& shared, const Launch& launch, const CUtens
   }
 }
 
-// All threads of the block call it at the beginning of a unit. When the unit is known it returns
-// whether there is anything to do.
-__device__ bool begin_unit(SharedStorage& shared, const Params& p, const Launch& launch,
-                           int index) {
-  __syncthreads();  // nobody reads the unit before any more
-  if (threadIdx.x < 32) {
-    find_unit(shared.unit, p, launch, index);
-  }
-  __syncthreads();
-  return uniform(shared.unit.tokens) > 0;
+// Goes on to the block's next unit that has rows. All threads of the block call it, and return when
+// the unit is known, or false when there is none left.
+__device__ bool next_unit(SharedStorage& shared, const Params& p, const Launch& launch) {
+  do {
+    __syncthreads();  // nobody reads the unit before any more
+    if (threadIdx.x < 32) {
+      find_unit(shared.unit, p, launch, shared.unit.index + gridDim.x);
+    }
+    __syncthreads();
+    if (uniform(shared.unit.index) >= launch.units) {
+      return false;
+    }
+  } while (uniform(shared.unit.tokens) == 0);
+  return true;
 }
 
 // Consumer kConsumer, with its half of O's columns.
@@ -102,8 +106,8 @@ class Consumer {
   __device__ Consumer(SharedStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  // Computes unit `index`.
-  __device__ __forceinline__ void run(int index) {
+  // Computes the unit.
+  __device__ __forceinline__ void run() {
     const Unit& unit = shared_.unit;
     const int tiles = uniform(unit.end_tile - unit.first_tile);
     auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
@@ -113,7 +117,7 @@ class Consumer {
     for (int first = 0; first < tiles; first += kConsumers) {
       run_pair(unit, first, tiles, tOrO, reference);
     }
-    finish(unit, index, tiles, tOrO);
+    finish(unit, tiles, tOrO);
   }
 
  private:
@@ -225,7 +229,7 @@ class Consumer {
 
   // Stores the results, or leaves a part of them and stores those of all parts if it is the last.
   template <typename TensorO>
-  __device__ __forceinline__ void finish(const Unit& unit, int index, int tiles, TensorO& tOrO) {
+  __device__ __forceinline__ void finish(const Unit& unit, int tiles, TensorO& tOrO) {
     RowSoFar rows[kThreadRows];
     if (tiles > 0) {
 #pragma unroll
@@ -236,8 +240,8 @@ class Consumer {
     const int column0 = kConsumer * kHalfDims;
     const bool has_statistics = kConsumer == 0;
     if (unit.parts > 1) {
-      leave_part(launch_, index, column0, has_statistics, tOrO, rows);
-      const int item = index - unit.part * launch_.items;
+      leave_part(launch_, unit.index, column0, has_statistics, tOrO, rows);
+      const int item = unit.index - unit.part * launch_.items;
       if (!is_last_part(unit, item)) {
         return;
       }
@@ -275,16 +279,12 @@ class Consumer {
 __device__ __forceinline__ void produce_units(SharedStorage& shared, const Params& p,
                                               const Launch& launch, const CUtensorMap& map_q) {
   const KeyStages stages{shared.keys, shared.sK, shared.exist};
-  int index = blockIdx.x;
-  while (index < launch.units) {
-    if (begin_unit(shared, p, launch, index)) {
-      if (threadIdx.x == 0) {
-        load_q(shared, launch, map_q);
-      }
-      __syncwarp();
-      produce(stages, p, launch, shared.unit);
+  while (next_unit(shared, p, launch)) {
+    if (threadIdx.x == 0) {
+      load_q(shared, launch, map_q);
     }
-    index = shared.unit.index + gridDim.x;
+    __syncwarp();
+    produce(stages, p, launch, shared.unit);
   }
 }
 
@@ -292,10 +292,8 @@ template <int kConsumer>
 __device__ __forceinline__ void consume_units(SharedStorage& shared, const Params& p,
                                               const Launch& launch) {
   Consumer<kConsumer> consumer(shared, p, launch);
-  for (int index = blockIdx.x; index < launch.units; index += gridDim.x) {
-    if (begin_unit(shared, p, launch, index)) {
-      consumer.run(index);
-    }
+  while (next_unit(shared, p, launch)) {
+    consumer.run();
   }
 }
 
@@ -306,6 +304,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<SharedStorage*>(smem);
   if (threadIdx.x == 0) {
     init(shared);
+    shared.unit.index = blockIdx.x - gridDim.x;
     shared.unit.ring0 = 0;
     shared.unit.end_tile = 0;
   }

@@ -128,75 +128,45 @@ class Lane {
         row_[kPass] != nullptr ? F::scales(next_[kPass].scales, quarter()) : typename F::Scales{};
   }
 
-  // Bit i of the warp's 16: there is a row for its key i, in the tile found last.
+  // Bit i of the warp's 16: there is a row for its key i in the present tile.
   __device__ std::uint32_t exist() const {
     std::uint32_t bits = 0;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      if (next_[pass].data != nullptr) {
+      if (row_[pass] != nullptr) {
         bits |= 1u << (pass * kPassKeys + threadIdx.x % 32 / 4);
       }
     }
     return __reduce_or_sync(0xffffffffu, bits);
   }
 
-  template <int kHalf, int kPass>
-  __device__ void load() {
-    load_groups<kHalf, kPass>(std::make_integer_sequence<int, kHalfGroups>{});
+  // A group of 64 dims of a pass's row on its way: loaded, and stored to the tile's column block.
+  __device__ typename F::Raw load(int pass, int group) const {
+    return row_[pass] != nullptr ? F::load(row_[pass], group, quarter()) : typename F::Raw{};
   }
-  template <int kHalf, int kPass>
-  __device__ void store(Element* sK) const {
-    store_groups<kHalf, kPass>(sK, std::make_integer_sequence<int, kHalfGroups>{});
+  __device__ void store(Element* block, int pass, int group, const typename F::Raw& raw) const {
+    const SixteenValues values = F::widen(raw, group, scales_[pass]);
+    const int key = key_of(pass);
+    *reinterpret_cast<uint4*>(vector_of(block, key, 2 * quarter())) = values.low;
+    *reinterpret_cast<uint4*>(vector_of(block, key, 2 * quarter() + 1)) = values.high;
   }
 
-  // Copies a half of the keys' rows as they are, or zeros where there is no row.
-  __device__ void copy(Element* sK, int half) const {
+  // Copies a group of a pass's row as it is, or zeros where there is no row.
+  __device__ void copy(Element* block, int pass, int group) const {
+    const bool exists = row_[pass] != nullptr;
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const bool exists = row_[pass] != nullptr;
-#pragma unroll
-      for (int i = 0; i < kHalfGroups; ++i) {
-        const int group = half * kHalfGroups + i;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int vector = 2 * quarter() + j;
-          const std::uint8_t* const source = row_[pass] + group * 128 + vector * 16;
-          cute::SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<cute::uint128_t>::copy(
-              *reinterpret_cast<const cute::uint128_t*>(
-                  exists ? source : static_cast<const std::uint8_t*>(p_.q)),
-              *reinterpret_cast<cute::uint128_t*>(
-                  vector_of(sK + group * kBlock_elements, key_of(pass), vector)),
-              exists);
-        }
-      }
+    for (int i = 0; i < 2; ++i) {
+      const int vector = 2 * quarter() + i;
+      const std::uint8_t* const source =
+          exists ? row_[pass] + group * 128 + vector * 16 : static_cast<const std::uint8_t*>(p_.q);
+      cute::SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<cute::uint128_t>::copy(
+          *reinterpret_cast<const cute::uint128_t*>(source),
+          *reinterpret_cast<cute::uint128_t*>(vector_of(block, key_of(pass), vector)), exists);
     }
   }
 
  private:
   __device__ static int quarter() { return threadIdx.x % 4; }
-
-  template <int kHalf, int kPass, int... kIndices>
-  __device__ void load_groups(std::integer_sequence<int, kIndices...>) {
-    if (row_[kPass] != nullptr) {
-      ((raw_[kPass][kIndices] =
-            F::template load<kHalf * kHalfGroups + kIndices>(row_[kPass], quarter())),
-       ...);
-    } else {
-      ((raw_[kPass][kIndices] = {}), ...);
-    }
-  }
-  template <int kHalf, int kPass, int... kIndices>
-  __device__ void store_groups(Element* sK, std::integer_sequence<int, kIndices...>) const {
-    (store_group<kHalf * kHalfGroups + kIndices>(sK, raw_[kPass][kIndices], kPass), ...);
-  }
-  template <int kGroup>
-  __device__ void store_group(Element* sK, const typename F::Raw& raw, int pass) const {
-    const SixteenValues values = F::template widen<kGroup>(raw, scales_[pass]);
-    Element* const block = sK + kGroup * kBlock_elements;
-    const int key = key_of(pass);
-    *reinterpret_cast<uint4*>(vector_of(block, key, 2 * quarter())) = values.low;
-    *reinterpret_cast<uint4*>(vector_of(block, key, 2 * quarter() + 1)) = values.high;
-  }
 
   const Params& p_;
   const Launch& launch_;
@@ -204,7 +174,6 @@ class Lane {
   RowAt next_[kPasses];
   const std::uint8_t* row_[kPasses];  // data
   typename F::Scales scales_[kPasses];
-  typename F::Raw raw_[kPasses][kHalfGroups];
 };
 
 // What the producer fills: the ring's tiles, and which of their keys exist.
@@ -212,6 +181,13 @@ struct KeyStages {
   KeyRing& ring;
   Element (*sK)[kTileKeys * kDims];
   std::uint16_t (*exist)[kProducerWarps];
+
+  // Leaves the warp's 16 bits.
+  __device__ void say_what_exists(int stage, std::uint32_t bits) const {
+    if (threadIdx.x % 32 == 0) {
+      exist[stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(bits);
+    }
+  }
 };
 
 // A warp says that its part of a stage's half is there.
@@ -243,16 +219,19 @@ __device__ __forceinline__ void copy_run(const KeyStages& stages, const Params& 
   for (int tile = first; tile < end; ++tile) {
     const StageAt at(unit, tile);
     lane.find(tile);
-    const std::uint32_t exist = lane.exist();
     lane.turn_to_next<0>();
     lane.turn_to_next<1>();
 #pragma unroll 1
     for (int half = 0; half < kHalves; ++half) {
       stages.ring.empty[at.stage][half].wait(at.phase ^ 1);
-      if (half == 1 && threadIdx.x % 32 == 0) {
-        stages.exist[at.stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(exist);
+      if (half == 1) {
+        stages.say_what_exists(at.stage, lane.exist());
       }
-      lane.copy(stages.sK[at.stage], half);
+#pragma unroll
+      for (int i = 0; i < kPasses * kHalfGroups; ++i) {
+        const int group = half * kHalfGroups + i % kHalfGroups;
+        lane.copy(stages.sK[at.stage] + group * kBlock_elements, i / kHalfGroups, group);
+      }
       cute::cp_async_fence();
       if (under_way != nullptr) {
         cute::cp_async_wait<1>();
@@ -265,18 +244,40 @@ __device__ __forceinline__ void copy_run(const KeyStages& stages, const Params& 
   fill(*under_way);
 }
 
+// Half a tile on its way through a lane's registers.
+template <KvRowFormat kFormat>
+struct HalfTile {
+  typename Format<kFormat>::Raw raw[kPasses][kHalfGroups];
+
+  template <int kHalf, int kPass>
+  __device__ void load(const Lane<kFormat>& lane) {
+#pragma unroll
+    for (int i = 0; i < kHalfGroups; ++i) {
+      raw[kPass][i] = lane.load(kPass, kHalf * kHalfGroups + i);
+    }
+  }
+  template <int kHalf, int kPass>
+  __device__ void store(const Lane<kFormat>& lane, Element* sK) const {
+#pragma unroll
+    for (int i = 0; i < kHalfGroups; ++i) {
+      const int group = kHalf * kHalfGroups + i;
+      lane.store(sK + group * kBlock_elements, kPass, group, raw[kPass][i]);
+    }
+  }
+};
+
 // Loads tiles [first, end) of any other format.
 template <KvRowFormat kFormat>
 __device__ __forceinline__ void load_run(const KeyStages& stages, const Params& p,
                                          const Launch& launch, const Unit& unit, int first,
                                          int end) {
   Lane<kFormat> lane(p, launch, unit);
+  HalfTile<kFormat> half;
   lane.find(first);
-  std::uint32_t exist = lane.exist();
   lane.template turn_to_next<0>();
   lane.template turn_to_next<1>();
-  lane.template load<0, 0>();
-  lane.template load<0, 1>();
+  half.template load<0, 0>(lane);
+  half.template load<0, 1>(lane);
 #pragma unroll 1
   for (int tile = first; tile < end; ++tile) {
     const StageAt at(unit, tile);
@@ -287,26 +288,23 @@ __device__ __forceinline__ void load_run(const KeyStages& stages, const Params& 
     }
 
     stages.ring.empty[at.stage][0].wait(at.phase ^ 1);
-    lane.template store<0, 0>(sK);
-    lane.template load<1, 0>();
-    lane.template store<0, 1>(sK);
-    lane.template load<1, 1>();
+    half.template store<0, 0>(lane, sK);
+    half.template load<1, 0>(lane);
+    half.template store<0, 1>(lane, sK);
+    half.template load<1, 1>(lane);
     fill(stages.ring.full[at.stage][0]);
 
     stages.ring.empty[at.stage][1].wait(at.phase ^ 1);
-    if (threadIdx.x % 32 == 0) {
-      stages.exist[at.stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(exist);
-    }
-    lane.template store<1, 0>(sK);
+    stages.say_what_exists(at.stage, lane.exist());
+    half.template store<1, 0>(lane, sK);
     if (has_next) {
       lane.template turn_to_next<0>();
-      lane.template load<0, 0>();
+      half.template load<0, 0>(lane);
     }
-    lane.template store<1, 1>(sK);
+    half.template store<1, 1>(lane, sK);
     if (has_next) {
-      exist = lane.exist();
       lane.template turn_to_next<1>();
-      lane.template load<0, 1>();
+      half.template load<0, 1>(lane);
     }
     fill(stages.ring.full[at.stage][1]);
   }

@@ -96,9 +96,8 @@ __device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t by
 }
 
 // Byte i of an array of words.
-template <int kIndex>
-__device__ std::uint32_t byte_of(const std::uint32_t* words) {
-  return words[kIndex / 4] >> 8 * (kIndex % 4) & 0xffu;
+__device__ inline std::uint32_t byte_of(const std::uint32_t (&words)[2], int i) {
+  return words[i / 4] >> 8 * (i % 4) & 0xffu;
 }
 
 template <>
@@ -112,20 +111,18 @@ struct Format<KvRowFormat::e4m3_bf16> {
     const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
     return {words.x, words.y};
   }
-  template <int kGroup>
-  __device__ static Raw load(const std::uint8_t* row, int quarter) {
-    if constexpr (kGroup == kGroups - 1) {
-      const std::uint8_t* const at = row + kGroup * 64 + quarter * 32;
+  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
+    if (group == kGroups - 1) {
+      const std::uint8_t* const at = row + group * 64 + quarter * 32;
       return {load16(at), load16(at + 16)};
     }
-    return {load16(row + kGroup * 64 + quarter * 16), {}};
+    return {load16(row + group * 64 + quarter * 16), {}};
   }
-  template <int kGroup>
-  __device__ static SixteenValues widen(const Raw& raw, const Scales& scales) {
-    if constexpr (kGroup == kGroups - 1) {
+  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
+    if (group == kGroups - 1) {
       return raw;
     }
-    return widen_e4m3x16(raw.low, byte_of<kGroup>(scales.words));
+    return widen_e4m3x16(raw.low, byte_of(scales.words, group));
   }
 };
 
@@ -144,13 +141,11 @@ struct Format<KvRowFormat::e4m3> {
     const std::uint32_t selector = quarter / 2 == 0 ? 0x6420 : 0x7531;
     return {__byte_perm(all.x, all.y, selector), __byte_perm(all.z, all.w, selector)};
   }
-  template <int kGroup>
-  __device__ static Raw load(const std::uint8_t* row, int quarter) {
-    return {load16(row + kGroup * 64 + quarter * 16)};
+  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
+    return {load16(row + group * 64 + quarter * 16)};
   }
-  template <int kGroup>
-  __device__ static SixteenValues widen(const Raw& raw, const Scales& scales) {
-    return widen_e4m3x16(raw.low, byte_of<kGroup>(scales.words));
+  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
+    return widen_e4m3x16(raw.low, byte_of(scales.words, group));
   }
 };
 
@@ -173,14 +168,12 @@ struct Format<KvRowFormat::e2m1> {
     };
     return {gather(low.x, low.y, low.z, low.w), gather(high.x, high.y, high.z, high.w)};
   }
-  template <int kGroup>
-  __device__ static Raw load(const std::uint8_t* row, int quarter) {
-    return {__ldg(reinterpret_cast<const uint2*>(row + kGroup * 32 + quarter * 8))};
+  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
+    return {__ldg(reinterpret_cast<const uint2*>(row + group * 32 + quarter * 8))};
   }
 
-  template <int kGroup>
-  __device__ static SixteenValues widen(const Raw& raw, const Scales& scales) {
-    const float scale = e4m3_to_float(byte_of<kGroup>(scales.words)) * 0x1p114f;
+  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
+    const float scale = e4m3_to_float(byte_of(scales.words, group)) * 0x1p114f;
     const std::uint32_t factor = pack_bf16x2(scale, scale);
     const uint2 a = widen_e4m3(e4m3_times_64(raw.codes.x), factor);
     const uint2 b = widen_e4m3(e4m3_times_64(raw.codes.x >> 16), factor);

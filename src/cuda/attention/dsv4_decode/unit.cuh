@@ -163,13 +163,17 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds out what unit `index` is. `unit` holds the block's unit before; at first, ring0 and
-// end_tile are 0. All lanes of a warp call it.
+// Finds out what unit `index` is, if there is one. `unit` holds the block's unit before; at first,
+// ring0 and end_tile are 0. All lanes of a warp call it.
 __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index) {
-  const int part = index / launch.items;
+  __syncwarp();  // all lanes have read the index before
   if (threadIdx.x % 32 == 0) {
     unit.index = index;
   }
+  if (index >= launch.units) {
+    return;
+  }
+  const int part = index / launch.items;
   find_rows(unit, p, launch, index - part * launch.items);
   if (p.window.rows != nullptr) {
     find_keys(unit, kWindow, p.window);
