@@ -131,11 +131,11 @@ class Consumer {
       issue_scores(own, tSrS);
       if constexpr (kConsumer == 0) {
         wgmma_wait<0>(tSrS);
-        weigh(unit, own, tSrS);
+        weigh_own(unit, own, tSrS);
       } else {
         add_values(first, tOrO, reference);
         wgmma_wait<1>(tSrS);  // P V of the first tile may still run
-        weigh(unit, own, tSrS);
+        weigh_own(unit, own, tSrS);
         end_values(first, tOrO);
       }
       add_values(own, tOrO, reference);
@@ -158,45 +158,50 @@ class Consumer {
   template <typename TensorS>
   __device__ __forceinline__ void issue_scores(int tile, TensorS& tSrS) {
     const auto [stage, phase] = at(tile);
+    constexpr int kSteps = kDims / 16;
     const auto tSrQ = operand_q(shared_.sQ);
     const auto tSrK = operand_k(shared_.sK[stage]);
     shared_.keys.full[stage][0].wait(phase);
-    issue_half<0>(tSrQ, tSrK, tSrS);
+    issue_scores_of<0, kSteps / 2>(tSrQ, tSrK, tSrS);
     shared_.keys.full[stage][1].wait(phase);
-    issue_half<1>(tSrQ, tSrK, tSrS);
-    cute::warpgroup_commit_batch();
+    issue_scores_of<kSteps / 2, kSteps>(tSrQ, tSrK, tSrS);
   }
 
-  template <int kHalf, typename TensorA, typename TensorB, typename TensorS>
-  __device__ static void issue_half(const TensorA& tA, const TensorB& tB, TensorS& tSrS) {
-    constexpr int kSteps = decltype(cute::size<2>(tA))::value / kHalves;
-    MmaQk mma;
-    cute::warpgroup_fence_operand(tSrS);
-    cute::warpgroup_arrive();
-    mma.accumulate_ = kHalf == 0 ? cute::GMMA::ScaleOut::Zero : cute::GMMA::ScaleOut::One;
-#pragma unroll
-    for (int k = kHalf * kSteps; k < (kHalf + 1) * kSteps; ++k) {
-      cute::gemm(mma, tA(cute::_, cute::_, k), tB(cute::_, cute::_, k), tSrS);
-      mma.accumulate_ = cute::GMMA::ScaleOut::One;
-    }
+  // The statistics of row i of this thread over the unit's tiles before `tile`, with which the
+  // other consumer has left them.
+  __device__ RowSoFar so_far(int tile, int i) const {
+    return tile > 0 ? statistics_of(shared_.rows[slot_of(tile - 1)], row_of_thread(i)) : RowSoFar{};
   }
 
   // S of an own tile becomes P, for both consumers.
   template <typename TensorS>
-  __device__ __forceinline__ void weigh(const Unit& unit, int tile, TensorS& tSrS) {
+  __device__ __forceinline__ void weigh_own(const Unit& unit, int tile, TensorS& tSrS) {
     auto rS = by_rows<MmaQk>(tSrS);
-    const auto cS = by_rows<MmaQk>(
-        MmaQk{}
-            .get_slice(threadIdx.x % kWarpgroupThreads)
-            .partition_C(cute::make_identity_tensor(cute::Shape<cute::_64, Keys>{})));
     const auto exist = *reinterpret_cast<const std::uint64_t*>(shared_.exist[at(tile).stage]);
-    mask(rS, cS, unit, launch_.shape, tile_at(unit, unit.first_tile + tile), exist);
+    mask(rS, score_coordinates(), unit, launch_.shape, tile_at(unit, unit.first_tile + tile),
+         exist);
+
+    const float scale_log2 = scale_to_log2(p_.scale);
+    float max[kThreadRows];
+    row_maxima<MmaQk>(rS, scale_log2, max);
+    float reference[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      reference[i] = next_reference(so_far(tile, i).reference, max[i]);
+    }
+
     const int slot = slot_of(tile);
-    shared_.p_empty[slot].wait((own_tiles_ & 1) ^ 1);
-    softmax<MmaQk>(rS, tile > 0 ? &shared_.rows[kConsumers - 1 - slot] : nullptr,
-                   scale_to_log2(p_.scale), shared_.sP[slot], shared_.rows[slot]);
+    shared_.p_empty[slot].wait((own_tiles_++ & 1) ^ 1);
+    const TileSums sums = weigh<MmaQk>(rS, scale_log2, reference, shared_.sP[slot]);
+    if (threadIdx.x % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < kThreadRows; ++i) {
+        set_statistics(
+            shared_.rows[slot], row_of_thread(i),
+            with_tile(so_far(tile, i), reference[i], max[i], sums.exact[i], sums.rounded[i]));
+      }
+    }
     fill(shared_.p_full[slot]);
-    ++own_tiles_;
   }
 
   // Takes up a tile's P and issues O += P V.
@@ -206,8 +211,15 @@ class Consumer {
     const int slot = slot_of(tile);
     shared_.p_full[slot].wait(p_phases_ >> slot & 1);
     p_phases_ ^= 1u << slot;
+    float its[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      its[i] = shared_.rows[slot].reference[row_of_thread(i)];
+    }
     auto rO = by_rows<Mma>(tOrO);
-    move_references(rO, reference, shared_.rows[slot]);
+    move_references(rO, reference, its);
+    reference[0] = its[0];
+    reference[1] = its[1];
     wgmma_issue<true>(Mma{}, operand_p<kHalfDims>(shared_.sP[slot]),
                       operand_v<kHalfDims>(shared_.sK[at(tile).stage] +
                                            kConsumer * kHalfGroups * kBlock_elements),
@@ -231,11 +243,9 @@ class Consumer {
   template <typename TensorO>
   __device__ __forceinline__ void finish(const Unit& unit, int tiles, TensorO& tOrO) {
     RowSoFar rows[kThreadRows];
-    if (tiles > 0) {
 #pragma unroll
-      for (int i = 0; i < kThreadRows; ++i) {
-        rows[i] = row_so_far(shared_.rows[slot_of(tiles - 1)], row_of_thread(i));
-      }
+    for (int i = 0; i < kThreadRows; ++i) {
+      rows[i] = so_far(tiles, i);
     }
     const int column0 = kConsumer * kHalfDims;
     const bool has_statistics = kConsumer == 0;

@@ -80,63 +80,82 @@ struct RowSoFar {
   float rounded_sum = 0.0f;
 };
 
-__device__ inline RowSoFar row_so_far(const TileRows& rows, int row) {
+__device__ inline RowSoFar statistics_of(const TileRows& rows, int row) {
   return {rows.reference[row], rows.max[row], rows.sum[row], rows.rounded_sum[row]};
 }
+__device__ inline void set_statistics(TileRows& rows, int row, const RowSoFar& statistics) {
+  rows.reference[row] = statistics.reference;
+  rows.max[row] = statistics.max;
+  rows.sum[row] = statistics.sum;
+  rows.rounded_sum[row] = statistics.rounded_sum;
+}
 
-// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16. The rows' statistics, over this
-// tile and those before, go to `rows`; `before` has them of those before, null if there are none.
+// The maxima of the thread's rows of S, in units of log2.
 template <typename Mma, typename TensorS>
-__device__ void softmax(TensorS& rS, const TileRows* before, float scale_log2, Element* sP,
-                        TileRows& rows) {
-  const int lane = threadIdx.x % 4;
+__device__ void row_maxima(const TensorS& rS, float scale_log2, float (&max)[kThreadRows]) {
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    float max = kMinusInf;
+    max[i] = kMinusInf;
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
-      max = fmaxf(max, rS(i, j));
+      max[i] = fmaxf(max[i], rS(i, j));
     }
-    max = row_max<Mma>(max) * scale_log2;
-    const int row = row_of_thread(i);
-    const RowSoFar so_far = before != nullptr ? row_so_far(*before, row) : RowSoFar{};
-    const float reference = next_reference(so_far.reference, max);
-    const float subtracted = reference == kMinusInf ? 0.0f : reference;
-    float sum = 0.0f;
-    float rounded_sum = 0.0f;
+    max[i] = row_max<Mma>(max[i]) * scale_log2;
+  }
+}
+
+// What a tile adds to a row's sums.
+struct TileSums {
+  float exact[kThreadRows];
+  float rounded[kThreadRows];
+};
+
+// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16.
+template <typename Mma, typename TensorS>
+__device__ TileSums weigh(const TensorS& rS, float scale_log2,
+                          const float (&reference)[kThreadRows], Element* sP) {
+  TileSums sums;
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    const float subtracted = reference[i] == kMinusInf ? 0.0f : reference[i];
+    float exact = 0.0f;
+    float rounded = 0.0f;
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); j += 2) {
       const float low = exp2_approx(fmaf(rS(i, j), scale_log2, -subtracted));
       const float high = exp2_approx(fmaf(rS(i, j + 1), scale_log2, -subtracted));
-      sum += low + high;
+      exact += low + high;
       const std::uint32_t pair = pack_bf16x2(low, high);
-      rounded_sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-      *reinterpret_cast<std::uint32_t*>(vector_of(sP, row, j / 2) + 2 * lane) = pair;
+      rounded += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+      Element* const vector = vector_of(sP, row_of_thread(i), j / 2);
+      *reinterpret_cast<std::uint32_t*>(vector + 2 * (threadIdx.x % 4)) = pair;
     }
-    sum = row_sum<Mma>(sum);
-    rounded_sum = row_sum<Mma>(rounded_sum);
-    if (lane == 0) {
-      const float factor = rescale_of(so_far.reference, reference);
-      rows.reference[row] = reference;
-      rows.max[row] = fmaxf(so_far.max, max);
-      rows.sum[row] = fmaf(so_far.sum, factor, sum);
-      rows.rounded_sum[row] = fmaf(so_far.rounded_sum, factor, rounded_sum);
-    }
+    sums.exact[i] = row_sum<Mma>(exact);
+    sums.rounded[i] = row_sum<Mma>(rounded);
   }
+  return sums;
 }
 
-// Scales O from the references that it has to those of a tile.
+// A row's statistics with those of one more tile.
+__device__ inline RowSoFar with_tile(const RowSoFar& row, float reference, float max, float exact,
+                                     float rounded) {
+  const float factor = rescale_of(row.reference, reference);
+  return {.reference = reference,
+          .max = fmaxf(row.max, max),
+          .sum = fmaf(row.sum, factor, exact),
+          .rounded_sum = fmaf(row.rounded_sum, factor, rounded)};
+}
+
+// Scales O from one reference of each row to another.
 template <typename TensorO>
-__device__ void move_references(TensorO& rO, float (&reference)[kThreadRows],
-                                const TileRows& rows) {
+__device__ void move_references(TensorO& rO, const float (&from)[kThreadRows],
+                                const float (&to)[kThreadRows]) {
   float factor[kThreadRows];
   bool moves = false;
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    const float to = rows.reference[row_of_thread(i)];
-    factor[i] = rescale_of(reference[i], to);
-    moves |= reference[i] != to;
-    reference[i] = to;
+    factor[i] = rescale_of(from[i], to[i]);
+    moves |= from[i] != to[i];
   }
   if (__any_sync(0xffffffffu, moves)) {
     scale_rows(rO, factor);

@@ -3,6 +3,7 @@
 // once.
 #pragma once
 
+#include "cuda/attention/blocks/accumulator.cuh"
 #include "cuda/attention/blocks/wgmma_tiles.cuh"
 #include "cuda/attention/dsv4_decode/schedule.hpp"
 #include "cuda/attention/dsv4_decode/unit.cuh"
@@ -62,15 +63,36 @@ __device__ auto operand_v(Element* sV) {
   return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt<kColumns>{})));
 }
 
+// Issues steps [kFirst, kEnd) of S = Q K^T, 16 dims each; the first step of all overwrites S. tB
+// has the operand's steps from step kFirstB on.
+template <int kFirst, int kEnd, int kFirstB = 0, typename TensorA, typename TensorB,
+          typename TensorS>
+__device__ __forceinline__ void issue_scores_of(const TensorA& tA, const TensorB& tB,
+                                                TensorS& tSrS) {
+  MmaQk mma;
+  cute::warpgroup_fence_operand(tSrS);
+  cute::warpgroup_arrive();
+  mma.accumulate_ = kFirst == 0 ? cute::GMMA::ScaleOut::Zero : cute::GMMA::ScaleOut::One;
+#pragma unroll
+  for (int k = kFirst; k < kEnd; ++k) {
+    cute::gemm(mma, tA(cute::_, cute::_, k), tB(cute::_, cute::_, k - kFirstB), tSrS);
+    mma.accumulate_ = cute::GMMA::ScaleOut::One;
+  }
+  cute::warpgroup_commit_batch();
+}
+
+// The coordinates of a thread's scores, (rows, keys).
+__device__ inline auto score_coordinates() {
+  return by_rows<MmaQk>(
+      MmaQk{}
+          .get_slice(threadIdx.x % kWarpgroupThreads)
+          .partition_C(cute::make_identity_tensor(cute::Shape<cute::_64, Keys>{})));
+}
+
 // The element of row `row`, columns from 8 * vector on, of a column block.
 __device__ inline Element* vector_of(Element* block, int row, int vector) {
   return block + row * kBlockDims + (vector ^ row % 8) * 8;
 }
-
-// What the consumers must know of a key tile beside its values.
-struct TileKeysSeen {
-  std::uint64_t valid;  // bit i: key i exists
-};
 
 // The statistics of a tile's rows, in units of log2.
 struct TileRows {
