@@ -22,16 +22,10 @@
 //
 // Limits    BF16 q. An item without keys takes a block like any other.
 // Worklog   docs/worklog/dsv4-decode.md
-#include <algorithm>
-#include <array>
-
-#include "cuda/attention/dsv4_decode/launch.hpp"
+#include "cuda/attention/dsv4_decode/launch.cuh"
 #include "cuda/attention/dsv4_decode/produce.cuh"
 #include "cuda/attention/dsv4_decode/results.cuh"
-#include "cuda/common/epoch.hpp"
-#include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
-#include "cuda/common/tensor_map.hpp"
 #include "cuda/common/warp_roles.cuh"
 
 namespace tilewright::cuda {
@@ -63,22 +57,6 @@ __device__ void init(SharedStorage& shared) {
     shared.p_empty[consumer].init(kConsumerWarps);
   }
   cutlass::arch::fence_barrier_init();
-}
-
-// A value that all lanes of the warp have, in a uniform register.
-__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-
-// Loads the item's rows of Q. One thread calls it.
-__device__ void load_q(SharedStorage& shared, const Launch& launch, const CUtensorMap& map) {
-  const Unit& unit = shared.unit;
-  const int rows = launch.shape.tile_heads * launch.shape.tile_tokens;
-  shared.q_full.arrive_and_expect_tx(rows * kDims * sizeof(Element));
-  for (int column = 0; column < kDims; column += kBlockDims) {
-    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&shared.q_full),
-                                 static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
-                                 shared.sQ + column * kRows, column, unit.head0, unit.token0,
-                                 launch.is_packed ? 0 : unit.request);
-  }
 }
 
 // Goes on to the block's next unit that has rows. All threads of the block call it, and return when
@@ -252,30 +230,12 @@ class Consumer {
     if (unit.parts > 1) {
       leave_part(launch_, unit.index, column0, has_statistics, tOrO, rows);
       const int item = unit.index - unit.part * launch_.items;
-      if (!is_last_part(unit, item)) {
+      if (!arrives_last(launch_, unit.parts, item, shared_.ticket)) {
         return;
       }
       merge_parts<Mma>(launch_, item, launch_.items, unit.parts, column0, tOrO, rows);
     }
     store_results<Mma>(p_, launch_, unit, column0, has_statistics, tOrO, rows);
-  }
-
-  // Both consumers have left their share of a part. Returns whether all parts are there.
-  __device__ bool is_last_part(const Unit& unit, int item) {
-    constexpr std::uint32_t kBarrier = 1;
-    constexpr int kBoth = kConsumers * kWarpgroupThreads;
-    cutlass::arch::NamedBarrier::sync(kBoth, kBarrier);
-    if (threadIdx.x == kWarpgroupThreads) {
-      __threadfence();
-      const TicketCounter tickets{.word = launch_.counters + item, .epoch = launch_.epoch};
-      shared_.ticket = tickets.take();
-      if (shared_.ticket == unit.parts - 1) {
-        tickets.clear();
-      }
-      __threadfence();
-    }
-    cutlass::arch::NamedBarrier::sync(kBoth, kBarrier);
-    return shared_.ticket == unit.parts - 1;
   }
 
   SharedStorage& shared_;
@@ -291,7 +251,7 @@ __device__ __forceinline__ void produce_units(SharedStorage& shared, const Param
   const KeyStages stages{shared.keys, shared.sK, shared.exist};
   while (next_unit(shared, p, launch)) {
     if (threadIdx.x == 0) {
-      load_q(shared, launch, map_q);
+      load_q(shared.sQ, shared.q_full, shared.unit, launch, map_q);
     }
     __syncwarp();
     produce(stages, p, launch, shared.unit);
@@ -335,46 +295,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-CUtensorMap map_of_q(const Params& p, const ItemShape& shape) {
-  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
-  const auto bytes = [](std::int64_t elements, int size) {
-    return static_cast<std::uint64_t>(size > 1 ? elements : kDims) * sizeof(Element);
-  };
-  const int batch = is_packed ? 1 : p.batch;
-  return encode_tensor_map(
-      p.q, {.size = {kDims, static_cast<std::uint64_t>(p.heads),
-                     static_cast<std::uint64_t>(p.q_len), static_cast<std::uint64_t>(batch)},
-            .stride_bytes = {bytes(p.q_stride.head, p.heads), bytes(p.q_stride.seq, p.q_len),
-                             bytes(p.q_stride.batch, batch)},
-            .box = {kBlockDims, static_cast<std::uint32_t>(shape.tile_heads),
-                    static_cast<std::uint32_t>(shape.tile_tokens), 1},
-            .swizzle = TmaSwizzle::b128});
-}
-
 }  // namespace dsv4
 
-void launch_dsv4_decode(const Dsv4AttentionParams& p, const Plan& planned, Stream stream) {
-  const auto& [plan, at] = planned.details<Dsv4Details>();
-  auto* const workspace = static_cast<char*>(p.workspace);
-  dsv4::Launch launch{.shape = plan.shape,
-                      .is_packed = p.packed_q.cu_seqlens != nullptr,
-                      .items = static_cast<int>(plan.items),
-                      .units = static_cast<int>(plan.items * plan.most_parts),
-                      .q_len = p.q_len,
-                      .o = reinterpret_cast<float4*>(workspace + at.o),
-                      .statistics = reinterpret_cast<float4*>(workspace + at.statistics),
-                      .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
-                      .epoch = next_epoch()};
-  const std::array scopes = {&p.window, &p.compressed};
-  for (std::size_t i = 0; i < scopes.size(); ++i) {
-    if (scopes[i]->rows != nullptr) {
-      launch.page_size[i] = Divisor(scopes[i]->page_size);
-      launch.ring[i] = Divisor(std::max(scopes[i]->ring, 1));
-    }
-  }
-  launch_with<dsv4::dsv4_decode>({.may_start_early = true}, plan.blocks, dsv4::kThreads,
-                                 sizeof(dsv4::SharedStorage), stream, p,
-                                 dsv4::map_of_q(p, plan.shape), launch);
+void launch_dsv4_block(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream) {
+  launch_with<dsv4::dsv4_decode>(
+      {.may_start_early = true}, details.plan.blocks, dsv4::kThreads, sizeof(dsv4::SharedStorage),
+      stream, p, dsv4::map_of_q(p, details.plan.shape), dsv4::launch_of(p, details));
 }
 
 }  // namespace tilewright::cuda

@@ -21,7 +21,7 @@ int most_tiles(const Dsv4AttentionProblem& problem) {
   return static_cast<int>(tiles);
 }
 
-Dsv4Workspace workspace_of(std::int64_t items, int most_parts) {
+Dsv4Workspace workspace_of(std::int64_t items, int most_parts, int cluster) {
   if (most_parts == 1) {
     return {};
   }
@@ -29,7 +29,7 @@ Dsv4Workspace workspace_of(std::int64_t items, int most_parts) {
   Dsv4Workspace at{};
   at.statistics = units * kRows * kDims * sizeof(float);
   at.counters = at.statistics + units * kRows * 4 * sizeof(float);
-  at.bytes = at.counters + static_cast<std::size_t>(items) * sizeof(std::uint64_t);
+  at.bytes = at.counters + static_cast<std::size_t>(items * cluster) * sizeof(std::uint64_t);
   return at;
 }
 
@@ -38,17 +38,45 @@ bool shares_keys(const Dsv4AttentionProblem& problem) {
   return problem.window.keys != kList && problem.compressed.keys != kList;
 }
 
+dsv4::ItemShape shape_of(const Dsv4AttentionProblem& problem) {
+  return dsv4::ItemShape(static_cast<int>(problem.heads), shares_keys(problem),
+                         static_cast<int>(problem.q_len), problem.packed);
+}
+
+std::int64_t items_of(const Dsv4AttentionProblem& problem) {
+  return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len),
+                                 problem.packed);
+}
+
 }  // namespace
 
-Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms) {
-  const dsv4::ItemShape shape(static_cast<int>(problem.heads), shares_keys(problem),
-                              static_cast<int>(problem.q_len), problem.packed);
-  const std::int64_t items =
-      shape.items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len), problem.packed);
+bool takes(int cluster, const Dsv4AttentionProblem& problem) {
+  return cluster == 1 || !problem.e4m3_output;
+}
+
+// The largest cluster with which all units run at once. Not all SMs can be in clusters of 8.
+int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
+  const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
+  constexpr int kUsable = 8;  // of 9 SMs
+  for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
+    const int cluster = kDsv4Clusters[config];
+    if (takes(cluster, problem) && units * cluster <= sms * kUsable / (kUsable + 1)) {
+      return config;
+    }
+  }
+  return 0;
+}
+
+Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int config) {
+  const std::int64_t items = items_of(problem);
   const int most_parts = dsv4::parts_of_tiles(most_tiles(problem));
-  const auto blocks = static_cast<int>(std::min<std::int64_t>(items * most_parts, sms));
-  return {.plan = {.shape = shape, .items = items, .most_parts = most_parts, .blocks = blocks},
-          .at = workspace_of(items, most_parts)};
+  const int cluster = kDsv4Clusters[config];
+  return {.plan = {.shape = shape_of(problem),
+                   .items = items,
+                   .most_parts = most_parts,
+                   .cluster = cluster,
+                   .blocks = static_cast<int>(std::min<std::int64_t>(items * most_parts, sms))},
+          .at = workspace_of(items, most_parts, cluster)};
 }
 
 }  // namespace tilewright::cuda

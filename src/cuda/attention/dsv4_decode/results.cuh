@@ -42,6 +42,24 @@ __device__ void leave_part(const Launch& launch, int unit, int column0, bool has
   }
 }
 
+// Both consumers of a block have left their share of a part. Returns whether those of all parts are
+// there. `counter` counts the arrivals; `ticket` is a place in SMEM.
+__device__ inline bool arrives_last(const Launch& launch, int parts, int counter, int& ticket) {
+  constexpr std::uint32_t kBarrier = 3;
+  cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroupThreads, kBarrier);
+  if (threadIdx.x == blockDim.x - 1) {
+    __threadfence();
+    const TicketCounter tickets{.word = launch.counters + counter, .epoch = launch.epoch};
+    ticket = tickets.take();
+    if (ticket == parts - 1) {
+      tickets.clear();
+    }
+    __threadfence();
+  }
+  cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroupThreads, kBarrier);
+  return ticket == parts - 1;
+}
+
 // Merges an item's parts in their order. `unit0` is the unit of the first; each is `step` behind
 // the one before.
 template <typename Mma, typename TensorO>
@@ -110,12 +128,13 @@ __device__ __forceinline__ void rotate_back(const InverseRope& rope, std::int64_
   }
 }
 
+inline constexpr int kGroupColumns = 128;  // of E4M3 output, with one scale
+inline constexpr int kGroupRegisters = kGroupColumns / 4;
+
 // Stores row kRow of O as E4M3, 128 columns with one scale.
 template <int kRow, typename Mma, typename TensorO>
 __device__ __forceinline__ void store_e4m3(const Params& p, const Unit& unit, const Row& row,
                                            int column0, const TensorO& rO) {
-  constexpr int kGroupColumns = 128;
-  constexpr int kGroupRegisters = kGroupColumns / 4;
   auto* const out = row_pointer<std::uint8_t>(p.o, p.o_stride, unit.request, row.token, row.head);
   float* const scales =
       row_pointer<float>(p.o_scale, p.o_scale_stride, unit.request, row.token, row.head);
@@ -180,7 +199,7 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
                       p.rope.positions[at(p.rope.positions_stride, unit.request, row.token)],
                       column0, rO);
   }
-  if (p.o_scale != nullptr) {
+  if (decltype(cute::size<1>(rO))::value % kGroupRegisters == 0 && p.o_scale != nullptr) {
     store_e4m3<kRow, Mma>(p, unit, row, column0, rO);
   } else if (is_normalized) {
     store_row<Mma>(

@@ -66,13 +66,17 @@ struct SixteenValues {
 template <KvRowFormat kFormat>
 struct Format;
 
-// BF16 rows are copied as they are.
 template <>
 struct Format<KvRowFormat::bf16> {
   struct Scales {};
-  struct Raw {};
+  using Raw = SixteenValues;
 
   __device__ static Scales scales(const std::uint8_t*, int) { return {}; }
+  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
+    const std::uint8_t* const at = row + group * 128 + quarter * 32;
+    return {load16(at), load16(at + 16)};
+  }
+  __device__ static SixteenValues widen(const Raw& raw, int, const Scales&) { return raw; }
 };
 
 // Sixteen E4M3 bytes with one UE8M0 scale. Scales above 2^7, of values that no normalised row has,
@@ -97,7 +101,7 @@ __device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t by
 
 // Byte i of an array of words.
 __device__ inline std::uint32_t byte_of(const std::uint32_t (&words)[2], int i) {
-  return words[i / 4] >> 8 * (i % 4) & 0xffu;
+  return (i < 4 ? words[0] : words[1]) >> 8 * (i % 4) & 0xffu;
 }
 
 template <>

@@ -20,7 +20,6 @@ inline constexpr int kHalfDims = kDims / kConsumers;
 inline constexpr int kConsumerWarps = 4;  // of each
 
 using AtomK = cute::GMMA::Layout_K_SW128_Atom<Element>;
-using AtomMn = cute::GMMA::Layout_MN_SW128_Atom<Element>;
 using Keys = cute::Int<kTileKeys>;
 using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<cute::_64, cute::_512>{}));
 using LayoutK = LayoutQ;  // (keys, dims)
@@ -35,9 +34,14 @@ using MmaPv = decltype(cute::make_tiled_mma(
     cute::GMMA::ss_op_selector<Element, Element, float,
                                cute::Shape<cute::_64, cute::Int<kColumns>, Keys>,
                                cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
+// 32 columns lie in SMEM with the 64-byte swizzle.
 template <int kColumns>
-using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<cute::Int<kColumns>, Keys>{},
-                                              cute::Step<cute::_2, cute::_1>{}));
+using AtomMn = cute::conditional_t<kColumns % 64 == 0, cute::GMMA::Layout_MN_SW128_Atom<Element>,
+                                   cute::GMMA::Layout_MN_SW64_Atom<Element>>;
+template <int kColumns>
+using LayoutVt =
+    decltype(cute::tile_to_shape(AtomMn<kColumns>{}, cute::Shape<cute::Int<kColumns>, Keys>{},
+                                 cute::Step<cute::_2, cute::_1>{}));
 
 template <typename Layout>
 __device__ auto tile(Element* smem, Layout layout) {
@@ -51,6 +55,11 @@ __device__ inline auto operand_k(Element* sK) {
   const auto mma = MmaQk{}.get_slice(0);
   return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutK{})));
 }
+// A column block of K.
+__device__ inline auto operand_k_block(Element* sK) {
+  const auto mma = MmaQk{}.get_slice(0);
+  return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutP{})));
+}
 template <int kColumns>
 __device__ auto operand_p(Element* sP) {
   const auto mma = MmaPv<kColumns>{}.get_slice(0);
@@ -61,6 +70,31 @@ template <int kColumns>
 __device__ auto operand_v(Element* sV) {
   const auto mma = MmaPv<kColumns>{}.get_slice(0);
   return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt<kColumns>{})));
+}
+
+// A value that all lanes of the warp have, in a uniform register.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// Loads the unit's rows of Q. One thread calls it.
+__device__ inline void load_q(Element* sQ, TmaBarrier& full, const Unit& unit, const Launch& launch,
+                              const CUtensorMap& map) {
+  const int rows = launch.shape.tile_heads * launch.shape.tile_tokens;
+  full.arrive_and_expect_tx(rows * kDims * sizeof(Element));
+  for (int column = 0; column < kDims; column += kBlockDims) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&full),
+                                 static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
+                                 sQ + column * kRows, column, unit.head0, unit.token0,
+                                 launch.is_packed ? 0 : unit.request);
+  }
+}
+
+// A warp says that what it has written to SMEM is there, for WGMMA to read.
+__device__ inline void fill(cutlass::arch::ClusterBarrier& full) {
+  cutlass::arch::fence_view_async_shared();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    full.arrive();
+  }
 }
 
 // Issues steps [kFirst, kEnd) of S = Q K^T, 16 dims each; the first step of all overwrites S. tB
@@ -89,9 +123,12 @@ __device__ inline auto score_coordinates() {
           .partition_C(cute::make_identity_tensor(cute::Shape<cute::_64, Keys>{})));
 }
 
-// The element of row `row`, columns from 8 * vector on, of a column block.
-__device__ inline Element* vector_of(Element* block, int row, int vector) {
-  return block + row * kBlockDims + (vector ^ row % 8) * 8;
+// The element of row `row`, columns from 8 * vector on, of a column block of kWidth columns.
+template <int kWidth = kBlockDims>
+__device__ Element* vector_of(Element* block, int row, int vector) {
+  static_assert(kWidth == 64 || kWidth == 32, "the swizzles of 128 and 64 bytes");
+  const int exchange = kWidth == 64 ? row % 8 : row / 2 % 4;
+  return block + row * kWidth + (vector ^ exchange) * 8;
 }
 
 // The statistics of a tile's rows, in units of log2.
