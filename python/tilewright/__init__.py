@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
+    from tilewright._kv_rows import dequantize_kv_rows, quantize_kv_rows
     from tilewright._merge_states import merge_states
     from tilewright._native import commit as __commit__
     from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         unpack_nvfp4_weight,
         unswizzle_scales,
     )
+    from tilewright._rope import rope, rope_tables
 
 __all__ = [
     "NVFP4_WEIGHT_LAYOUT",
@@ -56,13 +58,17 @@ __all__ = [
     "append_kv",
     "attention",
     "attention_with_kvcache",
+    "dequantize_kv_rows",
     "dequantize_nvfp4",
     "gemm_bf16",
     "gemm_nvfp4",
     "kernels",
     "merge_states",
     "prepack_nvfp4_weight",
+    "quantize_kv_rows",
     "quantize_nvfp4",
+    "rope",
+    "rope_tables",
     "swizzle_scales",
     "unpack_nvfp4_weight",
     "unswizzle_scales",
@@ -76,6 +82,8 @@ _LAZY = {
     "kernels": ("tilewright._kernels", "kernels"),
     "gemm_bf16": ("tilewright._gemm_bf16", "gemm_bf16"),
     "gemm_nvfp4": ("tilewright._gemm_nvfp4", "gemm_nvfp4"),
+    "dequantize_kv_rows": ("tilewright._kv_rows", "dequantize_kv_rows"),
+    "quantize_kv_rows": ("tilewright._kv_rows", "quantize_kv_rows"),
     "merge_states": ("tilewright._merge_states", "merge_states"),
     "dequantize_nvfp4": ("tilewright._nvfp4", "dequantize_nvfp4"),
     "prepack_nvfp4_weight": ("tilewright._nvfp4", "prepack_nvfp4_weight"),
@@ -83,6 +91,8 @@ _LAZY = {
     "swizzle_scales": ("tilewright._nvfp4", "swizzle_scales"),
     "unpack_nvfp4_weight": ("tilewright._nvfp4", "unpack_nvfp4_weight"),
     "unswizzle_scales": ("tilewright._nvfp4", "unswizzle_scales"),
+    "rope": ("tilewright._rope", "rope"),
+    "rope_tables": ("tilewright._rope", "rope_tables"),
     "NVFP4_WEIGHT_LAYOUT": ("tilewright._native", "nvfp4_weight_layout"),
     "__version__": ("tilewright._native", "version"),
     "__commit__": ("tilewright._native", "commit"),

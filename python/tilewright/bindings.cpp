@@ -24,8 +24,10 @@ void bind_attention(nb::module_& m);
 void bind_attention_with_kvcache(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
+void bind_kv_rows(nb::module_& m);
 void bind_merge_states(nb::module_& m);
 void bind_nvfp4(nb::module_& m);
+void bind_rope(nb::module_& m);
 void bind_kernels(nb::module_& m);
 
 namespace {
@@ -69,8 +71,10 @@ NB_MODULE(_native, m) {
   bind_attention_with_kvcache(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
+  bind_kv_rows(m);
   bind_merge_states(m);
   bind_nvfp4(m);
+  bind_rope(m);
   bind_kernels(m);
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());

@@ -84,6 +84,18 @@ Products products_of(const ConstTensorView& actual, const std::vector<double>& e
   return sums;
 }
 
+// The cosine of two vectors, NaN and infinities left out; 1 if nothing is left.
+double cosine(const ConstTensorView& actual, const std::vector<double>& expected) {
+  const Products sums = products_of(actual, expected);
+  const double norms = std::sqrt(sums.actual * sums.expected);
+  return norms == 0 ? 1.0 : sums.mixed / norms;
+}
+
+void expect_right_cosine(const Dsv4Problem& problem, const Dsv4HostTensors& result,
+                         const std::vector<double>& expected) {
+  EXPECT_GE(cosine(result.o.view(), expected), problem.unnormalized ? 0.999998 : 0.999997);
+}
+
 // FlashMLA's tolerances of its decode tests.
 void expect_near_as_flash_mla(const ConstTensorView& o, const std::vector<double>& expected) {
   int far = 0;
@@ -164,12 +176,6 @@ void expect_right_e4m3(const Expected& expected, const Dsv4HostTensors& result,
 
 }  // namespace
 
-double cosine(const ConstTensorView& actual, const std::vector<double>& expected) {
-  const Products sums = products_of(actual, expected);
-  const double norms = std::sqrt(sums.actual * sums.expected);
-  return norms == 0 ? 1.0 : sums.mixed / norms;
-}
-
 void expect_right(const Dsv4Problem& problem, const Dsv4HostTensors& result) {
   const Expected& expected = expected_of(problem);
   std::optional<std::int64_t> packed_end;
@@ -182,8 +188,7 @@ void expect_right(const Dsv4Problem& problem, const Dsv4HostTensors& result) {
     const auto o = norms_of("o", result.o, expected.exact.o, packed_end);
     EXPECT_LE(o.rel_fro, precision_of(problem.dtype).max_rel_fro);
     EXPECT_LE(o.max_abs, expected.max_abs_limit);
-    EXPECT_GE(cosine(result.o.view(), expected.exact.o),
-              problem.unnormalized ? 0.999998 : 0.999997);
+    expect_right_cosine(problem, result, expected.exact.o);
     if (problem.key_deviation == 0.1 && !problem.unnormalized) {
       expect_near_as_flash_mla(result.o.view(), expected.exact.o);
     }
@@ -196,6 +201,12 @@ void expect_right(const Dsv4Problem& problem, const Dsv4HostTensors& result) {
     expect_statistics("row_sum", *result.row_sum,
                       {.values = row_sum, .scores = row_max, .is_relative = true}, packed_end);
   }
+}
+
+void expect_near_as_seed(const Dsv4Problem& problem, const Dsv4HostTensors& result) {
+  const Expected& expected = expected_of(problem);
+  expect_right_cosine(problem, result, expected.exact.o);
+  EXPECT_LE(reference::compare(result.lse.view(), expected.exact.lse).max_abs, 2e-6);
 }
 
 void expect_same_bits(Dsv4HostTensors& a, Dsv4HostTensors& b) {

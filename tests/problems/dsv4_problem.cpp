@@ -113,7 +113,7 @@ std::int64_t rows_of(const Dsv4Problem& p, const Dsv4ScopeCase& scope, std::size
 }
 
 std::int64_t max_pages_of(const Dsv4Problem& p, const Dsv4ScopeCase& scope) {
-  std::int64_t most = 1;
+  std::int64_t most = std::max(std::int64_t{1}, ceil_div(scope.capacity, scope.page_size));
   for (std::size_t b = 0; scope.has_table && b < p.batch(); ++b) {
     most = std::max(most, ceil_div(rows_of(p, scope, b), scope.page_size));
   }
@@ -309,8 +309,8 @@ std::ostream& operator<<(std::ostream& out, const Dsv4ScopeCase& scope) {
     out << end << ',';
   }
   return out << " advance=" << scope.advance << " most=" << scope.most
-             << " has_table=" << scope.has_table << " ring=" << scope.ring
-             << " pages=" << scope.pages << " entries=" << scope.entries
+             << " has_table=" << scope.has_table << " capacity=" << scope.capacity
+             << " ring=" << scope.ring << " pages=" << scope.pages << " entries=" << scope.entries
              << " has_lengths=" << scope.has_lengths;
 }
 

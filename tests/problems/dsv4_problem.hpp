@@ -27,6 +27,7 @@ struct Dsv4ScopeCase {
   int advance = 0;
   int most = 0;            // 0: all of them, and no range_begin
   bool has_table = false;  // of a range; otherwise each request has a page
+  int capacity = 0;        // rows that a row of the table names pages for, or more
   int ring = 0;
   std::int64_t pages = 0;  // of a list's cache, or of a range's that no request has
   std::int64_t entries = 0;

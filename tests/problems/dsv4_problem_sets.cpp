@@ -342,6 +342,29 @@ std::vector<Dsv4Problem> small_dsv4_problems(const Dsv4Choices& choices) {
   return problems;
 }
 
+std::vector<Dsv4Problem> problems_to_cut(const Dsv4Choices& choices, int count) {
+  std::vector<Dsv4Problem> problems = random_dsv4_problems(choices, count, 5);
+  std::erase_if(problems, [](const Dsv4Problem& p) { return p.packed; });
+  for (Dsv4Problem& p : problems) {
+    p.q_lens.assign(p.batch(), 1);
+    p.lse_counts_sink = true;
+    p.unnormalized = p.inverse_rope = p.e4m3_output = p.padded = false;
+  }
+  return problems;
+}
+
+std::vector<Dsv4Problem> seed_problems() {
+  Dsv4ScopeCase window = range_of(KvRowFormat::bf16, {2000, 128, 300, 4000}, 64);
+  window.most = 128;
+  Dsv4Problem p = problem_of(window, list_of(KvRowFormat::bf16, 512, 64));
+  p.heads = 64;
+  p.q_lens = {1, 1, 1, 1};
+  p.sinks = Dsv4Sinks::normal;
+  std::vector<Dsv4Problem> problems(2, p);
+  problems.back().unnormalized = true;
+  return problems;
+}
+
 std::vector<Dsv4Problem> flash_mla_problems(const Dsv4Choices& choices) {
   struct Case {
     int keys, entries;

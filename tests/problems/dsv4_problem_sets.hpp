@@ -32,6 +32,12 @@ std::vector<Dsv4Problem> random_dsv4_problems(const Dsv4Choices& choices, int co
 // lists of nothing, no keys, pages of 1 to 256 rows, rings, special sinks, one of each feature.
 std::vector<Dsv4Problem> small_dsv4_problems(const Dsv4Choices& choices);
 
+// Random problems as in_parts() takes them; at most `count`.
+std::vector<Dsv4Problem> problems_to_cut(const Dsv4Choices& choices, int count);
+
+// 64 heads, a window of 128 keys and 512 chosen ones, all inputs normal; normalised and not.
+std::vector<Dsv4Problem> seed_problems();
+
 // The cases of FlashMLA's decode tests, with fewer requests where they are long.
 std::vector<Dsv4Problem> flash_mla_problems(const Dsv4Choices& choices);
 

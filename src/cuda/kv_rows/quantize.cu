@@ -1,7 +1,8 @@
 // quantize_kv_rows: a warp takes a row of 512 values, a lane sixteen of them.
 //
-//   load 32 bytes (of FP32 64) | slot --> place; a row without one ends here
-//   codes   largest |x| of the lane, of its group --> scale --> codes, store 16 bytes (of E2M1 8)
+//   load 32 bytes (of FP32 64), and the row's slot | largest |x| of the lane, of its group
+//   slot --> place; a row without one ends here
+//   codes   largest |x| --> scale --> codes, store 16 bytes (of E2M1 8)
 //   BF16    round if x is FP32, store 32 bytes
 //
 // Source    tilewright/kv_rows.hpp has the arithmetic, common/kv_row.hpp the scales and places.
@@ -10,8 +11,8 @@
 //           16, 32 or 64 values: 1, 2 or 4 lanes, which find their maximum by shuffles. Of
 //           e4m3_bf16 the last four lanes have the BF16.
 // SMEM      none.
-// Registers 32 at most: all 64 warps of an SM have their loads under way.
-// Limits    x, pages and rows are aligned to 16 bytes. Places are computed in 64 bits.
+// Registers 32 at most of BF16, so that all 64 warps of an SM have their loads under way; of
+// FP32 40. Limits    x, pages and rows are aligned to 16 bytes. Places are computed in 64 bits.
 #include <cuda_fp8.h>
 
 #include "common/ceil_div.hpp"
@@ -28,14 +29,27 @@ constexpr int kWarpLanes = 32;
 constexpr int kValues = kKvRowDims / kWarpLanes;  // of a lane
 static_assert(kValues == nvfp4::kBlock);
 
-// The maximum over the lanes that share a group, in all of them.
-template <int kGroupLanes>
-__device__ std::uint32_t max_of_group(std::uint32_t value) {
-#pragma unroll
-  for (int step = kGroupLanes / 2; step > 0; step /= 2) {
-    value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+// How a row's values lie in the lanes.
+template <KvRowFormat kFormat>
+struct LanesOf {
+  static constexpr KvRowParts kParts = parts_of(kFormat);
+  static constexpr int kCoded = kParts.coded_dims / kValues;  // lanes; the others have BF16
+  static constexpr int kGroup = kCoded > 0 ? kParts.group / kValues : 1;  // that share a group
+};
+
+// The bits of the largest magnitude of a lane's group, in all of its lanes; 0 without groups.
+template <KvRowFormat kFormat, typename T>
+__device__ std::uint32_t group_amax_bits(const ValueBlock<T>& block) {
+  using Lanes = LanesOf<kFormat>;
+  if constexpr (Lanes::kCoded == 0) {
+    return 0;
   }
-  return value;
+  std::uint32_t largest = amax_bits(block);
+#pragma unroll
+  for (int step = Lanes::kGroup / 2; step > 0; step /= 2) {
+    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+  }
+  return largest;
 }
 
 // Four codes in a word, the first in the lowest byte.
@@ -85,16 +99,14 @@ __device__ void store_bf16(const ValueBlock<float>& block, std::uint8_t* out) {
 
 // Stores a lane's values and, of a group's first lane, its scale.
 template <KvRowFormat kFormat, typename T>
-__device__ void store_lane(const ValueBlock<T>& block, int lane, std::uint8_t* data,
-                           std::uint8_t* scales) {
-  constexpr KvRowParts kParts = parts_of(kFormat);
-  constexpr int kGroupLanes = kParts.scales() > 0 ? kParts.group / kValues : 1;
-  constexpr int kCodedLanes = kParts.coded_dims / kValues;
-  const std::uint32_t amax = kCodedLanes > 0 ? max_of_group<kGroupLanes>(amax_bits(block)) : 0;
-  if (lane >= kCodedLanes) {
-    store_bf16(block, data + kParts.code_bytes() +
-                          (lane - kCodedLanes) * kValues * static_cast<int>(sizeof(__nv_bfloat16)));
-    if (lane == kCodedLanes && kParts.scales() < kParts.scales_bytes) {
+__device__ void store_lane(const ValueBlock<T>& block, std::uint32_t amax, int lane,
+                           std::uint8_t* data, std::uint8_t* scales) {
+  using Lanes = LanesOf<kFormat>;
+  constexpr KvRowParts kParts = Lanes::kParts;
+  if (lane >= Lanes::kCoded) {
+    constexpr int kBytes = kValues * static_cast<int>(sizeof(__nv_bfloat16));
+    store_bf16(block, data + kParts.code_bytes() + (lane - Lanes::kCoded) * kBytes);
+    if (lane == Lanes::kCoded && kParts.scales() < kParts.scales_bytes) {
       scales[kParts.scales()] = 0;
     }
     return;
@@ -107,8 +119,8 @@ __device__ void store_lane(const ValueBlock<T>& block, int lane, std::uint8_t* d
     scale = e8m0_scale_of(__uint_as_float(amax));
     store_e4m3(block, scale, codes);
   }
-  if (lane % kGroupLanes == 0) {
-    scales[lane / kGroupLanes] = static_cast<std::uint8_t>(scale);
+  if (lane % Lanes::kGroup == 0) {
+    scales[lane / Lanes::kGroup] = static_cast<std::uint8_t>(scale);
   }
 }
 
@@ -123,11 +135,13 @@ __global__ void __launch_bounds__(kThreads)
   const ValueBlock<T> block =
       load_values(static_cast<const T*>(p.x) + row * p.x_stride + lane * kValues);
   const std::int64_t slot = p.slots[row];
+  // Ahead of the branch, so that both loads are under way at once: shuffles do not move behind it.
+  const std::uint32_t amax = group_amax_bits<kFormat>(block);
   if (!p.layout.has(slot)) {
     return;
   }
   const KvRowPlace place = p.layout.place(slot);
-  store_lane<kFormat>(block, lane, p.cache + place.data, p.cache + place.scales);
+  store_lane<kFormat>(block, amax, lane, p.cache + place.data, p.cache + place.scales);
 }
 
 template <typename T>

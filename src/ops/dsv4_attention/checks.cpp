@@ -81,8 +81,10 @@ void check_queries(const Tensors& t) {
 
 void check_output(const Tensors& t) {
   check_rows("o", t.o, "cu_seqlens_q", is_packed(t));
+  if (t.row_max) {
+    check_is_absent("o_scale", t.o_scale, {"row_max and row_sum are given: o is fp32"});
+  }
   if (t.o_scale) {
-    check_is_absent("o_scale", t.row_max, {"row_max and row_sum are given: o is fp32"});
     check_dtype_and_device("o", t.o, DType::e4m3, t.q.device, ", as o_scale is given");
   } else {
     check_output_dtype(t.o, t.q, t.row_max.has_value());
@@ -197,8 +199,10 @@ void check_rotation(const Tensors& t) {
   if (!t.rotary_cos) {
     return;
   }
-  check_is_absent("rotary_cos", t.row_max,
-                  {"row_max and row_sum are given: o is rotated when it is whole"});
+  if (t.row_max) {
+    check_is_absent("rotary_cos", t.rotary_cos,
+                    {"row_max and row_sum are given: o is rotated when it is whole"});
+  }
   check_rotary_tables(*t.rotary_cos, *t.rotary_sin, "q", t.q);
   check_dtype("rotary_cos", *t.rotary_cos, DType::fp32);
   check_same("rotary_cos", "pairs", t.rotary_cos->shape[1], "half of the rotated dims,",

@@ -16,7 +16,7 @@ std::vector<Kernel<Op>> make_table() {
                 .device = DeviceKind::cpu,
                 .dtypes = dtypes,
                 .alignment_bytes = 1,
-                .doc = "docs/using.md"},
+                .doc = "docs/kv-rows.md"},
        .launch = without_plan<Op, kCpu>()},
       {.info = {.name = "hopper",
                 .summary = "a warp for each row, vectors of 16 bytes",
@@ -24,7 +24,7 @@ std::vector<Kernel<Op>> make_table() {
                 .architectures = {90},
                 .dtypes = dtypes,
                 .alignment_bytes = 16,
-                .doc = "docs/using.md"},
+                .doc = "docs/kv-rows.md"},
        .launch = built_without_plan<Op, kHopper>()},
   });
 }

@@ -16,7 +16,7 @@ std::vector<Row> make_table() {
                 .device = DeviceKind::cpu,
                 .dtypes = {DType::fp32, DType::fp16, DType::bf16},
                 .alignment_bytes = 1,
-                .doc = "docs/using.md"},
+                .doc = "docs/kv-rows.md"},
        .launch = without_plan<Rope, cpu::rope>()},
       {.info = {.name = "hopper",
                 .summary = "up to a warp for each row and head, vectors of 16 bytes",
@@ -24,7 +24,7 @@ std::vector<Row> make_table() {
                 .architectures = {90},
                 .dtypes = {DType::fp16, DType::bf16},
                 .alignment_bytes = 16,
-                .doc = "docs/using.md"},
+                .doc = "docs/kv-rows.md"},
        .facts = {.head_dim_multiple = 8, .rotary_dims_multiple = 16},
        .launch = built_without_plan<Rope, cuda::launch_rope>()},
   });
