@@ -429,8 +429,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   const int warp = cutlass::canonical_warp_idx_sync();
   if (threadIdx.x == 0) {
     shared.init();
-    shared.unit.ring0 = 0;
-    shared.unit.end_tile = 0;
+    begin(shared.unit, -1);
   }
   let_next_launch_start();
   wait_for_launch_before();

@@ -9,7 +9,7 @@
 //           division of labour between two consumers is that of FlashMLA's description.
 // Tiles     64 rows ((token, head) pairs), 64 keys, 512 dims; 384 threads; one block an SM.
 // SMEM      Q 64 KB, two key tiles of 64 KB, P of two tiles, 8 KB each: 208 KB (+ 9 KB).
-// Registers 208 for a thread of a consumer, of which 128 hold O and 32 S; 96 for one of the
+// Registers 192 for a thread of a consumer, of which 128 hold O and 32 S; 120 for one of the
 // producer.
 //
 //   producer     tile 0 L R | tile 1 L R | wait: empty | tile 2 L R | ...
@@ -91,7 +91,7 @@ class Consumer {
     auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
     cute::clear(tOrO);
     float reference[kThreadRows] = {kMinusInf, kMinusInf};
-    shared_.q_full.wait(units_++ & 1);
+    shared_.q_full.wait(unit.units & 1);
     for (int first = 0; first < tiles; first += kConsumers) {
       run_pair(unit, first, tiles, tOrO, reference);
     }
@@ -133,6 +133,10 @@ class Consumer {
   // The place of a tile's P: that of the consumer that computes it.
   __device__ static int slot_of(int tile) { return tile % kConsumers; }
 
+  __device__ std::uint32_t p_phase(int tile) const {
+    return shared_.unit.places[slot_of(tile)] + tile / kConsumers & 1;
+  }
+
   template <typename TensorS>
   __device__ __forceinline__ void issue_scores(int tile, TensorS& tSrS) {
     const auto [stage, phase] = at(tile);
@@ -169,7 +173,7 @@ class Consumer {
     }
 
     const int slot = slot_of(tile);
-    shared_.p_empty[slot].wait((own_tiles_++ & 1) ^ 1);
+    shared_.p_empty[slot].wait(p_phase(tile) ^ 1);
     const TileSums sums = weigh<MmaQk>(rS, scale_log2, reference, shared_.sP[slot]);
     if (threadIdx.x % 4 == 0) {
 #pragma unroll
@@ -187,8 +191,7 @@ class Consumer {
   __device__ __forceinline__ void add_values(int tile, TensorO& tOrO,
                                              float (&reference)[kThreadRows]) {
     const int slot = slot_of(tile);
-    shared_.p_full[slot].wait(p_phases_ >> slot & 1);
-    p_phases_ ^= 1u << slot;
+    shared_.p_full[slot].wait(p_phase(tile));
     float its[kThreadRows];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -241,9 +244,6 @@ class Consumer {
   SharedStorage& shared_;
   const Params& p_;
   const Launch& launch_;
-  int units_ = 0;               // before
-  int own_tiles_ = 0;           // whose P this consumer has written
-  std::uint32_t p_phases_ = 0;  // bit i: of P's place i
 };
 
 __device__ __forceinline__ void produce_units(SharedStorage& shared, const Params& p,
@@ -274,19 +274,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<SharedStorage*>(smem);
   if (threadIdx.x == 0) {
     init(shared);
-    shared.unit.index = blockIdx.x - gridDim.x;
-    shared.unit.ring0 = 0;
-    shared.unit.end_tile = 0;
+    begin(shared.unit, blockIdx.x - gridDim.x);
   }
   let_next_launch_start();
   wait_for_launch_before();
 
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<104>();
+    cutlass::arch::warpgroup_reg_dealloc<120>();
     produce_units(shared, p, launch, map_q);
   } else {
-    cutlass::arch::warpgroup_reg_alloc<200>();
+    cutlass::arch::warpgroup_reg_alloc<192>();
     if (warpgroup == 1) {
       consume_units<0>(shared, p, launch);
     } else {

@@ -29,7 +29,11 @@ struct Unit {
   int parts;
   int first_tile;  // of the part, counted through the item's sources
   int end_tile;
-  int ring0;            // tile t is the block's tile ring0 + t
+  // What the block has done before: units with rows; tiles, of which the unit's tile t is number
+  // ring0 + t; and of each unit the tiles with even and with odd numbers.
+  int units;
+  int ring0;
+  int places[2];
   int tiles[kSources];  // of the item
   int begin[kSources];  // of a range: the first position of the item's first tile; of a list: 0
   int keys[kSources];   // of the item
@@ -163,12 +167,36 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds out what unit `index` is, if there is one. `unit` holds the block's unit before; at first,
-// ring0 and end_tile are 0. All lanes of a warp call it.
+// Before the block's first unit.
+__device__ inline void begin(Unit& unit, int index) {
+  unit.index = index;
+  unit.tokens = 0;
+  unit.units = 0;
+  unit.first_tile = 0;
+  unit.end_tile = 0;
+  unit.ring0 = 0;
+  unit.places[0] = 0;
+  unit.places[1] = 0;
+}
+
+// The block goes on from a unit to number `index`. One thread calls it.
+__device__ inline void go_on(Unit& unit, int index) {
+  const int tiles = unit.end_tile - unit.first_tile;
+  unit.index = index;
+  unit.units += unit.tokens > 0;
+  unit.ring0 += unit.end_tile;
+  unit.places[0] += (tiles + 1) / 2;
+  unit.places[1] += tiles / 2;
+  unit.first_tile = 0;
+  unit.end_tile = 0;
+}
+
+// Finds out what unit `index` is, if there is one; `unit` holds the block's unit before. All lanes
+// of a warp call it.
 __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index) {
   __syncwarp();  // all lanes have read the index before
   if (threadIdx.x % 32 == 0) {
-    unit.index = index;
+    go_on(unit, index);
   }
   if (index >= launch.units) {
     return;
@@ -193,10 +221,11 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
     unit.parts = parts_of_tiles(tiles);
     unit.part = part;
     unit.tokens = part < unit.parts ? unit.tokens : 0;
-    const int ring_end = unit.ring0 + unit.end_tile;
-    unit.first_tile = unit.tokens > 0 ? first_tile(part, unit.parts, tiles) : 0;
-    unit.end_tile = unit.tokens > 0 ? first_tile(part + 1, unit.parts, tiles) : 0;
-    unit.ring0 = ring_end - unit.first_tile;
+    if (unit.tokens > 0) {
+      unit.first_tile = first_tile(part, unit.parts, tiles);
+      unit.end_tile = first_tile(part + 1, unit.parts, tiles);
+      unit.ring0 -= unit.first_tile;
+    }
   }
   __syncwarp();
 }
