@@ -22,6 +22,7 @@ namespace tilewright {
 void bind_append_kv(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_attention_with_kvcache(nb::module_& m);
+void bind_dsv4_attention(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
 void bind_kv_rows(nb::module_& m);
@@ -69,6 +70,7 @@ NB_MODULE(_native, m) {
   bind_append_kv(m);
   bind_attention(m);
   bind_attention_with_kvcache(m);
+  bind_dsv4_attention(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
   bind_kv_rows(m);
