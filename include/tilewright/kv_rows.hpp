@@ -154,24 +154,22 @@ struct KvRowsFacts {};
 struct QuantizeKvRowsParams;
 struct DequantizeKvRowsParams;
 
-struct QuantizeKvRows {
-  static constexpr std::string_view kName = "quantize_kv_rows";
-  static constexpr const char* kArgument = "x";  // whose dtype the problem has
-  using Tensors = QuantizeKvRowsTensors;
+template <class ItsTensors, class ItsParams>
+struct KvRowsOperation {
+  using Tensors = ItsTensors;
   using Options = KvRowsOptions;
   using Problem = KvRowsProblem;
   using Facts = KvRowsFacts;
-  using Params = QuantizeKvRowsParams;
+  using Params = ItsParams;
 };
 
-struct DequantizeKvRows {
+struct QuantizeKvRows : KvRowsOperation<QuantizeKvRowsTensors, QuantizeKvRowsParams> {
+  static constexpr std::string_view kName = "quantize_kv_rows";
+  static constexpr const char* kArgument = "x";  // whose dtype it is
+};
+struct DequantizeKvRows : KvRowsOperation<DequantizeKvRowsTensors, DequantizeKvRowsParams> {
   static constexpr std::string_view kName = "dequantize_kv_rows";
-  static constexpr const char* kArgument = "out";  // whose dtype the problem has
-  using Tensors = DequantizeKvRowsTensors;
-  using Options = KvRowsOptions;
-  using Problem = KvRowsProblem;
-  using Facts = KvRowsFacts;
-  using Params = DequantizeKvRowsParams;
+  static constexpr const char* kArgument = "out";  // whose dtype it is
 };
 
 // The library has the tables.

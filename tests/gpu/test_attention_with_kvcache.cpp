@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "captured_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
 #include "problems/kvcache_expectation.hpp"
@@ -206,7 +206,7 @@ TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
 void check_replays(const std::vector<KvCacheProblem>& problems, const std::string& kernel) {
   KvCacheDeviceProblem device(make_tensors(problems.front()));
   const KvCacheDeviceCall call(device.views(), options_of(problems.front(), kernel));
-  const CapturedCall captured(call);
+  const CapturedGraph captured([&](Stream stream) { call.launch(stream); });
   for (const KvCacheProblem& p : problems) {
     device.upload(make_tensors(p));
     SCOPED_TRACE(testing::Message() << kernel << ": " << p);

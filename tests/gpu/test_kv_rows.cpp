@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "bad_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/kv_rows_problem.hpp"
@@ -48,7 +49,7 @@ class DeviceRows {
   RowsSet<DeviceTensor> device_;
 };
 
-TEST_F(KvRowsGpu, QuantizeToTheOraclesBytes) {
+TEST_F(KvRowsGpu, SmallProblemsQuantized) {
   Ran ran;
   for (const RowsProblem& problem : rows_problems()) {
     ++ran;
@@ -60,7 +61,7 @@ TEST_F(KvRowsGpu, QuantizeToTheOraclesBytes) {
   }
 }
 
-TEST_F(KvRowsGpu, DequantizeToTheOraclesBytes) {
+TEST_F(KvRowsGpu, SmallProblemsDequantized) {
   Ran ran;
   for (const RowsProblem& problem : rows_problems()) {
     ++ran;
@@ -124,21 +125,13 @@ TEST_F(KvRowsGpu, EveryBitPatternEqualsTheCpu) {
 TEST_F(KvRowsGpu, RunInACapturedGraph) {
   const RowsProblem problem{.format = KvRowFormat::e4m3_bf16, .page_size = 64};
   DeviceRows device(make_vectors(problem));
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  quantize_kv_rows(device.tensors().quantize(), {}, stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph(
+      [&](Stream stream) { quantize_kv_rows(device.tensors().quantize(), {}, stream); });
   for (int replay = 0; replay < 2; ++replay) {
     device.reset();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     expect_quantized(problem, device.result());
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 // A check names wrong slots; without it their rows are skipped.

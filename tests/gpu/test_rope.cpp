@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "bad_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/rope_problem.hpp"
@@ -41,7 +42,7 @@ class DeviceRotation {
   RotationSet<DeviceTensor> device_;
 };
 
-TEST_F(RopeGpu, WritesTheOraclesBytes) {
+TEST_F(RopeGpu, SmallProblems) {
   Ran ran;
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const RotationProblem& problem : rotation_problems(dtype)) {
@@ -79,21 +80,13 @@ TEST_F(RopeGpu, LargeProblemsEqualTheCpu) {
 TEST_F(RopeGpu, RunsInACapturedGraph) {
   const RotationProblem problem{.is_in_place = true};
   DeviceRotation device(problem, make_tensors(problem));
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  rope(device.views(), options_of(problem), stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph(
+      [&](Stream stream) { rope(device.views(), options_of(problem), stream); });
   for (int replay = 0; replay < 2; ++replay) {
     device.reset();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     expect_right(problem, device.result());
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 // A check names wrong positions; without it their rows are left out.

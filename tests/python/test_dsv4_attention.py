@@ -1,4 +1,6 @@
-"""dsv4_attention() beside the same in plain PyTorch. On the CPU, and on a GPU where there is one."""
+"""dsv4_attention() beside the same in PyTorch, on the CPU, and on a GPU where there is one."""
+
+import itertools
 
 import numpy
 import pytest
@@ -103,7 +105,7 @@ def test_parts_merge(device):
     cuts[2] = torch.maximum(cuts[1], cuts[2])
     scopes = [
         Dsv4Scope(rows, range_begin=begin, range_end=end, block_table=table)
-        for begin, end in zip(cuts, cuts[1:], strict=False)
+        for begin, end in itertools.pairwise(cuts)
     ]
     parts = [tilewright.dsv4_attention(q, window=scope, normalize=False) for scope in scopes]
     o, row_max, row_sum = (torch.stack(each) for each in zip(*parts, strict=True))

@@ -50,7 +50,7 @@ def test_pytorchs_own_checks(call):
 
 
 def test_the_fake_has_the_shapes_of_all_results(call):
-    q, rows, ends, indices = call
+    q, rows, ends, _ = call
     arguments = {"window_rows": rows, "window_range_end": ends}
     for returns in ({}, {"return_lse": True}, {"normalize": False}, {"quantize": True}):
         real = OPERATOR(q, **arguments, **returns)

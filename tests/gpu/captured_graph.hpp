@@ -1,26 +1,30 @@
-// A graph of a call, replayed.
+// A call that is captured in a CUDA graph.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
 #include "device_problem.hpp"
+#include "tilewright/launch.hpp"
 
 namespace tilewright::test {
 
-class CapturedCall {
+class CapturedGraph {
  public:
-  // Captures call.launch(stream).
-  template <typename Call>
-  explicit CapturedCall(const Call& call) {
+  // `queue` makes the call.
+  explicit CapturedGraph(const std::function<void(Stream)>& queue) {
     cuda_ok(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeGlobal));
-    call.launch(stream_.get());
+    queue(stream_.get());
     cuda_ok(cudaStreamEndCapture(stream_.get(), &graph_));
     cuda_ok(cudaGraphInstantiate(&executable_, graph_, 0));
   }
-  ~CapturedCall() {
+  ~CapturedGraph() {
     cudaGraphExecDestroy(executable_);
     cudaGraphDestroy(graph_);
   }
-  CapturedCall(const CapturedCall&) = delete;
-  CapturedCall& operator=(const CapturedCall&) = delete;
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
 
   void replay() const {
     cuda_ok(cudaGraphLaunch(executable_, stream_.get()));
