@@ -76,7 +76,9 @@ def rope(
     return run(inputs, options, out, stream)
 
 
-def run(inputs: dict[str, Any], options: dict[str, Any], out: Any = None, stream: Any = None) -> Any:
+def run(
+    inputs: dict[str, Any], options: dict[str, Any], out: Any = None, stream: Any = None
+) -> Any:
     """The rotated x, of arrays and right options."""
     framework = framework_of("x", inputs["x"])(inputs["x"], stream_handle(stream))
     tensors = {}

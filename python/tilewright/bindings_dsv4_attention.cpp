@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attention_options.hpp"
+#include "kernel_queries.hpp"
 #include "native_call.hpp"
 #include "tilewright/dsv4_attention_kernels.hpp"
 
@@ -58,12 +59,57 @@ Dsv4Call make_call(const nb::dict& tensors, std::int64_t window_ring, std::int64
            .kernel = kernel_name}};
 }
 
+KvRowFormat parse_format(std::string_view text) {
+  for (const auto format :
+       {KvRowFormat::bf16, KvRowFormat::e4m3_bf16, KvRowFormat::e4m3, KvRowFormat::e2m1}) {
+    if (text == name(format)) {
+      return format;
+    }
+  }
+  fail("rows", "is '" + std::string(text) + "', must be bf16, e4m3_bf16, e4m3 or e2m1");
+}
+
+Dsv4ScopeProblem make_scope_problem(bool is_list, std::string_view rows, std::int64_t pages,
+                                    std::int64_t page_size, std::int64_t most_keys) {
+  using Keys = Dsv4ScopeProblem::Keys;
+  return {.keys = is_list ? Keys::list : Keys::range,
+          .format = parse_format(rows),
+          .pages = pages,
+          .page_size = page_size,
+          .most_keys = most_keys};
+}
+
+Dsv4AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, std::int64_t q_len,
+                                  std::int64_t heads, const Dsv4ScopeProblem* window,
+                                  const Dsv4ScopeProblem* compressed, bool sinks,
+                                  bool inverse_rope) {
+  const auto of = [](const Dsv4ScopeProblem* scope) {
+    return scope != nullptr ? *scope : Dsv4ScopeProblem();
+  };
+  return {.dtype = parse_dtype(dtype),
+          .batch = batch,
+          .q_len = q_len,
+          .heads = heads,
+          .window = of(window),
+          .compressed = of(compressed),
+          .sinks = sinks,
+          .inverse_rope = inverse_rope};
+}
+
 }  // namespace
 
 void bind_dsv4_attention(nb::module_& m) {
   bind_call<Dsv4Call>(m, "Dsv4AttentionCall", make_call, nb::arg("window_ring"),
                       nb::arg("compressed_ring"), nb::arg("softmax_scale").none(),
                       nb::arg("lse_counts_sink"), nb::arg("check_values"), nb::arg("kernel_name"));
+  nb::class_<Dsv4ScopeProblem>(m, "Dsv4ScopeProblem")
+      .def(nb::new_(&make_scope_problem), nb::kw_only(), nb::arg("is_list"), nb::arg("rows"),
+           nb::arg("pages"), nb::arg("page_size"), nb::arg("most_keys"));
+  nb::class_<Dsv4AttentionProblem>(m, "Dsv4AttentionProblem")
+      .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
+           nb::arg("q_len"), nb::arg("heads"), nb::arg("window").none(),
+           nb::arg("compressed").none(), nb::arg("sinks"), nb::arg("inverse_rope"));
+  bind_queries<Dsv4Attention>(m);
 }
 
 }  // namespace tilewright
