@@ -6,8 +6,10 @@ import pytest
 from results_file import read_lines
 
 PASS, _, USAGE, UNSUPPORTED = range(4)
-SMALL = ["dsv4-attention", "--heads", "4", "--window", "9", "--compressed", "13", "--gap", "0"]
-SMALL += ["--samples", "5", "--context", "40", "--batch", "2"]
+SMALL = ["dsv4-attention", "--heads", "4", "--gap", "0", "--samples", "5", "--context", "40"]
+SMALL += ["--batch", "2"]
+WINDOW, COMPRESSED = ["--window", "9"], ["--compressed", "13"]
+KEYS = [*WINDOW, *COMPRESSED]
 RANGE = ["--compressed-keys", "range"]
 
 
@@ -15,13 +17,12 @@ RANGE = ["--compressed-keys", "range"]
 @pytest.mark.parametrize(
     "case",
     [
-        [],
-        ["--seqlen", "3", "--sinks"],
-        [*RANGE, "--seqlen", "2"],
-        ["--window", "0"],
-        ["--compressed", "0", "--inverse-rope"],
-        ["--window-rows", "bf16", "--compressed-rows", "e2m1", "--compressed-page-size", "2"],
-        ["--window-rows", "e4m3", "--window-page-size", "5", "--scale", "0.1"],
+        KEYS,
+        [*KEYS, "--seqlen", "3", "--sinks"],
+        [*KEYS, *RANGE, "--seqlen", "2"],
+        [*COMPRESSED, "--window", "0", "--compressed-rows", "e2m1", "--compressed-page-size", "2"],
+        [*WINDOW, "--compressed", "0", "--inverse-rope", "--window-rows", "bf16"],
+        [*KEYS, "--window-rows", "e4m3", "--window-page-size", "5", "--scale", "0.1"],
     ],
 )
 def test_check_passes_on_the_cpu(cli, dtype, case):
@@ -34,7 +35,7 @@ def test_check_passes_on_the_cpu(cli, dtype, case):
 
 def test_results_file(cli, tmp_path):
     path = tmp_path / "dsv4.jsonl"
-    assert cli(*SMALL, "--dtype", "fp32", "--check", "--json", path).returncode == PASS
+    assert cli(*SMALL, *KEYS, "--dtype", "fp32", "--check", "--json", path).returncode == PASS
     (line,) = read_lines(path)
     assert line["operation"] == "dsv4_attention" and line["impl"] == "tilewright/cpu"
     assert line["case"] == {
@@ -77,8 +78,8 @@ def test_bad_usage(cli, wrong, message):
 
 def test_the_reproducing_command_has_the_whole_case(cli):
     asked = [*RANGE, "--seqlen", "3", "--window-rows", "e4m3", "--inverse-rope", "--sinks"]
-    asked += ["--scale", "0.5", "--seed", "7", "--dtype", "fp16"]
-    result = cli(*SMALL, *asked)
+    asked += ["--scale", "0.5", "--seed", "7", "--dtype", "fp16", "--kernel", "cpu"]
+    result = cli(*SMALL, *KEYS, *asked)
     assert result.returncode == UNSUPPORTED
     (command,) = [line for line in result.stdout.splitlines() if "  reproduce: " in line]
     arguments = shlex.split(command)[2:]
