@@ -72,8 +72,8 @@ void append_rows(const AppendKvParams& p) {
     const std::int64_t batch = i / p.rows.per_batch;
     const std::int64_t token = i % p.rows.per_batch;
     const auto row = [&](const void* rows, const OuterStrides& stride, int head, int rotary_dims) {
-      return RotatedRow<T>(static_cast<const T*>(rows) + stride.offset(batch, token, head), p.rotary,
-                          rotary_dims, place.position);
+      return RotatedRow<T>(static_cast<const T*>(rows) + stride.offset(batch, token, head),
+                           p.rotary, rotary_dims, place.position);
     };
     for (int head = 0; place.page >= 0 && head < p.kv_heads; ++head) {
       append_row(p, row(p.k, p.k_stride, head, p.rotary.dims), p.head_dim, place, head, p.k_descale,

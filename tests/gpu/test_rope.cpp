@@ -113,7 +113,10 @@ TEST_F(RopeGpu, WrongArgumentsAreRefusedAndNothingIsWritten) {
       {"misaligned_x", [](auto& t) { misplace(t.x, 8); }, "x", {"8 bytes past a 16-byte"}},
       {"out_stride", [](auto& t) { t.out.stride[0] += 4; }, "out", {"multiple of 8 elements"}},
       {"fp32",
-       [](auto& t) { t.x.dtype = t.out.dtype = DType::fp32; },
+       [](auto& t) {  // of rows that their memory holds
+         t.x.dtype = t.out.dtype = DType::fp32;
+         t.x.shape[0] = t.out.shape[0] = t.positions.shape[0] = 3;
+       },
        "x",
        {"dtype fp32", "fp16, bf16"},
        ErrorCode::unsupported},
