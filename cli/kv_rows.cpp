@@ -13,6 +13,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/device_memory.hpp"
+#include "cli/kv_row_cache.hpp"
 #include "cli/options.hpp"
 #include "cli/runner.hpp"
 #include "tilewright/kv_rows.hpp"
@@ -21,11 +22,6 @@ namespace tilewright::cli {
 namespace {
 
 using reference::HostTensor;
-
-const Names<KvRowFormat> kFormats = {{name(KvRowFormat::bf16), KvRowFormat::bf16},
-                                     {name(KvRowFormat::e4m3_bf16), KvRowFormat::e4m3_bf16},
-                                     {name(KvRowFormat::e4m3), KvRowFormat::e4m3},
-                                     {name(KvRowFormat::e2m1), KvRowFormat::e2m1}};
 
 struct RowsProblem {
   DType dtype = DType::bf16;  // of the vectors
@@ -36,20 +32,6 @@ struct RowsProblem {
 
   std::int64_t pages() const { return (rows + page_size - 1) / page_size; }
 };
-
-// Pages whose bytes are a multiple of 576 where rows lie in planes, as engines have them.
-HostTensor make_cache(const RowsProblem& p) {
-  if (p.format == KvRowFormat::bf16) {
-    return {DType::bf16, {p.pages(), p.page_size, kKvRowDims}};
-  }
-  constexpr std::int64_t kUnit_bytes = 576;
-  const std::int64_t row_bytes = kv_row_bytes(p.format);
-  std::int64_t page_bytes = p.page_size * row_bytes;
-  if (p.format == KvRowFormat::e4m3_bf16) {
-    page_bytes = (page_bytes + kUnit_bytes - 1) / kUnit_bytes * kUnit_bytes;
-  }
-  return {DType::u8, {p.pages(), p.page_size, row_bytes}, {page_bytes, row_bytes, 1}};
-}
 
 // Every row has a page that is anywhere in the cache, and its own place there.
 HostTensor make_slots(const RowsProblem& p) {
@@ -71,7 +53,7 @@ class Tensors final : public CaseTensors {
       : x_(x),
         slots_(make_slots(p)),
         memory_(machine),
-        rows_(memory_.output(make_cache(p))),
+        rows_(memory_.output(make_kv_row_cache(p.format, p.pages(), p.page_size))),
         tensors_{
             .x = memory_.upload(x), .rows = rows_.view, .slot_mapping = memory_.upload(slots_)} {}
 
@@ -178,7 +160,7 @@ Command add_kv_rows_command(CLI::App& app) {
   RowsProblem& problem = arguments->problem;
   // A terminal's size is often in the environment as ROWS.
   add_size(*command, "--rows", problem.rows, "Rows (default: 65536)");
-  add_named(*command, "--format", problem.format, kFormats, "bf16, e4m3_bf16, e4m3 or e2m1")
+  add_named(*command, "--format", problem.format, kKvRowFormats, "bf16, e4m3_bf16, e4m3 or e2m1")
       ->envname("FORMAT");
   add_size(*command, "--page-size", problem.page_size, "Rows of a page (default: 64)")
       ->envname("PAGE_SIZE");

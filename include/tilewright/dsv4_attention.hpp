@@ -33,10 +33,12 @@ inline constexpr int kDsv4RotaryDims = 64;  // the last ones
 //                lies in row p % page_size of page block_table[b, p / page_size]. Absent: request
 //                b has page b. Entries that no token's range needs may be anything
 //   ring         the request's pages are a ring of so many rows, a multiple of page_size or at most
-//                page_size: position p lies where p % ring would. 0: no ring
+//                page_size: position p lies where p % ring would. A range has at most so many
+//                positions: those before range_end - ring are not in the cache. 0: no ring
 // A list:
 //   indices      (B, Nq, L) int32, contiguous in its last dimension: keys as slots, page *
-//                page_size + row. -1 is no key. A slot that occurs twice counts twice
+//                page_size + row. -1 is no key. A slot that occurs twice counts twice. Entries
+//                behind a list's length may be anything
 //   list_lengths (B) int32: only so many of the entries of each of request b's tokens count; L if
 //                absent
 struct Dsv4Scope {
@@ -71,9 +73,11 @@ struct Dsv4Scope {
 //          share the scale 2^ceil(log2(max(amax, 1e-4) / 448)): value = scale * byte
 //   cu_seqlens_q   (B + 1) int32, as of AttentionTensors. A request may have no new token
 //
-// On CPU tensors the values of ranges, tables, indices and lengths are checked. On CUDA tensors
-// they are checked only if options.check_values is set. Without it a range's part outside of the
-// cache, and a page or slot out of range, count as no key; no access strays.
+// On CPU tensors the values of ranges, tables, indices, lengths and positions are checked, and that
+// no UE8M0 scale of a row that a token sees is 255. On CUDA tensors they are checked only if
+// options.check_values is set. Without it a range's part outside of the cache, and a page or slot
+// out of range, count as no key, and a length out of range as the nearest in range; no access
+// strays.
 struct Dsv4AttentionTensors {
   ConstTensorView q;
   TensorView o;
@@ -94,7 +98,8 @@ struct Dsv4AttentionTensors {
 struct Dsv4AttentionOptions {
   // Multiplies q . k. It is from 0 to 1e38, or 1 / sqrt(512) if absent.
   std::optional<float> scale = std::nullopt;
-  // FlashMLA's LSE leaves the sink out; o counts it in either case.
+  // FlashMLA's LSE leaves the sink out, whatever it is; o, row_max and row_sum count it in either
+  // case.
   bool lse_counts_sink = true;
   // Copies ranges, tables, indices and lengths from the GPU to check their values. This waits for
   // the stream and cannot be captured in a CUDA graph. It is for debugging.

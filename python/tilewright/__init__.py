@@ -3,9 +3,9 @@
     import tilewright
     out = tilewright.attention(q, k, v, causal=True)
 
-Modules beside it: tilewright.flash_attn (FlashAttention-3's functions), tilewright.torch (PyTorch's
-operators, and a linear layer in NVFP4), tilewright.transformers (Hugging Face models),
-tilewright.bench, tilewright.plot.
+Modules beside it: tilewright.flash_attn (FlashAttention-3's functions), tilewright.flash_mla
+(FlashMLA's), tilewright.torch (PyTorch's operators, and a linear layer in NVFP4),
+tilewright.transformers (Hugging Face models), tilewright.bench, tilewright.plot.
 
 Names are loaded on first use, so that `tilewright.plot` runs where the compiled module is missing.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright._attention import attention
     from tilewright._attention_fp8 import attention_fp8
     from tilewright._attention_with_kvcache import attention_with_kvcache
+    from tilewright._dsv4_attention import Dsv4Scope, dsv4_attention
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
@@ -52,6 +53,7 @@ __all__ = [
     "NVFP4_WEIGHT_LAYOUT",
     "ArgumentTypeError",
     "CudaError",
+    "Dsv4Scope",
     "Error",
     "InvalidArgumentError",
     "Kernel",
@@ -65,6 +67,7 @@ __all__ = [
     "attention_with_kvcache",
     "dequantize_kv_rows",
     "dequantize_nvfp4",
+    "dsv4_attention",
     "gemm_bf16",
     "gemm_nvfp4",
     "kernels",
@@ -85,6 +88,8 @@ _LAZY = {
     "attention": ("tilewright._attention", "attention"),
     "attention_fp8": ("tilewright._attention_fp8", "attention_fp8"),
     "attention_with_kvcache": ("tilewright._attention_with_kvcache", "attention_with_kvcache"),
+    "Dsv4Scope": ("tilewright._dsv4_attention", "Dsv4Scope"),
+    "dsv4_attention": ("tilewright._dsv4_attention", "dsv4_attention"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
     "gemm_bf16": ("tilewright._gemm_bf16", "gemm_bf16"),

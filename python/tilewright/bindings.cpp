@@ -23,6 +23,7 @@ void bind_append_kv(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_attention_fp8(nb::module_& m);
 void bind_attention_with_kvcache(nb::module_& m);
+void bind_dsv4_attention(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
 void bind_kv_rows(nb::module_& m);
@@ -72,6 +73,7 @@ NB_MODULE(_native, m) {
   bind_attention(m);
   bind_attention_fp8(m);
   bind_attention_with_kvcache(m);
+  bind_dsv4_attention(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
   bind_kv_rows(m);

@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
                       c.tensors.compressed.reset();
                       c.tensors.fresh_rows.reset();
                     },
-                    "window",
+                    "window.rows",
                     {"absent", "neither compressed nor fresh_rows"}},
         BadDsv4Call{"neither_range_nor_list",
                     [](Dsv4Call& c) { c.tensors.compressed->indices.reset(); },

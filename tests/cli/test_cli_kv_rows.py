@@ -25,12 +25,16 @@ def test_results_lines_of_kv_rows(cli, tmp_path):
         options = ("--format", row_format, "--check", "--json", path)
         assert cli(*SMALL_CACHE, *options).returncode == PASS
         rows, copy = read_lines(path)
-        assert rows["case"] == copy["case"] == {
-            "rows": 70,
-            "dtype": "bf16",
-            "format": row_format,
-            "page_size": 8,
-        }
+        assert (
+            rows["case"]
+            == copy["case"]
+            == {
+                "rows": 70,
+                "dtype": "bf16",
+                "format": row_format,
+                "page_size": 8,
+            }
+        )
         assert (rows["impl"], copy["impl"]) == ("tilewright/cpu", "copy")
         moved = 70 * (1024 + 8 + row_bytes)
         assert rows["gbps"] * rows["median_us"] * 1e3 == pytest.approx(moved, 1e-4)

@@ -1,6 +1,6 @@
 // What a result of dsv4_attention() may not depend on: other work on the GPU, whether a graph is
 // replayed.
-#include "captured_call.hpp"
+#include "captured_graph.hpp"
 #include "dsv4_device.hpp"
 #include "dsv4_test.hpp"
 #include "problems/dsv4_expectation.hpp"
@@ -89,7 +89,7 @@ Dsv4Problem with_lengths(Dsv4Problem p, const std::vector<int>& window_ends,
 void check_replays(const std::vector<Dsv4Problem>& problems, const Dsv4Kernel& kernel) {
   Dsv4DeviceProblem device(make_tensors(problems.front()));
   const Dsv4DeviceCall call(device.views(), options_of(problems.front(), kernel.info.name));
-  const CapturedCall captured(call);
+  const CapturedGraph captured([&](Stream stream) { call.launch(stream); });
   for (const Dsv4Problem& p : problems) {
     SCOPED_TRACE(testing::Message() << "replayed with " << p);
     device.upload(make_tensors(p));

@@ -173,7 +173,7 @@ void check_list(const Dsv4Scope& scope, const ScopeNames& names, const Tensors& 
 
 void check_scopes(const Tensors& t) {
   if (!t.window && !t.compressed && !t.fresh_rows) {
-    fail("window", "is absent, must be given where neither compressed nor fresh_rows is");
+    fail(kWindowNames.rows, "is absent, must be given where neither compressed nor fresh_rows is");
   }
   for_each_scope(t, [&](const Dsv4Scope& scope, const ScopeNames& names) {
     check_kv_rows(names.rows, scope.rows);
