@@ -24,28 +24,6 @@ bool is_packed(const AppendKvTensors& t) {
 
 // ---- Which arguments are given
 
-std::string text_of(Pieces pieces) {
-  std::string text;
-  for (const std::string_view piece : pieces) {
-    text += piece;
-  }
-  return text;
-}
-
-template <typename View>
-void check_is_absent(const char* argument, const std::optional<View>& tensor, Pieces where) {
-  if (tensor) {
-    fail(argument, "is given, must be absent where " + text_of(where));
-  }
-}
-
-template <typename View>
-void check_is_given(const char* argument, const std::optional<View>& tensor, Pieces where) {
-  if (!tensor) {
-    fail(argument, "is absent, must be given where " + text_of(where));
-  }
-}
-
 void check_way_of_placing(const AppendKvTensors& t) {
   if (!t.slot_mapping) {
     check_is_given("slot_mapping", t.cache_seqlens, {"cache_seqlens is absent"});

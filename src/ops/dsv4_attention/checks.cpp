@@ -31,17 +31,6 @@ constexpr std::int64_t kMaxCapacity = (std::int64_t{1} << 30) - 1;
 
 bool is_packed(const Tensors& t) { return t.cu_seqlens_q.has_value(); }
 
-template <typename View>
-void check_is_absent(const char* argument, const std::optional<View>& tensor, Pieces where) {
-  if (tensor) {
-    std::string text = "is given, must be absent where ";
-    for (const std::string_view piece : where) {
-      text += piece;
-    }
-    fail(argument, text);
-  }
-}
-
 // Checks a tensor with something for each token of q.
 void check_token_tensor(const char* argument, const ConstTensorView& tensor, const Form& form,
                         DType dtype, const Tensors& t, const char* why = "") {
