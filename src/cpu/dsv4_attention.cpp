@@ -136,8 +136,9 @@ struct AttendHeads {
     const StridedRows<T> q{.first = static_cast<const T*>(p.q) +
                                     p.q_stride.offset(task.token.batch, task.token.row, task.head0),
                            .stride = p.q_stride.head};
-    pack_rows(ScaledRows<StridedRows<T>>{.rows = q, .scale = static_cast<float>(p.scale * kLog2e)},
-              task.heads, kDim, kDim, scratch.q.data());
+    const auto scale = static_cast<float>(p.scale * kLog2e);
+    pack_rows(ScaledRows<StridedRows<T>>{.rows = q, .scale = scale}, task.heads, kDim, kDim,
+              scratch.q.data());
     std::fill_n(scratch.o.begin(), task.heads * kDim, 0.0f);
     std::fill_n(scratch.m.begin(), task.heads, -std::numeric_limits<float>::infinity());
     std::fill_n(scratch.l.begin(), task.heads, 0.0f);
