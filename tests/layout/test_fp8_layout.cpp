@@ -90,6 +90,24 @@ TEST(Fp8Operand, LayoutsAreTheIsasFigures) {
   }
 }
 
+TEST(Fp8Mask, HasABitForEveryScoreBeforeTheEnd) {
+  constexpr int kBc = 128;
+  using Tiles = Fp8Layouts<128, kBc, 2>;
+  for (int lane = 0; lane < 4; ++lane) {
+    const Tensor tS = typename Tiles::TiledMmaQk{}.get_slice(lane).partition_C(
+        make_identity_tensor(Shape<_64, Int<kBc>>{}));
+    const Tensor by_rows =
+        make_tensor(tS.data(), rows_by_columns<typename Tiles::TiledMmaQk>(tS.layout()));
+    for (int end = -40; end <= kBc + 40; ++end) {
+      for (int j = 0; j < size<1>(by_rows); ++j) {
+        const int key = key_of_score(KeyOrder::kByKeys, kBc, get<1>(by_rows(0, j)));
+        ASSERT_EQ(reordered_bits_before(end, lane) >> j & 1u, key < end ? 1u : 0u)
+            << lane << " " << end << " " << j;
+      }
+    }
+  }
+}
+
 // The byte in SMEM of (row, column) of a tile of `rows` rows after loads with a swizzle of `width`
 // bytes: a load has `width` columns of all rows. CUDA's swizzles XOR the number of a 16-byte chunk
 // with the number of its 128-byte line, modulo 8 or 4.

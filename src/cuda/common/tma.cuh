@@ -51,6 +51,19 @@ __device__ __forceinline__ void tma_load_shared_tile(const CUtensorMap& map, Tma
   }
 }
 
+// Loads a part of a tile of kBc rows, those from `tile_row` on: as many as the tensor map's box has,
+// from row `row` of the tensor.
+template <int kBc, int kHeadDim, int kBox, typename T>
+__device__ __forceinline__ void load_box(const CUtensorMap& map, TmaBarrier& barrier, T* tile,
+                                         int tile_row, int row, int head, int page) {
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+#pragma unroll
+  for (int column = 0; column < kHeadDim; column += kBox) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&barrier), kHint,
+                                 tile + column * kBc + tile_row * kBox, column, row, head, page);
+  }
+}
+
 // Stores rows [row, row + kRows) of one head from SMEM, except rows outside the tensor: kHeadDim
 // columns from `first_column` on. One thread calls it, after the threads that wrote the tile have
 // called fence_view_async_shared(). It returns when the tile has been read.

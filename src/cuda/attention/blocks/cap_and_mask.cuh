@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cute/tensor.hpp>
 
+#include "cuda/attention/blocks/fp8_layout.cuh"
 #include "cuda/common/numeric.cuh"
 
 namespace tilewright::cuda {
@@ -64,6 +65,24 @@ __device__ void mask_outside(TensorS& rS, const TensorC& cS, const First& first,
       for (int j = word; j < kScores && j < word + 32; ++j) {
         rS(i, j) = seen & (1u << (j - word)) ? rS(i, j) : kMinusInf;
       }
+    }
+  }
+}
+
+// mask_outside() for a tile of 128 keys of which the even ones come first (KeyOrder::kByKeys).
+template <typename TensorS, typename TensorC, typename First, typename End>
+__device__ void mask_reordered(TensorS& rS, const TensorC& cS, const First& first, const End& end) {
+  constexpr int kScores = 32;
+  static_assert(decltype(cute::size<1>(rS))::value == kScores);
+#pragma unroll
+  for (int i = 0; i < cute::size<0>(rS); ++i) {
+    const int row = cute::get<0>(cS(i, 0));
+    const int lane = threadIdx.x % 4;
+    const std::uint32_t seen =
+        reordered_bits_before(end(row), lane) & ~reordered_bits_before(first(row), lane);
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      rS(i, j) = seen & (1u << j) ? rS(i, j) : kMinusInf;
     }
   }
 }

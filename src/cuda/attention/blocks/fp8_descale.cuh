@@ -15,6 +15,6 @@ __device__ inline float descale_at(const Fp8Descales& descales, int batch, int f
 
 // P is scaled by 2^kP_log2 before it is rounded to E4M3. Its largest value is then 256 of 448, and
 // weights down to 2^-14 keep all of their bits.
-inline constexpr float kP_log2 = 8.0f;
+inline constexpr int kP_log2 = 8;
 
 }  // namespace tilewright::cuda

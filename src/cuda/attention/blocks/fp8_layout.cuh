@@ -26,6 +26,7 @@
 #include <cute/atom/mma_atom.hpp>
 #include <cute/tensor.hpp>
 
+#include "common/divisor.hpp"
 #include "cuda/common/wgmma_layout.cuh"
 
 namespace tilewright::cuda {
@@ -42,6 +43,22 @@ constexpr auto score_columns() {
   } else {
     return Layout<Shape<_2, Int<kBc / 2>>, Stride<Int<kBc / 2>, _1>>{};
   }
+}
+
+// The bits of those of a thread's 32 scores of a row whose keys come before `end`, in a tile of 128
+// keys of which the even ones come first (KeyOrder::kByKeys). Of every 16 keys, each of the four
+// lanes of a row holds four neighbours, two in each half of its scores.
+TILEWRIGHT_HOST_DEVICE constexpr std::uint32_t reordered_bits_before(int end, int lane) {
+  constexpr int kHalf = 16;  // scores
+  std::uint32_t bits = 0;
+  for (int odd = 0; odd < 2; ++odd) {
+    const int keys = end - 4 * lane - odd;
+    const int neighbours = ((keys & 15) + 1) / 2;
+    const int count = 2 * (keys >> 4) + (neighbours < 2 ? neighbours : 2);
+    const int within = count < 0 ? 0 : count < kHalf ? count : kHalf;
+    bits |= ((1u << within) - 1u) << kHalf * odd;
+  }
+  return bits;
 }
 
 // K-major layouts whose rows have `kRow_bytes`, swizzled by as much as divides that.

@@ -1,4 +1,4 @@
-// How the ladder's FP8 kernels finish a tile: O goes from the accumulator to global memory, through
+// How the ladder's FP8 kernels finish a tile: O is divided by l, the LSE is stored, and O goes from the accumulator to global memory, through
 // the SMEM of Q and by TMA. In 16 bits O takes twice Q's room, so that it goes in two halves.
 #pragma once
 
@@ -6,12 +6,36 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/fp8_descale.cuh"
 #include "cuda/attention/blocks/fp8_tiles.cuh"
+#include "cuda/attention/blocks/online_softmax.cuh"
+#include "cuda/attention/blocks/row_pointer.cuh"
 #include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
 
 namespace tilewright::cuda {
+
+// At the end, O becomes v_scale * O / l (0 for rows that saw no key), and each row's LSE is stored:
+// a maximum times `score_scale` is in natural units. O and l still have P's factor.
+template <typename TiledMma, int kRows, typename TensorO, typename TensorC>
+__device__ void normalize_fp8(const AttentionParams& p, const TileWalk& walk, int row0,
+                              float score_scale, float v_scale, TensorO& rO, const TensorC& cO,
+                              const RowState<kRows>& state) {
+  constexpr float kInverseFactor = 1.0f / (1 << kP_log2);
+  float factor[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float l = row_sum<TiledMma>(state.l[i]);
+    factor[i] = l == 0.0f ? 0.0f : v_scale / l;
+    const int row = row0 + cute::get<0>(cO(i, 0));
+    if (p.lse != nullptr && cute::get<1>(cO(i, 0)) == 0 && row < p.q_len) {
+      *row_pointer<float>(p.lse, p.lse_stride, walk.batch, row, walk.head) =
+          log_sum_exp(state.m[i], l * kInverseFactor, score_scale);
+    }
+  }
+  scale_rows(rO, factor);
+}
 
 // A half of O, (64, D / 2) in BF16: its rows have as many bytes as Q's.
 template <int kHeadDim>

@@ -37,7 +37,6 @@
 #include "cuda/attention/blocks/fp8_tiles.cuh"
 #include "cuda/attention/blocks/online_softmax.cuh"
 #include "cuda/attention/blocks/ping_pong.cuh"
-#include "cuda/attention/blocks/row_pointer.cuh"
 #include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
@@ -170,26 +169,6 @@ __device__ void transpose(SharedStorage<C>& shared, const TileWalk& walk, int wa
   }
 }
 
-// At the end, O becomes v_descale * O / l (0 for rows that saw no key), and each row's LSE is
-// stored. O and l still have P's factor.
-template <typename TiledMma, int kRows, typename TensorO, typename TensorC>
-__device__ void normalize(const AttentionFp8Params& p, const TileWalk& walk, int row0, float scale,
-                          TensorO& rO, const TensorC& cO, const RowState<kRows>& state) {
-  const float v_descale = descale_at(p.v_descale, walk.batch, 0, walk.kv_head);
-  float factor[kRows];
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const float l = row_sum<TiledMma>(state.l[i]);
-    factor[i] = l == 0.0f ? 0.0f : v_descale / l;
-    const int row = row0 + get<0>(cO(i, 0));
-    if (p.lse != nullptr && get<1>(cO(i, 0)) == 0 && row < p.q_len) {
-      *row_pointer<float>(p.lse, p.lse_stride, walk.batch, row, walk.head) =
-          log_sum_exp(state.m[i], l * exp2f(-kP_log2), scale);
-    }
-  }
-  scale_rows(rO, factor);
-}
-
 // A consumer: one warpgroup, which computes its 64 rows.
 template <AttnConfig C>
 __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
@@ -223,7 +202,8 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   const PingPong<consumers(C)> ping_pong{consumer};
   RingPosition<C.stages> at;
   const auto finish = [&] {
-    normalize<MmaPv>(p, walk, row0, scale, rO, cO, state);
+    normalize_fp8<MmaPv>(p, walk, row0, scale, descale_at(p.v_descale, walk.batch, 0, walk.kv_head),
+                         rO, cO, state);
     constexpr std::uint32_t kFirstBarrier = 1 + consumers(C);  // behind those of ping-pong
     store_fp8_output<C.head_dim>(maps.o, walk, row0, tOrO, shared.sQ[consumer], thread,
                                  kFirstBarrier + consumer);
@@ -238,7 +218,12 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   shared.k.wait(at);
   wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
   shared.k.release(at);
-  mask(rS, cS, keys, row0, tile * C.bc);
+  const auto mask_tile = [&] {
+    mask_outside(
+        rS, cS, [](int) { return 0; },
+        [&](int row) { return keys.limit(row0 + row) - tile * C.bc; });
+  };
+  mask_tile();
   softmax_step<MmaQk>(rS, state, scale_log2, correction, kP_log2);
   round_to_e4m3(tSrS, kRegistersOfP, tOrP);
 
@@ -256,7 +241,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
     wgmma_wait<1>(tSrS);
     shared.k.release(at);
     if constexpr (decltype(is_masked)::value) {
-      mask(rS, cS, keys, row0, tile * C.bc);
+      mask_tile();
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction, kP_log2);
     wgmma_wait<0>(tOrO);
