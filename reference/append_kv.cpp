@@ -1,23 +1,17 @@
 #include "reference/append_kv.hpp"
 
-#include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
-#include "reference/nvfp4.hpp"
+#include "reference/rotated_row.hpp"
 
 namespace tilewright::reference {
 namespace {
 
-constexpr double kE4m3Max = 448;
-constexpr std::uint8_t kE4m3NaN = 0x7f;
 constexpr std::uint16_t kHalfNaN = 0x7fff;
-
-double fp32(double value) { return static_cast<float>(value); }
 
 // A row of k, v and q: where it lies in them, and where it goes.
 struct Row {
@@ -89,26 +83,9 @@ std::int64_t cache_offset(const ConstTensorView& t, const Row& row, std::int64_t
   return row.page * t.stride[0] + row.in_page * t.stride[1] + head * t.stride[2];
 }
 
-// Values of one head of a row in FP32, of which the first `rotary_dims` are rotated.
-std::vector<double> rotated(const AppendKvTensors& t, const AppendKvOptions& options,
-                            const ConstTensorView& x, std::int64_t offset, std::int64_t position,
-                            std::int64_t rotary_dims) {
-  std::vector<double> values;
-  for (std::int64_t d = 0; d < x.shape[x.rank - 1]; ++d) {
-    values.push_back(load(x, offset + d));
-  }
-  for (std::int64_t pair = 0; pair < rotary_dims / 2; ++pair) {
-    const auto first = static_cast<std::size_t>(options.interleaved ? 2 * pair : pair);
-    const auto second =
-        static_cast<std::size_t>(options.interleaved ? 2 * pair + 1 : pair + rotary_dims / 2);
-    const double cos = load(*t.rotary_cos, position * t.rotary_cos->stride[0] + pair);
-    const double sin = load(*t.rotary_sin, position * t.rotary_sin->stride[0] + pair);
-    const double x1 = values[first];
-    const double x2 = values[second];
-    values[first] = fp32(fp32(x1 * cos) - fp32(x2 * sin));
-    values[second] = fp32(fp32(x2 * cos) + fp32(x1 * sin));
-  }
-  return values;
+RotaryTables tables_of(const AppendKvTensors& t, const AppendKvOptions& options,
+                       std::int64_t rotary_dims) {
+  return {t.rotary_cos, t.rotary_sin, rotary_dims, options.interleaved};
 }
 
 // Stores values of the dtype of x; those that are not rotated are copied.
@@ -130,14 +107,6 @@ void store_values(const TensorView& to, std::int64_t offset, const std::vector<d
   }
 }
 
-double computed_descale(const std::vector<double>& values) {
-  double amax = 0;
-  for (const double value : values) {
-    amax = std::isfinite(value) ? std::max(amax, std::abs(value)) : amax;
-  }
-  return amax == 0 ? 1 : std::max(fp32(amax / kE4m3Max), static_cast<double>(FLT_MIN));
-}
-
 // k or v, its cache and its descales.
 struct Appended {
   ConstTensorView x;
@@ -150,7 +119,7 @@ struct Appended {
 double descale_of(const Appended& a, const Row& row, std::int64_t head,
                   const std::vector<double>& values) {
   if (a.computed) {
-    const double descale = computed_descale(values);
+    const double descale = e4m3_descale(largest_finite(values));
     store(*a.computed, cache_offset(*a.computed, row, head), descale);
     return descale;
   }
@@ -164,16 +133,14 @@ void append(const AppendKvTensors& t, const AppendKvOptions& options, const Appe
   for (std::int64_t head = 0; head < a.cache.shape[2]; ++head) {
     const std::int64_t from = row_offset(a.x, row, head);
     const std::int64_t to = cache_offset(a.cache, row, head);
-    const auto values = rotated(t, options, a.x, from, row.position, a.rotary_dims);
+    const auto values = rotated(tables_of(t, options, a.rotary_dims), a.x, from, row.position);
     if (a.cache.dtype != DType::e4m3) {
       store_values(a.cache, to, values, a.rotary_dims, a.x, from);
       continue;
     }
     const double descale = descale_of(a, row, head, values);
     for (std::size_t d = 0; d < values.size(); ++d) {
-      const double quotient = fp32(values[d] / descale);
-      store(a.cache, to + static_cast<std::int64_t>(d),
-            std::isnan(quotient) ? kE4m3NaN : round_to_e4m3(quotient));
+      store(a.cache, to + static_cast<std::int64_t>(d), e4m3_byte(fp32(values[d] / descale)));
     }
   }
 }
@@ -191,7 +158,7 @@ void append_kv(const AppendKvTensors& t, const AppendKvOptions& options) {
     }
     for (std::int64_t head = 0; t.q && head < t.q->shape[t.q->rank - 2]; ++head) {
       const std::int64_t from = row_offset(*t.q, row, head);
-      const auto values = rotated(t, options, *t.q, from, row.position, rotary_dims);
+      const auto values = rotated(tables_of(t, options, rotary_dims), *t.q, from, row.position);
       store_values(*t.q_out, row_offset(*t.q_out, row, head), values, rotary_dims, *t.q, from);
     }
   }

@@ -24,9 +24,10 @@
 // says it by a type, called Keys below, which it makes of its params for each task:
 //
 //   using Params                  the operation's
-//   using Query                   the type of an element of q, as of element.hpp
+//   using Output                  the type of an element of o that is normalised, as of element.hpp
 //   static Sequence sequence_of(const Params&, int batch)
 //   Keys(const Params&, const Sequence&, int head)
+//   q_rows(row0)                  the queries from row0 on, as of k_rows
 //   k_rows(key0, count), v_rows(key0, count)
 //                                 the keys [key0, key0 + count): element d of the j-th as a float
 //                                 is rows(j, d)
@@ -124,17 +125,23 @@ struct StridedRows {
   TILEWRIGHT_INLINE float operator()(int i, int d) const { return to_float(first[i * stride + d]); }
 };
 
-// The same, scaled.
-template <typename T>
+// Rows times a factor.
+template <class Rows>
 struct ScaledRows {
-  const T* first;
-  std::int64_t stride;
+  const Rows& rows;
   float scale;
 
-  TILEWRIGHT_INLINE float operator()(int i, int d) const {
-    return scale * to_float(first[i * stride + d]);
-  }
+  TILEWRIGHT_INLINE float operator()(int i, int d) const { return scale * rows(i, d); }
 };
+
+// A head's queries from row0 on.
+template <typename T, class Params>
+TILEWRIGHT_INLINE StridedRows<T> query_rows(const Params& p, const Sequence& sequence, int head,
+                                            int row0) {
+  return {.first = static_cast<const T*>(p.q) +
+                   p.q_stride.offset(sequence.batch, sequence.first_query + row0, head),
+          .stride = p.q_stride.seq};
+}
 
 // Makes rows dense. Columns from head_dim on become zero.
 template <class Rows>
@@ -299,16 +306,15 @@ TILEWRIGHT_INLINE void add_tile(const typename Keys::Params& p, const Keys& keys
 
 template <int kRows, class Keys>
 TILEWRIGHT_INLINE void attend(const typename Keys::Params& p, const Task& task, Scratch& scratch) {
-  using T = typename Keys::Query;
+  using T = typename Keys::Output;
   const Sequence& sequence = task.sequence;
   const Keys keys(p, sequence, task.head);
   const int padded_value_dim = round_up(p.value_dim, kLanes);
   const auto score_scale =
       static_cast<float>(p.softcap > 0 ? p.scale / p.softcap : p.scale * kLog2e);
-  const T* const q = static_cast<const T*>(p.q) +
-                     p.q_stride.offset(sequence.batch, sequence.first_query + task.row0, task.head);
-  pack_rows(ScaledRows<T>{.first = q, .stride = p.q_stride.seq, .scale = score_scale}, task.rows,
-            p.head_dim, round_up(p.head_dim, kLanes), scratch.q.data());
+  const auto q = keys.q_rows(task.row0);
+  pack_rows(ScaledRows<decltype(q)>{.rows = q, .scale = score_scale}, task.rows, p.head_dim,
+            round_up(p.head_dim, kLanes), scratch.q.data());
   std::fill_n(scratch.o.begin(), task.rows * padded_value_dim, 0.0f);
   std::fill_n(scratch.m.begin(), task.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(scratch.l.begin(), task.rows, 0.0f);

@@ -3,6 +3,7 @@
 
 #include "ops/append_kv/checks.hpp"
 #include "ops/attention_strides.hpp"
+#include "ops/rotary.hpp"
 #include "tilewright/append_kv.hpp"
 
 namespace tilewright {
@@ -33,19 +34,6 @@ AppendRows rows_of(const AppendKvTensors& t) {
     rows.max_positions = static_cast<int>(t.rotary_cos->shape[0]);
   }
   return rows;
-}
-
-Rotary rotary_of(const AppendKvTensors& t, const AppendKvOptions& options) {
-  if (!t.rotary_cos) {
-    return {};
-  }
-  return {.cos = t.rotary_cos->data,
-          .sin = t.rotary_sin->data,
-          .cos_stride = stride_of(*t.rotary_cos, 0),
-          .sin_stride = stride_of(*t.rotary_sin, 0),
-          .dtype = t.rotary_cos->dtype,
-          .dims = static_cast<int>(2 * t.rotary_cos->shape[1]),
-          .is_interleaved = options.interleaved};
 }
 
 AppendDescales descales_of(const std::optional<ConstTensorView>& given,
@@ -94,7 +82,7 @@ AppendKvParams params_of(const AppendKvTensors& t, const AppendKvOptions& option
                         .k_cache_stride = row_strides(t.k_cache),
                         .v_cache_stride = row_strides(t.v_cache),
                         .rows = rows_of(t),
-                        .rotary = rotary_of(t, options),
+                        .rotary = rotary_of({t.rotary_cos, t.rotary_sin}, options.interleaved),
                         .k_descale = descales_of(t.k_descale, t.computed_k_descale),
                         .v_descale = descales_of(t.v_descale, t.computed_v_descale)};
   if (t.q) {

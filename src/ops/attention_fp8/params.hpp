@@ -32,9 +32,9 @@ struct AttentionFp8Params : AttentionParams {
   int v_columns = 0;              // Nk' or Tk' of v_transposed
 
   int descale_rows = 0;  // of a block; 0: no descale has blocks
-  Fp8Descales q_descale;
-  Fp8Descales k_descale;
-  Fp8Descales v_descale;
+  Fp8Descales q_descale{};
+  Fp8Descales k_descale{};
+  Fp8Descales v_descale{};
 };
 
 }  // namespace tilewright

@@ -36,10 +36,10 @@ struct RotateQuantizeParams {
 
   // The rotation of the head dim, if there is one: signs, then the butterflies, then this factor.
   bool is_rotated = false;
-  NegativeDims negative_dims;
+  NegativeDims negative_dims{};
   float rotation_factor = 1.0f;  // 1 / sqrt(D)
 
-  Rotary rotary;
+  Rotary rotary{};
   const std::int64_t* positions = nullptr;  // null: places in the sequences
   std::int64_t positions_batch_stride = 0;
   int max_positions = 0;
