@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
+#include "reference/parallel_for.hpp"
 #include "reference/rotated_row.hpp"
 
 namespace tilewright::reference {
@@ -17,25 +19,27 @@ std::int64_t integer(const ConstTensorView& t, std::int64_t index) {
   return static_cast<std::int64_t>(load(t, index));
 }
 
-// Whether the sign of dim d is -1.
-bool is_negative(std::uint64_t seed, std::uint64_t d) {
-  std::uint64_t state = seed;
-  for (std::uint64_t i = 0; i <= d; ++i) {
+// Whether each dim's sign is -1; none without a seed.
+std::vector<bool> negative_dims(const std::optional<std::uint64_t>& seed, std::int64_t dims) {
+  std::vector<bool> all;
+  std::uint64_t state = seed.value_or(0);
+  for (std::int64_t d = 0; seed && d < dims; ++d) {
     state += 0x9e3779b97f4a7c15u;
+    std::uint64_t z = state;
+    z ^= z >> 30;
+    z *= 0xbf58476d1ce4e5b9u;
+    z ^= z >> 27;
+    z *= 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    all.push_back((z >> 63) != 0);
   }
-  std::uint64_t z = state;
-  z ^= z >> 30;
-  z *= 0xbf58476d1ce4e5b9u;
-  z ^= z >> 27;
-  z *= 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return (z >> 63) != 0;
+  return all;
 }
 
 // H_D (signs * x) / sqrt(D), where H_2n = (H_n, H_n; H_n, -H_n), by its butterflies.
-void rotate(std::uint64_t seed, std::vector<double>& x) {
+void rotate(const std::vector<bool>& negative, std::vector<double>& x) {
   for (std::size_t d = 0; d < x.size(); ++d) {
-    x[d] = is_negative(seed, d) ? -x[d] : x[d];
+    x[d] = negative[d] ? -x[d] : x[d];
   }
   for (std::size_t half = 1; half < x.size(); half *= 2) {
     for (std::size_t d = 0; d < x.size(); ++d) {
@@ -74,7 +78,8 @@ std::vector<Sequence> sequences_of(const Tensors& t) {
   return all;
 }
 
-std::vector<double> row_values(const Tensors& t, const Options& options, const Sequence& s,
+std::vector<double> row_values(const Tensors& t, const Options& options,
+                               const std::vector<bool>& negative, const Sequence& s,
                                std::int64_t row, std::int64_t head) {
   const int rank = t.x.rank;
   const std::int64_t n = s.first + row;
@@ -88,7 +93,7 @@ std::vector<double> row_values(const Tensors& t, const Options& options, const S
   std::vector<double> values =
       rotated({t.rotary_cos, t.rotary_sin, dims, options.interleaved}, t.x, offset, position);
   if (options.seed) {
-    rotate(*options.seed, values);
+    rotate(negative, values);
   }
   return values;
 }
@@ -129,13 +134,13 @@ double descale_of(const Tensors& t, const Sequence& s, std::int64_t first, std::
   return descale;
 }
 
-void quantize_sequence(const Tensors& t, const Options& options, const Sequence& s,
-                       std::int64_t head) {
+void quantize_sequence(const Tensors& t, const Options& options, const std::vector<bool>& negative,
+                       const Sequence& s, std::int64_t head) {
   const std::int64_t block_rows = options.descale_rows;
   for (std::int64_t first = 0; first < s.length; first += block_rows) {
     std::vector<std::vector<double>> rows;
     for (std::int64_t row = first; row < std::min(first + block_rows, s.length); ++row) {
-      rows.push_back(row_values(t, options, s, row, head));
+      rows.push_back(row_values(t, options, negative, s, row, head));
     }
     const double descale = descale_of(t, s, first, head, block_rows, rows);
     const double inverse = fp32(1 / descale);
@@ -155,11 +160,12 @@ void rotate_quantize(const Tensors& t, const Options& options) {
   if (t.out_transposed) {
     fill_constant(*t.out_transposed, 0.0);
   }
-  for (std::int64_t head = 0; head < t.x.shape[t.x.rank - 2]; ++head) {
-    for (const Sequence& s : sequences) {
-      quantize_sequence(t, options, s, head);
-    }
-  }
+  const std::vector<bool> negative = negative_dims(options.seed, t.x.shape[t.x.rank - 1]);
+  const auto count = static_cast<std::int64_t>(sequences.size());
+  parallel_for(t.x.shape[t.x.rank - 2] * count, [&](std::int64_t i) {
+    quantize_sequence(t, options, negative, sequences[static_cast<std::size_t>(i % count)],
+                      i / count);
+  });
 }
 
 }  // namespace tilewright::reference
