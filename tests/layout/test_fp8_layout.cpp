@@ -1,5 +1,5 @@
-// 8-bit WGMMA: that P's registers are operand A's in both orders of keys, against the figures of the
-// PTX ISA written out as plain formulas; and how the tiles lie in SMEM.
+// 8-bit WGMMA: that P's registers are operand A's in both orders of keys, against the figures of
+// the PTX ISA written out as plain formulas; and how the tiles lie in SMEM.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -24,9 +24,7 @@ int column_of_d(int thread, int value) { return 8 * (value / 4) + 2 * (thread % 
 int row_of_a(int thread, int value) {
   return 16 * (thread / 32) + thread % 32 / 4 + 8 * (value / 4 % 2);
 }
-int column_of_a(int thread, int value) {
-  return 16 * (value / 8) + 4 * (thread % 4) + value % 4;
-}
+int column_of_a(int thread, int value) { return 16 * (value / 8) + 4 * (thread % 4) + value % 4; }
 
 // The key of a column of S and of V^T, as the kernels' comments say it.
 int key_of_score(KeyOrder order, int bc, int column) {

@@ -43,8 +43,7 @@ constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head
     const std::int64_t stepped = size > 1 ? elements : head_dim;
     return static_cast<std::uint64_t>(stepped) * static_cast<std::uint64_t>(element_bytes);
   };
-  const int columns =
-      swizzle == TmaSwizzle::none ? head_dim : width_bytes(swizzle) / element_bytes;
+  const int columns = swizzle == TmaSwizzle::none ? head_dim : width_bytes(swizzle) / element_bytes;
   return {.size = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(seqlen),
                    static_cast<std::uint64_t>(heads), static_cast<std::uint64_t>(batch)},
           .stride_bytes = {bytes(stride.seq, seqlen), bytes(stride.head, heads),
@@ -54,8 +53,8 @@ constexpr TensorMapSpec tile_map_spec(int batch, int seqlen, int heads, int head
           .element_bytes = element_bytes};
 }
 
-// Encodes the map of a tensor of 16-bit or 8-bit elements. It looks up the driver's encoder at run time, so
-// that nothing links libcuda. Throws ErrorCode::cuda.
+// Encodes the map of a tensor of 16-bit or 8-bit elements. It looks up the driver's encoder at run
+// time, so that nothing links libcuda. Throws ErrorCode::cuda.
 CUtensorMap_st encode_tensor_map(const void* base, const TensorMapSpec& spec);
 
 }  // namespace tilewright::cuda

@@ -51,8 +51,8 @@ __device__ __forceinline__ void tma_load_shared_tile(const CUtensorMap& map, Tma
   }
 }
 
-// Loads a part of a tile of kBc rows, those from `tile_row` on: as many as the tensor map's box has,
-// from row `row` of the tensor.
+// Loads a part of a tile of kBc rows, those from `tile_row` on: as many as the tensor map's box
+// has, from row `row` of the tensor.
 template <int kBc, int kHeadDim, int kBox, typename T>
 __device__ __forceinline__ void load_box(const CUtensorMap& map, TmaBarrier& barrier, T* tile,
                                          int tile_row, int row, int head, int page) {
@@ -99,9 +99,9 @@ struct RingPosition {
 //   loader      acquire: wait until the stage is empty, expect its bytes | TMA ...
 //   consumers   wait: until the bytes are there | read | release: each warp says that it is done
 //
-// Warps that write a stage themselves, in place of TMA, wait until it is empty and then each put it.
-// Both sides walk over the ring from RingPosition{} on. In a cluster whose blocks load into each other's
-// rings, a stage is empty when the consumers of all kCluster blocks have released it;
+// Warps that write a stage themselves, in place of TMA, wait until it is empty and then each put
+// it. Both sides walk over the ring from RingPosition{} on. In a cluster whose blocks load into
+// each other's rings, a stage is empty when the consumers of all kCluster blocks have released it;
 // `consumer_warps` counts those of one block.
 template <int kStages, int kCluster = 1>
 struct TmaRing {

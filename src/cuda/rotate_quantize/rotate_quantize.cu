@@ -1,9 +1,11 @@
 // rotate_quantize: a thread block takes a block of rows of one head, all of which stays in its
 // registers.
 //
-//   load 16 bytes at a time, RoPE | signs, butterflies | largest magnitude --> descale | e4m3, store
+//   load 16 bytes at a time, RoPE | signs, butterflies | largest magnitude --> descale | e4m3,
+//   store
 //
-// Source    tilewright/rotate_quantize.hpp has the arithmetic, whose order is kept: CPU and GPU give
+// Source    tilewright/rotate_quantize.hpp has the arithmetic, whose order is kept: CPU and GPU
+// give
 //           the same bytes. The Hadamard matrix in log2(D) stages of sums and differences: fast
 //           Walsh-Hadamard transform.
 // Tiles     M = 64 or 128 rows x D, M D / 64 threads: a thread has 64 values. Four lanes share a
@@ -117,7 +119,8 @@ __device__ void change_signs(const NegativeDims& negative, P& part) {
 #pragma unroll
   for (int j = 0; j < P::kVectors; ++j) {
     const int dim = P::dim(kVector * j);
-    const std::uint32_t bits = negative.words[dim / NegativeDims::kBits] >> dim % NegativeDims::kBits;
+    const std::uint32_t bits =
+        negative.words[dim / NegativeDims::kBits] >> dim % NegativeDims::kBits;
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
       const std::uint32_t sign = bits >> k << 31;
@@ -374,8 +377,8 @@ void launch_rows(const RotateQuantizeParams& p, Stream stream) {
   const unsigned blocks = static_cast<unsigned>(p.blocks.count()) *
                           static_cast<unsigned>(p.heads * (is_packed ? 1 : p.blocks.batch));
   dispatch_head_dim<64, 128, 256>(p.head_dim, [&]<int kHeadDim>() {
-    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope>>(
-        blocks, threads_of(kHeadDim, kRows), 0, stream, p);
+    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope>>(blocks, threads_of(kHeadDim, kRows), 0,
+                                                          stream, p);
   });
 }
 

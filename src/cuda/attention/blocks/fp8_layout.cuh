@@ -1,5 +1,5 @@
-// How attention's tiles of E4M3 lie in SMEM and in registers: the MMAs, and how P becomes an operand.
-// It is all known at compile time.
+// How attention's tiles of E4M3 lie in SMEM and in registers: the MMAs, and how P becomes an
+// operand. It is all known at compile time.
 //
 // An 8-bit WGMMA reads both operands K-major. For Q K^T that is how Q and K lie in memory. For P V
 // it is V transposed, (D, keys) with keys contiguous. And a thread's part of P must be where the
@@ -87,8 +87,9 @@ struct Fp8Layouts {
       cute::GMMA::ss_op_selector<Element, Element, float, cute::Shape<Rows, Bc, D>>()));
   template <int kColumns>
   using MmaPv = decltype(cute::make_tiled_mma(
-      cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, cute::Int<kColumns>, Bc>,
-                                 cute::GMMA::Major::K, cute::GMMA::Major::K>()));
+      cute::GMMA::rs_op_selector<Element, Element, float,
+                                 cute::Shape<Rows, cute::Int<kColumns>, Bc>, cute::GMMA::Major::K,
+                                 cute::GMMA::Major::K>()));
   using TiledMmaPv = MmaPv<kHeadDim>;
 
   // S's registers in the order in which A has them: (A's values, 1, steps).

@@ -1,5 +1,6 @@
-// How the ladder's FP8 kernels finish a tile: O is divided by l, the LSE is stored, and O goes from the accumulator to global memory, through
-// the SMEM of Q and by TMA. In 16 bits O takes twice Q's room, so that it goes in two halves.
+// How the ladder's FP8 kernels finish a tile: O is divided by l, the LSE is stored, and O goes from
+// the accumulator to global memory, through the SMEM of Q and by TMA. In 16 bits O takes twice Q's
+// room, so that it goes in two halves.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,7 @@ struct Fp8OutputHalf {
 // warpgroup's own SMEM; `barrier` is a named barrier of its own.
 template <int kHeadDim, typename TensorO>
 __device__ void store_fp8_output(const CUtensorMap& map, const TileWalk& walk, int row0,
-                                 const TensorO& tOrO, void* sQ, int thread,
-                                 std::uint32_t barrier) {
+                                 const TensorO& tOrO, void* sQ, int thread, std::uint32_t barrier) {
   using namespace cute;
   using Half = Fp8OutputHalf<kHeadDim>;
   using Element = typename Half::Element;

@@ -11,9 +11,9 @@
 namespace tilewright::cuda {
 
 template <int kHeadDim, int kBc, int kStages>
-struct Fp8Tiles : Fp8Layouts<kHeadDim, kBc, kStages>,
-                  TileOperands<cute::float_e4m3_t, kBc, kHeadDim,
-                               Fp8Layouts<kHeadDim, kBc, kStages>> {};
+struct Fp8Tiles
+    : Fp8Layouts<kHeadDim, kBc, kStages>,
+      TileOperands<cute::float_e4m3_t, kBc, kHeadDim, Fp8Layouts<kHeadDim, kBc, kStages>> {};
 
 // Rounds P to E4M3, which saturates, four values to a register of A. `registers` says which of P's
 // they are.

@@ -12,7 +12,8 @@
 //           Bc = 192 and 128, 384 threads.
 // SMEM      sQ Br x D, sK, sV and sVt 2 x Bc x D E4M3 each: 60, 160, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q, a half at a time.
-// Registers 32, 40 and 32 for a thread of the producer and 160, 232 and 240 for one of a consumer at
+// Registers 32, 40 and 32 for a thread of the producer and 160, 232 and 240 for one of a consumer
+// at
 //           D = 64, 128, 256. Of a consumer's, Bc / 2 hold S, Bc / 8 hold P and D / 2 hold O.
 //
 //   warp 0, a thread  load: K9 Q V9 K8 V8 ...    (each waits until its stage is empty)

@@ -18,24 +18,25 @@
 //           many: P V is computed in two halves of its columns, and not while S is there.
 //
 //   a thread          load: K9 Q V9 K8 V8 ... and each tile's descales
-//   consumers         K6's loop: QK(j) and PV(j+1) issued | softmax j | O = O * correction + PV(j+1)
-//   consumers, 256    PV(j+1), a half | O | the other half | O | QK(j) | softmax j
+//   consumers         K6's loop: QK(j) and PV(j+1) issued | softmax j | O = O * correction +
+//   PV(j+1) consumers, 256    PV(j+1), a half | O | the other half | O | QK(j) | softmax j
 //
 // Layouts   V^T has its keys in order, so that S must have them in another (K7): sK has the tile's
 //           even keys, then its odd ones. They come by two tensor maps of every other row.
 //           blocks/fp8_layout.cuh. All tiles are swizzled by 128 bytes, Q and K by 64 at D = 64.
 // Limits    D = 64, 128 or 256; O in BF16. At D = 256 sums are promoted after every tile or never.
 // Worklog   docs/worklog/k8.md
-#include <algorithm>
-
 #include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/block_descales.cuh"
 #include "cuda/attention/blocks/cap_and_mask.cuh"
 #include "cuda/attention/blocks/fp8_descale.cuh"
+#include "cuda/attention/blocks/fp8_maps.hpp"
 #include "cuda/attention/blocks/fp8_output.cuh"
 #include "cuda/attention/blocks/fp8_tiles.cuh"
 #include "cuda/attention/blocks/online_softmax.cuh"
 #include "cuda/attention/blocks/ping_pong.cuh"
 #include "cuda/attention/blocks/tile_walk.cuh"
+#include "cuda/attention/blocks/value_sums.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
@@ -45,19 +46,17 @@ namespace tilewright::cuda {
 namespace k8 {
 
 using namespace cute;
+using block_descales::DescaleWalk;
+using block_descales::TileDescales;
 using Element = float_e4m3_t;
 
-constexpr int kBc = 128;
-constexpr int kBlockRows = 64;  // descales change after a multiple of these
-constexpr int kBlocks = kBc / kBlockRows;
-
-constexpr int kConsumers = 2;                      // warpgroups
+constexpr int kConsumers = 2;                    // warpgroups
 constexpr RoleRegisters kRegisters = {32, 240};  // the consumers take more than elsewhere
 
 constexpr AttnConfig config(int head_dim) {
   return {.head_dim = head_dim,
           .br = kConsumers * kWarpgroupRows,
-          .bc = kBc,
+          .bc = block_descales::kBc,
           .threads = block_threads(kConsumers),
           .stages = head_dim == 256 ? 2 : 4};
 }
@@ -65,22 +64,11 @@ constexpr AttnConfig config(int head_dim) {
 template <AttnConfig C>
 using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
 
-// What a key tile's descales come to. V's are taken relative to the largest one so far, `v_scale`:
-// P of a block is multiplied by its descale's share of it, and O is in units of it. Shares are at
-// least 2^-32, which does not show in FP32.
-struct TileDescales {
-  float k[kBlocks];
-  float p_log2[kBlocks];    // the factor of P: its share, and 2^kP_log2
-  float l_weight[kBlocks];  // the shares' inverses: l is a sum without them
-  float v_scale;
-  float v_correction;  // the v_scale before, in units of this one
-};
-
 template <AttnConfig C>
 struct SharedStorage {
   alignas(1024) Element sQ[kConsumers][kWarpgroupRows * C.head_dim];  // (64, D), then O
-  alignas(1024) Element sK[C.stages][C.bc * C.head_dim];                // (Bc, D, stages)
-  alignas(1024) Element sVt[C.stages][C.head_dim * C.bc];               // (D, Bc, stages)
+  alignas(1024) Element sK[C.stages][C.bc * C.head_dim];              // (Bc, D, stages)
+  alignas(1024) Element sVt[C.stages][C.head_dim * C.bc];             // (D, Bc, stages)
   alignas(128) TmaBarrier q_full[kConsumers];
   TmaRing<C.stages> k;
   TmaRing<C.stages> vt;
@@ -94,49 +82,12 @@ struct TensorMaps {
   CUtensorMap q, k_even, k_odd, vt, o;
 };
 
-// Reads the descales of one key tile after another.
-class DescaleWalk {
- public:
-  __device__ DescaleWalk(const AttentionFp8Params& p, const TileWalk& walk)
-      : p_(p), walk_(walk), rows_(p.descale_rows == 128 ? 128 : kBlockRows) {}
-
-  __device__ TileDescales next(int tile) {
-    TileDescales tile_descales;
-    float v[kBlocks];
-    const float before = v_scale_;
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      const int row = min(tile * kBc + i * kBlockRows, p_.kv_len - 1);
-      tile_descales.k[i] = descale_at(p_.k_descale, walk_.batch, 0, walk_.kv_head, row / rows_);
-      v[i] = descale_at(p_.v_descale, walk_.batch, 0, walk_.kv_head, row / rows_);
-      v_scale_ = fmaxf(v_scale_, v[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      constexpr float kLeastLog2 = -32.0f;
-      const float share = v_scale_ == 0.0f ? 1.0f : v[i] / v_scale_;
-      const float share_log2 = fmaxf(log2f(share), kLeastLog2);
-      tile_descales.p_log2[i] = kP_log2 + share_log2;
-      tile_descales.l_weight[i] = exp2f(-share_log2);
-    }
-    tile_descales.v_scale = v_scale_;
-    tile_descales.v_correction = before == v_scale_ ? 1.0f : before / v_scale_;
-    return tile_descales;
-  }
-
- private:
-  const AttentionFp8Params& p_;
-  const TileWalk& walk_;
-  int rows_;
-  float v_scale_ = 0.0f;
-};
-
 // One thread loads all that the consumers read.
 template <AttnConfig C>
 __device__ void load(SharedStorage<C>& shared, const AttentionFp8Params& p, const TensorMaps& maps,
                      const TileWalk& walk) {
   constexpr int kBox = Tiles<C>::kBoxColumns;
-  DescaleWalk descales(p, walk);
+  DescaleWalk descales(p, walk.batch, walk.kv_head, p.kv_len);
   RingPosition<C.stages> at;
 #pragma unroll 1  // each load is in the code once, which takes few registers
   for (int tile = walk.kv_tiles - 1; tile >= 0; --tile, at.advance()) {
@@ -144,10 +95,10 @@ __device__ void load(SharedStorage<C>& shared, const AttentionFp8Params& p, cons
     shared.vt.wait_until_empty(at);
     shared.descales[at.stage] = tile_descales;
     TmaBarrier& k_full = shared.k.acquire(at, sizeof(shared.sK[0]));
-    load_box<C.bc, C.head_dim, kBox>(maps.k_even, k_full, shared.sK[at.stage], 0, tile * kBc / 2,
+    load_box<C.bc, C.head_dim, kBox>(maps.k_even, k_full, shared.sK[at.stage], 0, tile * C.bc / 2,
                                      walk.kv_head, walk.batch);
-    load_box<C.bc, C.head_dim, kBox>(maps.k_odd, k_full, shared.sK[at.stage], kBc / 2,
-                                     tile * kBc / 2, walk.kv_head, walk.batch);
+    load_box<C.bc, C.head_dim, kBox>(maps.k_odd, k_full, shared.sK[at.stage], C.bc / 2,
+                                     tile * C.bc / 2, walk.kv_head, walk.batch);
     if (tile == walk.kv_tiles - 1) {
 #pragma unroll 1
       for (int consumer = 0; consumer < kConsumers; ++consumer) {
@@ -160,153 +111,9 @@ __device__ void load(SharedStorage<C>& shared, const AttentionFp8Params& p, cons
     TmaBarrier& vt_full = shared.vt.acquire(at, sizeof(shared.sVt[0]));
     constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
     SM90_TMA_LOAD_4D::copy(&maps.vt, reinterpret_cast<std::uint64_t*>(&vt_full), kNoHint,
-                           shared.sVt[at.stage], tile * kBc, 0, walk.kv_head, walk.batch);
+                           shared.sVt[at.stage], tile * C.bc, 0, walk.kv_head, walk.batch);
   }
 }
-
-// A thread's score number n, of those that it has of one row and one block of descales. S has even
-// keys first, then odd ones, so that both halves of it have a part of each block.
-__host__ __device__ constexpr int score_of(int block, int n) {
-  constexpr int kRun = kBlockRows / 8;  // scores
-  return n % kRun + kRun * block + kRun * kBlocks * (n / kRun);
-}
-constexpr int kBlockScores = kBlockRows / 4;  // of a row and a thread
-
-// A step of the online softmax, as softmax_step(), where blocks of keys have scales of their own.
-// m is in units of log2.
-template <typename TiledMma, int kRows, typename TensorS>
-__device__ void weigh(TensorS& rS, RowState<kRows>& state, const TileDescales& descales,
-                      float q_scale, float (&correction)[kRows]) {
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    float m = i > 0 ? after(state.m[i], state.m[i - 1]) : state.m[i];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      float s = kMinusInf;
-#pragma unroll
-      for (int n = 0; n < kBlockScores; ++n) {
-        s = fmaxf(s, rS(i, score_of(block, n)));
-      }
-      m = fmaxf(m, s * scale_to_log2(q_scale * descales.k[block]));
-    }
-    const float m_new = row_max<TiledMma>(m);
-    const float reference = m_new == kMinusInf ? 0.0f : m_new;
-    correction[i] = exp2_approx(state.m[i] - reference);
-    state.m[i] = m_new;
-    state.l[i] *= correction[i];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const float scale_log2 = scale_to_log2(q_scale * descales.k[block]);
-      const float exponent = descales.p_log2[block] - reference;
-      float l = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kBlockScores; ++n) {
-        float& p = rS(i, score_of(block, n));
-        p = exp2_approx(fmaf(p, scale_log2, exponent));
-        l += p;
-      }
-      state.l[i] = fmaf(l, descales.l_weight[block], state.l[i]);
-    }
-    correction[i] *= descales.v_correction;
-  }
-}
-
-// O, and the sums of the tensor cores that are still to be added to it. Both are in rows' units of
-// P, which change from tile to tile: O's are those that it had when it was last added to.
-template <typename T, int kHeadDim, int kInterval>
-struct ValueSums {
-  static constexpr bool kPromotes = kInterval > 0;
-  static constexpr int kParts = kPromotes && kHeadDim == 256 ? 2 : 1;  // of the columns
-  static_assert(kParts == 1 || kInterval == 1, "a part's registers serve the next part");
-  using Mma = typename T::TiledMmaPv;
-  using MmaPart = typename T::template MmaPv<kHeadDim / kParts>;
-  using ShapePart = Shape<_64, Int<kHeadDim / kParts>>;
-  using Sum = decltype(T::output());
-  using Part = decltype(partition_fragment_C(MmaPart{}, ShapePart{}));
-  static constexpr int kRows = 2;
-
-  Sum tOrO;
-  Part tOrPart;
-  float to_units_of_part[kRows] = {1.0f, 1.0f};
-  int tiles = 0;  // in tOrPart
-
-  __device__ ValueSums() { clear(tOrO); }
-
-  // Issues P V of a tile. `tOrV` is (MMA, MMA_K) of a part of the columns.
-  template <typename TensorP, typename TensorV>
-  __device__ void issue(const TensorP& tOrP, const TensorV& tOrV) {
-    const Tensor V = make_tensor(tOrV.data(),
-                                 make_layout(layout<0>(tOrV), Layout<_1>{}, layout<1>(tOrV)));
-    if constexpr (kPromotes) {
-      wgmma_issue_if(kInterval > 1 && tiles > 0, MmaPart{}, tOrP, V, tOrPart);
-    } else {
-      wgmma_issue<true>(Mma{}, tOrP, V, tOrO);
-    }
-  }
-
-  __device__ void wait() {
-    if constexpr (kPromotes) {
-      wgmma_wait<0>(tOrPart);
-    } else {
-      wgmma_wait<0>(tOrO);
-    }
-  }
-
-  // Adds the sums to O, of part `part`.
-  __device__ void promote(int part = 0) {
-    if constexpr (kPromotes) {
-      Tensor O = make_tensor(tOrO.data() + part * size(tOrPart), tOrPart.layout());
-      Tensor rO = by_rows<MmaPart>(O);
-      const Tensor rPart = by_rows<MmaPart>(tOrPart);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-        for (int j = 0; j < size<1>(rO); ++j) {
-          rO(i, j) = fmaf(rO(i, j), to_units_of_part[i], rPart(i, j));
-        }
-      }
-    }
-  }
-
-  // The next tile's units are `correction` times as large. The sums of the last tile are there.
-  __device__ void next_units(const float (&correction)[kRows]) {
-    if constexpr (!kPromotes) {
-      Tensor rO = by_rows<Mma>(tOrO);
-      scale_rows(rO, correction);
-    } else if (kInterval == 1 || ++tiles == kInterval) {
-      promote();
-      set_units(correction);
-      tiles = 0;
-    } else {
-      Tensor rPart = by_rows<MmaPart>(tOrPart);
-      scale_rows(rPart, correction);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        to_units_of_part[i] *= correction[i];
-      }
-    }
-  }
-
-  // The same where all sums are in O.
-  __device__ void set_units(const float (&correction)[kRows]) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      to_units_of_part[i] = correction[i];
-    }
-  }
-
-  // P V of a tile from begin to end, one part of the columns after the other. `tOrV` is (MMA,
-  // parts, MMA_K).
-  template <typename TensorP, typename TensorV>
-  __device__ void add(const TensorP& tOrP, const TensorV& tOrV) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      issue(tOrP, tOrV(_, part, _));
-      wait();
-      promote(part);
-    }
-  }
-};
 
 // A consumer: one warpgroup, which computes its 64 rows.
 template <AttnConfig C, int kInterval>
@@ -335,8 +142,8 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   RowState<Sums::kRows> state;
   float correction[Sums::kRows];
   const KeyRange keys(p);
-  const int q_block = min(row0, p.q_len - 1) / (p.descale_rows == 128 ? 128 : kBlockRows);
-  const float q_scale = p.scale * descale_at(p.q_descale, walk.batch, 0, walk.head, q_block);
+  const float q_scale =
+      block_descales::query_scale(p, walk.batch, walk.head, min(row0, p.q_len - 1));
   const PingPong<kConsumers> ping_pong{consumer};
   RingPosition<C.stages> at;
   const auto finish = [&](float v_scale) {
@@ -362,8 +169,14 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
         rS, cS, [](int) { return 0; },
         [&](int row) { return keys.limit(row0 + row) - tile * C.bc; });
   };
+  const auto weigh_tile = [&] {
+    const TileDescales& descales = shared.descales[at.stage];
+    const float scale_log2[] = {scale_to_log2(q_scale * descales.k[0]),
+                                scale_to_log2(q_scale * descales.k[1])};
+    block_descales::weigh<MmaQk>(rS, state, descales, scale_log2, correction);
+  };
   mask_tile();
-  weigh<MmaQk>(rS, state, shared.descales[at.stage], q_scale, correction);
+  weigh_tile();
   round_to_e4m3(tSrS, kRegistersOfP, tOrP);
 
   // A step: it adds P V of the tile at hand to O, and computes P of the tile before it.
@@ -392,7 +205,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
     if constexpr (decltype(is_masked)::value) {
       mask_tile();
     }
-    weigh<MmaQk>(rS, state, shared.descales[at.stage], q_scale, correction);
+    weigh_tile();
     if constexpr (Sums::kParts == 1) {
       sums.wait();
       shared.vt.release(at_v);
@@ -444,38 +257,21 @@ __global__ void __launch_bounds__(config(kHeadDim).threads, 1)
       [&](int consumer) { consume<C, kInterval>(shared, p, maps, walk, consumer); });
 }
 
-// V^T (B, Hk, D, Nk'), keys contiguous. Beyond the last key TMA reads zeros: what lies there may be
-// NaN.
-TensorMapSpec transposed_map_spec(const AttentionFp8Params& p, const AttnConfig& c) {
-  const OuterStrides stride{
-      .batch = p.v_stride.batch, .seq = p.v_dim_stride, .head = p.v_stride.head};
-  TensorMapSpec spec = tile_map_spec(p.batch, c.head_dim, p.kv_heads, p.v_columns, stride,
-                                     c.head_dim, TmaSwizzle::b128, 1);
-  spec.size[0] = static_cast<std::uint64_t>(p.kv_len);
-  return spec;
-}
-
 template <int kInterval, int... kHeadDims>
 void launch_k8(const AttentionFp8Params& p, Stream stream) {
   dispatch_head_dim<kHeadDims...>(p.head_dim, [&]<int kHeadDim>() {
     constexpr AttnConfig kConfig = config(kHeadDim);
     constexpr TmaSwizzle kSwizzle = kHeadDim == 64 ? TmaSwizzle::b64 : TmaSwizzle::b128;
-    const auto map = [&](const void* base, int seqlen, int heads, const OuterStrides& stride,
-                         int rows) {
-      return encode_tensor_map(
-          base, tile_map_spec(p.batch, seqlen, heads, kHeadDim, stride, rows, kSwizzle, 1));
+    const auto map_keys = [&](int parity) {
+      const KeyRows keys = every_other_key(p, p.batch, parity, kConfig.bc / 2, kSwizzle);
+      return encode_tensor_map(keys.base, keys.spec);
     };
-    // Every other key, from the first or the second on. Without a second key the map of odd keys
-    // has the first, as it may not be empty: the mask hides it.
-    OuterStrides stride = p.k_stride;
-    stride.seq *= 2;
-    const std::int64_t second = p.kv_len > 1 ? p.k_stride.seq : 0;
-    const auto* const k = static_cast<const Element*>(p.k);
     const TensorMaps maps{
-        .q = map(p.q, p.q_len, p.heads, p.q_stride, kWarpgroupRows),
-        .k_even = map(k, ceil_div(p.kv_len, 2), p.kv_heads, stride, kBc / 2),
-        .k_odd = map(k + second, std::max(p.kv_len / 2, 1), p.kv_heads, stride, kBc / 2),
-        .vt = encode_tensor_map(p.v, transposed_map_spec(p, kConfig)),
+        .q = encode_tensor_map(p.q, tile_map_spec(p.batch, p.q_len, p.heads, kHeadDim, p.q_stride,
+                                                  kWarpgroupRows, kSwizzle, 1)),
+        .k_even = map_keys(0),
+        .k_odd = map_keys(1),
+        .vt = encode_tensor_map(p.v, transposed_values(p, p.batch)),
         .o = encode_tensor_map(
             p.o, tile_map_spec(p.batch, p.q_len, p.heads, kHeadDim, p.o_stride, kWarpgroupRows,
                                Fp8OutputHalf<kHeadDim>::kSwizzle))};
