@@ -75,6 +75,7 @@ std::vector<Row> make_table() {
       rung_of_k8<cuda::launch_k8_2>("k8_2", "the same, sums promoted to FP32 every 2 key tiles"),
       rung_of_k8<cuda::launch_k8>("k8", "the same, sums promoted to FP32 after every key tile",
                                   kHeadDims),
+      cuda::flash_fp8_kernel(),
   });
 }
 

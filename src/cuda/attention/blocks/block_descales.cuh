@@ -4,6 +4,7 @@
 
 #include "common/descale_blocks.hpp"
 #include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/cap_and_mask.cuh"
 #include "cuda/attention/blocks/fp8_descale.cuh"
 #include "cuda/attention/blocks/online_softmax.cuh"
 #include "cuda/common/numeric.cuh"
@@ -89,6 +90,23 @@ __host__ __device__ constexpr int score_of(int block, int n) {
   return n % kRun + kRun * block + kRun * kBlocks * (n / kRun);
 }
 constexpr int kBlockScores = kBlockRows / 4;  // of a row and a thread
+
+// Caps the scores, whose blocks have scales of their own.
+template <typename TensorS>
+__device__ void cap_blocks(TensorS& rS, const float (&scale)[kBlocks], float softcap) {
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const float factor = cap_factor(scale[block], softcap);
+#pragma unroll
+    for (int i = 0; i < cute::size<0>(rS); ++i) {
+#pragma unroll
+      for (int n = 0; n < kBlockScores; ++n) {
+        float& s = rS(i, score_of(block, n));
+        s = capped(s, factor, softcap);
+      }
+    }
+  }
+}
 
 // A step of the online softmax, as softmax_step(), where blocks of keys have scales of their own.
 // m is in units of log2.

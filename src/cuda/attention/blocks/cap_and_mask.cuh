@@ -9,14 +9,22 @@
 
 namespace tilewright::cuda {
 
-// Each score s becomes softcap * tanh(scale * s / softcap). tanh x is computed as 1 - 2 / (1 +
-// e^2x), which is as exact as FP32 allows.
+// softcap * tanh(scale * s / softcap), where `factor` is cap_factor(scale, softcap). tanh x is
+// computed as 1 - 2 / (1 + e^2x), which is as exact as FP32 allows.
+__device__ inline float cap_factor(float scale, float softcap) {
+  return 2.0f * kLog2e * scale / softcap;
+}
+__device__ inline float capped(float s, float factor, float softcap) {
+  return softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(s * factor)));
+}
+
+// Caps all scores.
 template <typename TensorS>
 __device__ void cap(TensorS& rS, float scale, float softcap) {
-  const float factor = 2.0f * kLog2e * scale / softcap;
+  const float factor = cap_factor(scale, softcap);
 #pragma unroll
   for (int i = 0; i < cute::size(rS); ++i) {
-    rS(i) = softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(rS(i) * factor)));
+    rS(i) = capped(rS(i), factor, softcap);
   }
 }
 

@@ -1,0 +1,80 @@
+// What flash_fp8 knows of its config at compile time, its tiles, and the SMEM of a block.
+#pragma once
+
+#include "cuda/attention/blocks/block_descales.cuh"
+#include "cuda/attention/blocks/dense_sequences.cuh"
+#include "cuda/attention/blocks/flash_config.cuh"
+#include "cuda/attention/blocks/fp8_tiles.cuh"
+#include "cuda/attention/blocks/output_slots.cuh"
+#include "cuda/attention/flash_fp8/configs.hpp"
+#include "cuda/common/warp_roles.cuh"
+#include "ops/attention_fp8/params.hpp"
+
+namespace tilewright::cuda {
+namespace flash_fp8 {
+
+using namespace cute;
+
+// How O lies in its slot, in 16 bits.
+template <typename T, int kHeadDim>
+struct OutputTiles {
+  static constexpr int kBoxColumns = 64;
+  using LayoutO =
+      decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<T>{}, Shape<_64, Int<kHeadDim>>{}));
+  using TiledMmaPv = typename Fp8Layouts<kHeadDim, block_descales::kBc, 1>::TiledMmaPv;
+
+  __device__ static auto tile(T* smem, LayoutO layout) {
+    return make_tensor(make_smem_ptr(smem), layout);
+  }
+};
+
+// Config kIndex of the table, with O of type T: what FlashStorage and its warps ask of a config.
+template <int kIndex, typename T>
+struct ConfigOf {
+  using Element = float_e4m3_t;
+  static constexpr FlashConfig C = kFp8Configs[kIndex];
+  static_assert(C.bc == block_descales::kBc && C.cluster == 1);
+  static constexpr int kConsumers = C.consumers;
+  static constexpr int kThreads = block_threads(kConsumers);
+  static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
+  static constexpr RoleRegisters kRegisters = {32, 240};
+  using Position = RingPosition<C.stages>;
+  using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
+  using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
+};
+
+// What finish_output() asks of a config, of which O's type is the element.
+template <typename Config, typename T>
+struct OutputConfig {
+  using Element = T;
+  using Tiles = OutputTiles<T, Config::C.head_dim>;
+  static constexpr FlashConfig C = Config::C;
+};
+
+struct Tile : FlashTile {
+  int sequence;  // whose descales count
+};
+
+class Sequences : public flash::DenseSequences {
+ public:
+  using DenseSequences::DenseSequences;
+
+  template <typename Config>
+  __device__ void write_keys(Tile& tile, const FlashSchedule& s, const Config& config, int sequence,
+                             int row0, int q_len, int split) const {
+    DenseSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
+    tile.sequence = sequence;
+  }
+};
+
+template <typename Config>
+struct SharedStorage : FlashStorage<Config, Tile> {
+  block_descales::TileDescales descales[Config::C.stages];  // of V's ring, and there before K is
+};
+
+struct TensorMaps {
+  CUtensorMap q, keys[2], v, o;  // every other key, from the first and from the second on
+};
+
+}  // namespace flash_fp8
+}  // namespace tilewright::cuda
