@@ -25,12 +25,14 @@ from tilewright._errors import (
 if TYPE_CHECKING:
     from tilewright._append_kv import append_kv
     from tilewright._attention import attention
+    from tilewright._attention_fp8 import attention_fp8
     from tilewright._attention_with_kvcache import attention_with_kvcache
     from tilewright._gemm_bf16 import gemm_bf16
     from tilewright._gemm_nvfp4 import gemm_nvfp4
     from tilewright._kernels import Kernel, kernels
     from tilewright._merge_states import merge_states
     from tilewright._native import commit as __commit__
+    from tilewright._native import fp8_format_version as FP8_FORMAT_VERSION
     from tilewright._native import nvfp4_weight_layout as NVFP4_WEIGHT_LAYOUT
     from tilewright._native import version as __version__
     from tilewright._nvfp4 import (
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
         unpack_nvfp4_weight,
         unswizzle_scales,
     )
+    from tilewright._rotate_quantize import rotate_quantize
 
 __all__ = [
+    "FP8_FORMAT_VERSION",
     "NVFP4_WEIGHT_LAYOUT",
     "ArgumentTypeError",
     "CudaError",
@@ -55,6 +59,7 @@ __all__ = [
     "__version__",
     "append_kv",
     "attention",
+    "attention_fp8",
     "attention_with_kvcache",
     "dequantize_nvfp4",
     "gemm_bf16",
@@ -63,6 +68,7 @@ __all__ = [
     "merge_states",
     "prepack_nvfp4_weight",
     "quantize_nvfp4",
+    "rotate_quantize",
     "swizzle_scales",
     "unpack_nvfp4_weight",
     "unswizzle_scales",
@@ -71,6 +77,7 @@ __all__ = [
 _LAZY = {
     "append_kv": ("tilewright._append_kv", "append_kv"),
     "attention": ("tilewright._attention", "attention"),
+    "attention_fp8": ("tilewright._attention_fp8", "attention_fp8"),
     "attention_with_kvcache": ("tilewright._attention_with_kvcache", "attention_with_kvcache"),
     "Kernel": ("tilewright._kernels", "Kernel"),
     "kernels": ("tilewright._kernels", "kernels"),
@@ -83,6 +90,8 @@ _LAZY = {
     "swizzle_scales": ("tilewright._nvfp4", "swizzle_scales"),
     "unpack_nvfp4_weight": ("tilewright._nvfp4", "unpack_nvfp4_weight"),
     "unswizzle_scales": ("tilewright._nvfp4", "unswizzle_scales"),
+    "rotate_quantize": ("tilewright._rotate_quantize", "rotate_quantize"),
+    "FP8_FORMAT_VERSION": ("tilewright._native", "fp8_format_version"),
     "NVFP4_WEIGHT_LAYOUT": ("tilewright._native", "nvfp4_weight_layout"),
     "__version__": ("tilewright._native", "version"),
     "__commit__": ("tilewright._native", "commit"),

@@ -1,10 +1,9 @@
 // Every CUDA kernel of attention on FP8 against the float64 oracle.
-#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "device_problem.hpp"
+#include "device_set.hpp"
 #include "hopper_test.hpp"
 #include "problems/expectation.hpp"
 #include "problems/fp8_expectation.hpp"
@@ -15,61 +14,26 @@
 namespace tilewright::test {
 namespace {
 
-using reference::HostTensor;
-
 class AttentionFp8Gpu : public HopperTest {};
 
-Fp8Set<DeviceTensor> to_device(const Fp8HostSet& host) {
-  const auto copy = [](const std::optional<HostTensor>& tensor) {
-    return tensor ? std::optional<DeviceTensor>(std::in_place, *tensor) : std::nullopt;
-  };
-  return {to_device(static_cast<const HostTensors&>(host)), copy(host.v_transposed),
-          copy(host.q_descale), copy(host.k_descale), copy(host.v_descale)};
-}
-
-// A problem on the device, its outputs poisoned.
-class DeviceFp8 {
+// A problem on the device, its outputs poisoned, and a workspace for it.
+class DeviceFp8 : public DeviceSet<Fp8Set> {
  public:
-  explicit DeviceFp8(const Fp8Problem& problem)
-      : host_(make_tensors(problem)), device_(to_device(host_)) {}
-
-  AttentionFp8Tensors views() { return device_.views(); }
+  explicit DeviceFp8(const Fp8Problem& problem) : DeviceFp8(make_tensors(problem)) {}
 
   void launch(const AttentionFp8Options& options, Stream stream = nullptr) {
     if (!workspace_) {
-      workspace_.emplace(attention_fp8_workspace_bytes(device_.views(), options));
+      workspace_.emplace(attention_fp8_workspace_bytes(views(), options));
     }
-    attention_fp8(device_.views(), options, workspace_->view(), stream);
-  }
-
-  void reset_outputs() {
-    const auto from = host_.outputs();
-    const auto to = device_.outputs();
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      to[i]->upload(*from[i]);
-    }
-  }
-
-  Fp8HostSet results() {
-    cuda_ok(cudaDeviceSynchronize());
-    Fp8HostSet results = host_;
-    const auto from = device_.outputs();
-    const auto to = results.outputs();
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      from[i]->download(*to[i]);
-    }
-    return results;
-  }
-
-  bool guards_untouched() {
-    const auto outputs = device_.outputs();
-    return std::ranges::all_of(outputs,
-                               [](const auto* tensor) { return tensor->guards_untouched(); });
+    attention_fp8(views(), options, workspace_->view(), stream);
   }
 
  private:
-  Fp8HostSet host_;
-  Fp8Set<DeviceTensor> device_;
+  explicit DeviceFp8(const Fp8HostSet& host)
+      : DeviceSet(host,
+                  {to_device(host), device_copy(host.v_transposed), device_copy(host.q_descale),
+                   device_copy(host.k_descale), device_copy(host.v_descale)}) {}
+
   std::optional<DeviceWorkspace> workspace_;
 };
 
@@ -192,21 +156,8 @@ void check_captured(const Fp8Problem& problem, const std::string& kernel) {
   DeviceFp8 device(problem);
   const AttentionFp8Options options = options_of(problem, kernel);
   device.launch(options);  // makes the workspace
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  device.launch(options, stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
-  for (int replay = 0; replay < 2; ++replay) {
-    device.reset_outputs();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
-    expect_right(problem, device.results(), Weights::e4m3);
-  }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
+  replay([&](Stream stream) { device.launch(options, stream); }, [&] { device.reset_outputs(); },
+         [&] { expect_right(problem, device.results(), Weights::e4m3); });
 }
 
 TEST_F(AttentionFp8Gpu, RunsInACapturedGraph) {

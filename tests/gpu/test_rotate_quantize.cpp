@@ -1,9 +1,7 @@
 // Rotating and quantising on the GPU: the oracle's bytes, and those of the CPU.
-#include <algorithm>
 #include <cstdint>
 
-#include "bad_call.hpp"
-#include "device_problem.hpp"
+#include "device_set.hpp"
 #include "hopper_test.hpp"
 #include "problems/rotate_problem.hpp"
 #include "ran.hpp"
@@ -16,62 +14,23 @@ using reference::HostTensor;
 class RotateQuantizeGpu : public HopperTest {};
 
 // A problem on the device, its outputs poisoned.
-class DeviceRotate {
- public:
-  explicit DeviceRotate(RotateHostSet host)
-      : host_(std::move(host)),
-        device_{.x = DeviceTensor(host_.x),
-                .out = copy(host_.out),
-                .out_transposed = copy(host_.out_transposed),
-                .descale = copy(host_.descale),
-                .fixed_descale = copy(host_.fixed_descale),
-                .cu_seqlens = copy(host_.cu_seqlens),
-                .rotary_cos = copy(host_.rotary_cos),
-                .rotary_sin = copy(host_.rotary_sin),
-                .positions = copy(host_.positions)} {}
+DeviceSet<RotateSet> on_the_device(const RotateHostSet& host) {
+  return {host,
+          {.x = DeviceTensor(host.x),
+           .out = device_copy(host.out),
+           .out_transposed = device_copy(host.out_transposed),
+           .descale = device_copy(host.descale),
+           .fixed_descale = device_copy(host.fixed_descale),
+           .cu_seqlens = device_copy(host.cu_seqlens),
+           .rotary_cos = device_copy(host.rotary_cos),
+           .rotary_sin = device_copy(host.rotary_sin),
+           .positions = device_copy(host.positions)}};
+}
 
-  void launch(const RotateQuantizeOptions& options, Stream stream) {
-    rotate_quantize(device_.views(), options, stream);
-  }
-
-  void reset_outputs() {
-    const auto from = host_.outputs();
-    const auto to = device_.outputs();
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      to[i]->upload(*from[i]);
-    }
-  }
-
-  RotateHostSet run(const RotateQuantizeOptions& options) {
-    launch(options, nullptr);
-    cuda_ok(cudaDeviceSynchronize());
-    return result();
-  }
-
-  RotateHostSet result() {
-    RotateHostSet result = host_;
-    const auto from = device_.outputs();
-    const auto to = result.outputs();
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      from[i]->download(*to[i]);
-    }
-    return result;
-  }
-
-  bool guards_untouched() {
-    const auto outputs = device_.outputs();
-    return std::ranges::all_of(outputs,
-                               [](const auto* tensor) { return tensor->guards_untouched(); });
-  }
-
- private:
-  static std::optional<DeviceTensor> copy(const std::optional<HostTensor>& tensor) {
-    return tensor ? std::optional<DeviceTensor>(std::in_place, *tensor) : std::nullopt;
-  }
-
-  RotateHostSet host_;
-  RotateSet<DeviceTensor> device_;
-};
+RotateHostSet run(DeviceSet<RotateSet>& device, const RotateQuantizeOptions& options) {
+  rotate_quantize(device.views(), options);
+  return device.results();
+}
 
 void expect_same_bits(RotateHostSet a, RotateHostSet b) {
   const auto ours = a.outputs();
@@ -87,10 +46,10 @@ TEST_F(RotateQuantizeGpu, SmallProblems) {
     for (const RotateProblem& problem : rotate_problems(dtype)) {
       ++ran;
       SCOPED_TRACE(testing::Message() << problem);
-      DeviceRotate device(make_tensors(problem));
+      DeviceSet<RotateSet> device = on_the_device(make_tensors(problem));
       RotateQuantizeOptions options = options_of(problem);
       options.check_values = problem.data_seed % 2 == 0;
-      RotateHostSet result = device.run(options);
+      RotateHostSet result = run(device, options);
       expect_right(problem, result);
       EXPECT_TRUE(device.guards_untouched());
     }
@@ -108,9 +67,9 @@ TEST_F(RotateQuantizeGpu, LargeProblemsEqualTheCpu) {
       problem.dtype = dtype;
       SCOPED_TRACE(testing::Message() << problem);
       RotateHostSet host = make_tensors(problem);
-      DeviceRotate device(host);
+      DeviceSet<RotateSet> device = on_the_device(host);
       rotate_quantize(host.views(), options_of(problem));
-      expect_same_bits(device.run(options_of(problem)), host);
+      expect_same_bits(run(device, options_of(problem)), host);
     }
   }
 }
@@ -126,32 +85,22 @@ TEST_F(RotateQuantizeGpu, EveryBitPatternEqualsTheCpu) {
       for (std::uint32_t i = 0; i < 65536; ++i) {
         patterns[i] = static_cast<std::uint16_t>(i * 40503u);
       }
-      DeviceRotate device(host);
+      DeviceSet<RotateSet> device = on_the_device(host);
       rotate_quantize(host.views(), options_of(problem));
-      expect_same_bits(device.run(options_of(problem)), host);
+      expect_same_bits(run(device, options_of(problem)), host);
     }
   }
 }
 
 TEST_F(RotateQuantizeGpu, RunsInACapturedGraph) {
   const RotateProblem problem{.lengths = {70, 0, 130}, .rotary_dims = 64};
-  DeviceRotate device(make_tensors(problem));
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  device.launch(options_of(problem), stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
-  for (int replay = 0; replay < 2; ++replay) {
-    device.reset_outputs();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
-    RotateHostSet result = device.result();
-    expect_right(problem, result);
-  }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
+  DeviceSet<RotateSet> device = on_the_device(make_tensors(problem));
+  replay([&](Stream stream) { rotate_quantize(device.views(), options_of(problem), stream); },
+         [&] { device.reset_outputs(); },
+         [&] {
+           RotateHostSet result = device.results();
+           expect_right(problem, result);
+         });
 }
 
 // A row of no position counts as zeros where values are not checked, and is found where they are.
@@ -166,11 +115,11 @@ TEST_F(RotateQuantizeGpu, PositionsBeyondTheTablesGiveZeros) {
     }
   }
   rotate_quantize(zeroed.views(), options_of(problem));
-  DeviceRotate device(host);
+  DeviceSet<RotateSet> device = on_the_device(host);
   RotateQuantizeOptions options = options_of(problem);
   options.check_values = true;
-  EXPECT_THROW(device.launch(options, nullptr), Error);
-  expect_same_bits(device.run(options_of(problem)), zeroed);
+  EXPECT_THROW(rotate_quantize(device.views(), options), Error);
+  expect_same_bits(run(device, options_of(problem)), zeroed);
 }
 
 }  // namespace
