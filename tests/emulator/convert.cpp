@@ -151,7 +151,7 @@ std::uint64_t pack_scale(const Number& number, EncodeOptions options) {  // ue8m
 std::uint64_t pack_magnitude(const Layout& layout, const Number& number, Rounding rounding) {
   const int smallest = 1 - layout.bias();
   const int exponent = std::max(number.exponent + 63, smallest);
-  if (exponent > layout.bias()) {
+  if (exponent > static_cast<int>(layout.largest >> layout.mantissa_bits) - layout.bias()) {
     return layout.largest + 1;
   }
   const std::uint64_t rounded =
