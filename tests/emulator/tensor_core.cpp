@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
 namespace tilewright::emulator {
 namespace {
 
-constexpr int kWarpRows = 16;     // rows of D that one warp has
-constexpr int kMaxColumns = 256;  // of D
-constexpr int kMaxSteps = 32;     // of k
-constexpr int kChunkBytes = 16;   // what lies together in SMEM, whatever the layout
+constexpr int kWarpRows = 16;    // rows of D that one warp has
+constexpr int kMaxSteps = 32;    // of k
+constexpr int kChunkBytes = 16;  // what lies together in SMEM, whatever the layout
 
 int elements_per_word(NumberFormat format) { return 32 / bits_of(format); }
 
@@ -80,8 +78,8 @@ struct MatrixView {
 // One operand of a warp's matrix product: A as (row, k), B as (k, column).
 struct Operands {
   std::array<float, kWarpRows * kMaxSteps> a;
-  std::array<float, kMaxSteps * kMaxColumns> b;
-  std::array<float, kWarpRows * kMaxColumns> d;
+  std::array<float, kMaxSteps * kMaxWgmmaColumns> b;
+  std::array<float, kWarpRows * kMaxWgmmaColumns> d;
 };
 
 Operands& scratch() {
@@ -266,7 +264,7 @@ void load_smem(std::uint64_t descriptor, NumberFormat format, bool transpose, in
 }
 
 void check(const WgmmaKind& kind, int warp, std::size_t a_registers, std::size_t d_registers) {
-  require(kind.n % 8 == 0 && kind.n >= 8 && kind.n <= kMaxColumns,
+  require(kind.n % 8 == 0 && kind.n >= 8 && kind.n <= kMaxWgmmaColumns,
           "wgmma: n must be a multiple of 8 up to 256");
   require(bits_of(kind.a) == bits_of(kind.b), "wgmma: A and B must have elements of one size");
   require(warp >= 0 && warp < 4, "wgmma: a warpgroup has the warps 0 to 3");
@@ -278,122 +276,11 @@ void check(const WgmmaKind& kind, int warp, std::size_t a_registers, std::size_t
   require(!kind.transpose_a || !kind.a_in_registers, "wgmma: A in registers is not transposed");
 }
 
-// An opcode's parts between dots.
-std::vector<std::string_view> split(std::string_view opcode) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= opcode.size();) {
-    const std::size_t end = std::min(opcode.find('.', begin), opcode.size());
-    parts.push_back(opcode.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-struct Shape {
-  int m = 0;
-  int n = 0;
-  int k = 0;
-};
-
-// "m16n8k16"
-std::optional<Shape> parse_shape(std::string_view text) {
-  Shape shape;
-  for (const auto& [name, value] : {std::pair{'m', &shape.m}, {'n', &shape.n}, {'k', &shape.k}}) {
-    if (text.empty() || text.front() != name) {
-      return std::nullopt;
-    }
-    text.remove_prefix(1);
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-    if (error != std::errc{}) {
-      return std::nullopt;
-    }
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  }
-  return text.empty() ? std::optional(shape) : std::nullopt;
-}
-
-// "f32", "bf16", "bf16": the formats of D, A and B, if tensor cores take them together.
-struct Formats {
-  NumberFormat d, a, b;
-};
-
-std::optional<Formats> parse_formats(std::string_view d, std::string_view a, std::string_view b) {
-  const auto d_format = format_named(d);
-  const auto a_format = format_named(a);
-  const auto b_format = format_named(b);
-  const auto is_operand = [](std::optional<NumberFormat> format) {
-    return format && *format >= NumberFormat::tf32 && *format <= NumberFormat::e5m2;
-  };
-  if (!is_operand(a_format) || !is_operand(b_format) || bits_of(*a_format) != bits_of(*b_format) ||
-      (bits_of(*a_format) != 8 && *a_format != *b_format)) {
-    return std::nullopt;
-  }
-  const bool f16_fits = *a_format == NumberFormat::f16 || bits_of(*a_format) == 8;
-  if (d_format != NumberFormat::f32 && !(d_format == NumberFormat::f16 && f16_fits)) {
-    return std::nullopt;
-  }
-  return Formats{*d_format, *a_format, *b_format};
-}
-
-// An 8 x 8 matrix of 16-bit elements, as rows of 16 bytes.
-using Matrix8x8 = std::array<std::array<std::uint16_t, 8>, 8>;
-
-constexpr std::uint32_t kMatrixRowBytes = sizeof(Matrix8x8::value_type);
-
-// Lane 4 g + t has elements (g, 2 t) and (g, 2 t + 1) of the matrix, or of its transpose.
-std::uint32_t fragment_of(const Matrix8x8& matrix, bool transpose, int lane) {
-  const int i = lane / 4;
-  const int j = lane % 4 * 2;
-  const std::uint32_t low = transpose ? matrix[j][i] : matrix[i][j];
-  const std::uint32_t high = transpose ? matrix[j + 1][i] : matrix[i][j + 1];
-  return low | high << 16;
-}
-
-Matrix8x8 matrix_of(const LaneRegisters& fragments, bool transpose) {
-  Matrix8x8 matrix;
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    const int i = lane / 4;
-    const int j = lane % 4 * 2;
-    (transpose ? matrix[j][i] : matrix[i][j]) = static_cast<std::uint16_t>(fragments[lane]);
-    (transpose ? matrix[j + 1][i] : matrix[i][j + 1]) =
-        static_cast<std::uint16_t>(fragments[lane] >> 16);
-  }
-  return matrix;
-}
-
-void check_matrices(int count, std::size_t registers) {
-  require(count == 1 || count == 2 || count == 4, "ldmatrix and stmatrix move 1, 2 or 4 matrices");
-  require(registers == static_cast<std::size_t>(count),
-          "ldmatrix and stmatrix take a register for each matrix");
-}
-
 }  // namespace
 
 int MmaKind::a_registers() const { return k * bits_of(a) / 64; }
 int MmaKind::b_registers() const { return k * bits_of(b) / 128; }
 int MmaKind::d_registers() const { return d == NumberFormat::f32 ? 4 : 2; }
-
-std::optional<MmaKind> parse_mma(std::string_view opcode) {
-  constexpr std::string_view kPrefix = "mma.sync.aligned.";
-  if (!opcode.starts_with(kPrefix)) {
-    return std::nullopt;
-  }
-  const auto parts = split(opcode.substr(kPrefix.size()));
-  const std::size_t with_kind = parts.size() == 8 && parts[3] == "kind::f8f6f4" ? 1 : 0;
-  if (parts.size() != 7 + with_kind || parts[1] != "row" || parts[2] != "col") {
-    return std::nullopt;
-  }
-  const auto shape = parse_shape(parts[0]);
-  const auto formats =
-      parse_formats(parts[3 + with_kind], parts[4 + with_kind], parts[5 + with_kind]);
-  if (!shape || !formats || shape->m != 16 || shape->n != 8 ||
-      parts[3 + with_kind] != parts[6 + with_kind]) {
-    return std::nullopt;
-  }
-  const MmaKind kind{shape->k, formats->a, formats->b, formats->d};
-  const int bits = kind.k * bits_of(kind.a);
-  return bits == 128 || bits == 256 ? std::optional(kind) : std::nullopt;
-}
 
 void mma_sync(const MmaKind& kind, std::span<const LaneRegisters> a,
               std::span<const LaneRegisters> b, std::span<const LaneRegisters> c,
@@ -411,25 +298,6 @@ void mma_sync(const MmaKind& kind, std::span<const LaneRegisters> a,
   load_d(kind.d, c, kColumns, operands.d.data());
   multiply_add(operands.a.data(), kind.k, operands.b.data(), kColumns, operands.d.data());
   store_d(kind.d, operands.d.data(), kColumns, d);
-}
-
-std::optional<WgmmaKind> parse_wgmma(std::string_view opcode) {
-  constexpr std::string_view kPrefix = "wgmma.mma_async.sync.aligned.";
-  if (!opcode.starts_with(kPrefix)) {
-    return std::nullopt;
-  }
-  const auto parts = split(opcode.substr(kPrefix.size()));
-  if (parts.size() != 4) {
-    return std::nullopt;
-  }
-  const auto shape = parse_shape(parts[0]);
-  const auto formats = parse_formats(parts[1], parts[2], parts[3]);
-  if (!shape || !formats || shape->m != 64) {
-    return std::nullopt;
-  }
-  const WgmmaKind kind{.n = shape->n, .a = formats->a, .b = formats->b, .d = formats->d};
-  const bool has_n = kind.n % 8 == 0 && kind.n >= 8 && kind.n <= kMaxColumns;
-  return has_n && shape->k == kind.k() ? std::optional(kind) : std::nullopt;
 }
 
 void wgmma(const WgmmaKind& kind, int warp, std::span<const LaneRegisters> a,
@@ -456,45 +324,6 @@ void wgmma(const WgmmaKind& kind, int warp, std::span<const LaneRegisters> a,
   }
   multiply_add(operands.a.data(), k, operands.b.data(), kind.n, operands.d.data());
   store_d(kind.d, operands.d.data(), kind.n, d);
-}
-
-void ldmatrix(int count, bool transpose, const LaneRegisters& addresses, std::span<LaneRegisters> d,
-              SharedMemory shared) {
-  check_matrices(count, d.size());
-  std::array<Matrix8x8, 4> matrices;  // all are read before d, which may be `addresses`
-  for (int row = 0; row < 8 * count; ++row) {
-    std::memcpy(&matrices[row / 8][row % 8],
-                shared.at(addresses[row], kMatrixRowBytes, kMatrixRowBytes), kMatrixRowBytes);
-  }
-  for (int i = 0; i < count; ++i) {
-    for (int lane = 0; lane < kWarpLanes; ++lane) {
-      d[i][lane] = fragment_of(matrices[i], transpose, lane);
-    }
-  }
-}
-
-void stmatrix(int count, bool transpose, const LaneRegisters& addresses,
-              std::span<const LaneRegisters> values, SharedMemory shared) {
-  check_matrices(count, values.size());
-  for (int row = 0; row < 8 * count; ++row) {
-    shared.at(addresses[row], kMatrixRowBytes, kMatrixRowBytes);
-  }
-  for (int i = 0; i < count; ++i) {
-    const Matrix8x8 matrix = matrix_of(values[i], transpose);
-    for (int row = 0; row < 8; ++row) {
-      std::memcpy(shared.at(addresses[8 * i + row], kMatrixRowBytes, kMatrixRowBytes), &matrix[row],
-                  kMatrixRowBytes);
-    }
-  }
-}
-
-LaneRegisters movmatrix(const LaneRegisters& values) {
-  const Matrix8x8 matrix = matrix_of(values, false);
-  LaneRegisters transposed;
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    transposed[lane] = fragment_of(matrix, true, lane);
-  }
-  return transposed;
 }
 
 }  // namespace tilewright::emulator
