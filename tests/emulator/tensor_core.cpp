@@ -88,20 +88,14 @@ Operands& scratch() {
 }
 
 // d (16, n) += a (16, k) b (k, n), all row-major.
-void multiply_add(const float* a, int k, const float* b, int n, float* d) {
-  constexpr int kTogether = 8;  // columns, in vector registers
+void multiply_add(const float* __restrict a, int k, const float* __restrict b, int n,
+                  float* __restrict d) {
   for (int row = 0; row < kWarpRows; ++row) {
-    for (int first = 0; first < n; first += kTogether) {
-      std::array<float, kTogether> sum;
-      std::copy_n(d + row * n + first, kTogether, sum.begin());
-      for (int step = 0; step < k; ++step) {
-        const float factor = a[row * k + step];
-        const float* const values = b + step * n + first;
-        for (int i = 0; i < kTogether; ++i) {
-          sum[i] += factor * values[i];
-        }
+    for (int step = 0; step < k; ++step) {
+      const float factor = a[row * k + step];
+      for (int column = 0; column < n; ++column) {
+        d[row * n + column] += factor * b[step * n + column];
       }
-      std::copy_n(sum.begin(), kTogether, d + row * n + first);
     }
   }
 }

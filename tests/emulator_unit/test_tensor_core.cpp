@@ -6,7 +6,6 @@
 #include <cstring>
 #include <cute/arch/mma_sm80.hpp>
 #include <cute/arch/mma_sm89.hpp>
-#include <cute/atom/copy_atom.hpp>
 #include <cute/atom/mma_atom.hpp>
 #include <cute/atom/mma_traits_sm89.hpp>
 #include <cute/tensor.hpp>
