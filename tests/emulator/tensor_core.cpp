@@ -75,7 +75,7 @@ struct MatrixView {
   float& operator()(int i, int j) const { return data[i * stride_i + j * stride_j]; }
 };
 
-// One operand of a warp's matrix product: A as (row, k), B as (k, column).
+// What a warp multiplies and adds up: A as (row, k), B as (k, column), D as (row, column).
 struct Operands {
   std::array<float, kWarpRows * kMaxSteps> a;
   std::array<float, kMaxSteps * kMaxWgmmaColumns> b;
