@@ -21,6 +21,7 @@
 namespace tilewright::emulator {
 
 inline constexpr int kWarpLanes = 32;
+inline constexpr int kMaxWgmmaColumns = 256;  // n of wgmma
 
 // One 32-bit register of every lane of a warp.
 using LaneRegisters = std::array<std::uint32_t, kWarpLanes>;
