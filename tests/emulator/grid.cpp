@@ -22,8 +22,9 @@ Dim3 at(Dim3 size, std::uint64_t number) {
 }
 
 std::string text_of(const Dim3& index) {
-  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " +
-         std::to_string(index.z) + ")";
+  std::ostringstream out;
+  out << "(" << index.x << ", " << index.y << ", " << index.z << ")";
+  return out.str();
 }
 
 }  // namespace
@@ -157,9 +158,7 @@ std::unique_ptr<Cluster> Grid::make_cluster(std::uint64_t number, std::uint32_t 
   return cluster;
 }
 
-void Grid::run() {
-  constexpr std::uint64_t kPatience = 400'000'000;  // instructions without an event
-  const std::uint64_t clusters = shape.grid.count() / shape.cluster.count();
+std::uint64_t Grid::resident_clusters() const {
   const std::uint32_t shared_per_block = kReservedShared_bytes + kernel->static_shared_bytes +
                                          shape.dynamic_shared_bytes;
   constexpr std::uint32_t kSharedPerSm_bytes = 228 * 1024;
@@ -167,9 +166,14 @@ void Grid::run() {
   const auto per_sm = std::max<std::uint64_t>(
       1, std::min<std::uint64_t>({kSharedPerSm_bytes / shared_per_block,
                                   kThreadsPerSm / shape.block.count(), 32}));
-  const auto slots = std::max<std::uint64_t>(
+  return std::max<std::uint64_t>(
       1, static_cast<std::uint64_t>(settings().multiprocessors) * per_sm / shape.cluster.count());
+}
 
+void Grid::run() {
+  constexpr std::uint64_t kPatience = 400'000'000;  // instructions without an event
+  const std::uint64_t clusters = shape.grid.count() / shape.cluster.count();
+  const std::uint64_t slots = resident_clusters();
   std::uint64_t next = 0;
   std::uint64_t idle = 0;
   std::uint64_t seen = 0;

@@ -1,6 +1,7 @@
 // A kernel's body: scopes, registers, labels, statements.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "emulator/parser.hpp"
 #include "emulator/text.hpp"
@@ -239,7 +240,7 @@ class KernelParser {
       builder_.variables[declaration.name] = {
           Space::shared, builder_.place_shared(declaration.bytes, declaration.alignment), false};
     } else if (space == "local" || space == "param") {
-      builder_.variables[declaration.name] = {Space::local, place(kernel_.local_bytes), false};
+      builder_.variables[declaration.name] = {Space::local, std::uint64_t{place(kernel_.local_bytes)}, false};
     } else {
       throw EmulationError("a variable in ." + std::string(space) + " inside a kernel");
     }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/memory.hpp"
@@ -33,8 +34,20 @@ struct LaneGroup {
   bool yields = false;     // others go first
 };
 
-// Work of the async proxy that is still to be done. `late` mode keeps it until it must be done.
+// Asynchronous work. In `eager` mode it is done at once, in `late` mode when it must be.
 using AsyncWork = std::function<void()>;
+
+// Work that its issuer waits for in groups.
+class AsyncGroups {
+ public:
+  void add(AsyncWork work);
+  void commit();
+  void wait(std::size_t pending);  // until at most so many groups are unfinished
+
+ private:
+  std::vector<AsyncWork> open_;
+  std::vector<std::vector<AsyncWork>> closed_;
+};
 
 struct Warp {
   Block* block = nullptr;
@@ -55,8 +68,8 @@ struct Warp {
   int lane = -1;           // of the access under way, for messages
   std::uint32_t at = 0;    // the instruction under way, for messages
   int named_barrier = -1;  // that it waits for
-  std::vector<AsyncWork> open_group, wgmma_open;
-  std::vector<std::vector<AsyncWork>> groups, wgmma_groups;
+  std::uint64_t cluster_phase = 0;  // the phase of the cluster that its last arrival ends
+  AsyncGroups copies, bulk_copies, wgmmas;
 
   template <typename T>
   auto* row(std::uint32_t where) {
@@ -131,13 +144,17 @@ struct LaunchShape {
 struct Grid {
   const Kernel* kernel = nullptr;
   LaunchShape shape;
-  std::vector<std::byte> parameters;
+  std::span<std::byte> parameters;
+  std::vector<std::byte> parameters_storage;
   std::uint64_t events = 0;  // what may let another warp go on: stores, arrivals, ends
   bool timeout = false;      // waits that may time out do
   std::vector<AsyncWork> pending;  // of the async proxy, in late mode
 
   // Runs the launch to its end. Throws EmulationError.
   void run();
+
+  // How many clusters run at a time.
+  std::uint64_t resident_clusters() const;
 
  private:
   std::unique_ptr<Cluster> make_cluster(std::uint64_t number, std::uint32_t first_sm);

@@ -8,6 +8,9 @@
 namespace tilewright::emulator {
 namespace {
 
+__extension__ using Signed128 = __int128;
+__extension__ using Unsigned128 = unsigned __int128;
+
 // An integer as what its arithmetic wraps around in.
 template <typename T>
 using Wrapping = std::make_unsigned_t<std::common_type_t<T, std::int32_t>>;
@@ -72,9 +75,9 @@ template <typename T>
 using Twice = std::conditional_t<
     std::is_signed_v<T>,
     std::conditional_t<sizeof(T) == 2, std::int32_t,
-                       std::conditional_t<sizeof(T) == 4, std::int64_t, __int128>>,
+                       std::conditional_t<sizeof(T) == 4, std::int64_t, Signed128>>,
     std::conditional_t<sizeof(T) == 2, std::uint32_t,
-                       std::conditional_t<sizeof(T) == 4, std::uint64_t, unsigned __int128>>>;
+                       std::conditional_t<sizeof(T) == 4, std::uint64_t, Unsigned128>>>;
 template <typename T>
 constexpr auto kMulHi = [](T a, T b) -> T {
   return static_cast<T>((static_cast<Twice<T>>(a) * b) >> (8 * sizeof(T)));
@@ -331,11 +334,11 @@ void with_carry(Warp& warp, const Instruction& in, LaneMask lanes) {
     const T a = get<T>(warp.row<T>(in.a), lane);
     T b = get<T>(warp.row<T>(in.b), lane);
     const unsigned carry_in = kTakes ? warp.carry >> lane & 1 : 0;
-    unsigned __int128 sum = 0;
+    Unsigned128 sum = 0;
     if constexpr (kSubtract) {
-      sum = static_cast<unsigned __int128>(a) - b - carry_in;
+      sum = static_cast<Unsigned128>(a) - b - carry_in;
     } else {
-      sum = static_cast<unsigned __int128>(a) + b + carry_in;
+      sum = static_cast<Unsigned128>(a) + b + carry_in;
     }
     put<T>(warp.row<T>(in.d), lane, static_cast<T>(sum));
     if constexpr (kGives) {
@@ -355,7 +358,7 @@ void mad_with_carry(Warp& warp, const Instruction& in, LaneMask lanes) {
     const T c = get<T>(warp.row<T>(in.c), lane);
     const T product = kHigh ? kMulHi<T>(a, b) : static_cast<T>(a * b);
     const unsigned carry_in = kTakes ? warp.carry >> lane & 1 : 0;
-    const unsigned __int128 sum = static_cast<unsigned __int128>(product) + c + carry_in;
+    const Unsigned128 sum = static_cast<Unsigned128>(product) + c + carry_in;
     put<T>(warp.row<T>(in.d), lane, static_cast<T>(sum));
     if constexpr (kGives) {
       const LaneMask bit = 1u << lane;

@@ -166,10 +166,8 @@ bool decode_predicate_logic(Builder& builder, const Statement& s, Instruction& i
   in.d = builder.destination(s.operands.at(0), Width::predicate);
   const auto take = [&](const Operand& operand, std::uint32_t bit) {
     if (operand.kind == Operand::Kind::immediate) {
-      // a constant predicate: any predicate xor itself is zero, so keep one of its own
-      const std::uint32_t zero = builder.sink(Width::predicate);
       in.option |= operand.bits != 0 ? bit : 0;
-      return zero;
+      return builder.allocate(Width::predicate).where;  // which nobody writes: false
     }
     in.option |= operand.negated ? bit : 0;
     return builder.source(operand, Width::predicate);

@@ -30,12 +30,14 @@ inline constexpr std::uint32_t row_bytes(Width width) { return width == Width::w
 enum class Space : std::uint8_t { generic, global, shared, local, parameter };
 
 // What the handlers of rarer instructions need, and what messages say.
+struct Copy;
+
 struct Details {
   std::string text;
   std::string location;                // file:line of the CUDA source, if the PTX has it
-  std::vector<std::uint32_t> d, a, b;  // rows of vector operands
-  std::vector<Width> d_width, a_width;
+  std::vector<std::uint32_t> d, a, b, c;  // rows of vector operands
   std::string table_label;             // of brx.idx
+  std::shared_ptr<const Copy> copy;  // of an asynchronous copy
   Conversion conversion;
   MmaKind mma;
   WgmmaKind wgmma;
@@ -99,7 +101,7 @@ struct Kernel {
   std::vector<std::unique_ptr<Details>> details;
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
-  std::uint32_t registers_bytes = 0;
+  std::uint32_t registers_bytes = 256;  // those before the first register are zeros
   std::uint32_t predicates = 0;
   std::uint32_t static_shared_bytes = 0;
   std::uint32_t dynamic_shared_alignment = 16;

@@ -37,9 +37,9 @@ int Warp::run(int budget) {
     ++spent;
     if (lanes != 0) {
       in->run(*this, *in, lanes);
+      spent += static_cast<int>(std::exchange(polled, 0));
       if (stop) {
         stop = false;
-        spent += static_cast<int>(std::exchange(polled, 0));
         if (waits || !pick()) {
           return spent;
         }
@@ -60,7 +60,7 @@ bool Warp::may_run(const Instruction& in) {
     needed = alive;
   } else if ((in.flags & Instruction::kMembers) != 0) {
     const std::uint32_t* const masks = row<std::uint32_t>(in.members);
-    for_lanes(active, [&](int lane) { needed |= masks[lane]; });
+    for_lanes(active, [&](int member) { needed |= masks[member]; });
     needed &= alive;
   }
   if ((needed & ~active) == 0) {
