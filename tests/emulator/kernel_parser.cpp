@@ -459,6 +459,7 @@ class KernelParser {
   }
 
   void finish() {
+    kernel_.local_bytes = (kernel_.local_bytes + 15) / 16 * 16;
     Instruction end;
     end.run = exit_handler();
     end.flags = Instruction::kTarget;

@@ -108,12 +108,13 @@ bool decode_move(Builder& builder, const Statement& s, Instruction& in) {
   return true;
 }
 
-template <typename To, typename From, typename Word>
+// Registers may be wider than the types say.
+template <typename To, typename From, typename Word, typename FromWord>
 void convert_integer(Warp& warp, const Instruction& in, LaneMask lanes) {
-  auto* const d = reinterpret_cast<Word*>(warp.rows.data() + in.d);
-  const auto* const a = warp.rows.data() + in.a;
+  auto* const d = warp.row<Word>(in.d);
+  const auto* const a = warp.row<FromWord>(in.a);
   for_lanes(lanes, [&](int lane) {
-    const To value = static_cast<To>(get<From>(a, lane));
+    const To value = static_cast<To>(static_cast<From>(a[lane]));
     if constexpr (std::is_signed_v<To>) {
       d[lane] = static_cast<Word>(static_cast<std::int64_t>(value));
     } else {
@@ -129,11 +130,16 @@ Handler by_any_integer(std::string_view type, F&& f) {
   return by_integer(type, f);
 }
 
-Handler integer_conversion(std::string_view to, std::string_view from, bool wide) {
+Handler integer_conversion(std::string_view to, std::string_view from, bool wide, bool from_wide) {
+  using U32 = std::uint32_t;
+  using U64 = std::uint64_t;
   return by_any_integer(to, [&]<typename To>() {
     return by_any_integer(from, [&]<typename From>() -> Handler {
-      return wide ? convert_integer<To, From, std::uint64_t>
-                  : convert_integer<To, From, std::uint32_t>;
+      if (wide) {
+        return from_wide ? convert_integer<To, From, U64, U64>
+                         : convert_integer<To, From, U64, U32>;
+      }
+      return from_wide ? convert_integer<To, From, U32, U64> : convert_integer<To, From, U32, U32>;
     });
   });
 }
@@ -192,9 +198,9 @@ bool decode_conversion(Builder& builder, const Statement& s, Instruction& in) {
     return false;
   }
   if (s.parts.size() == 3) {
-    in.run = integer_conversion(to, from, to_width == Width::w64);
+    in.run = integer_conversion(to, from, to_width == Width::w64, from_width == Width::w64);
   }
-  if (in.run == nullptr) {
+  if (in.run == nullptr && to_width == Width::w32 && from_width == Width::w32) {
     in.run = quick_conversion(s);
   }
   if (in.run == nullptr) {
