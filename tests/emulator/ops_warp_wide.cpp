@@ -40,11 +40,9 @@ void shuffle(Warp& warp, const Instruction& in, LaneMask lanes) {
       is_inside = from <= max;
     }
     from = is_inside ? from : lane;
-    if ((lanes >> from & 1) == 0) {
-      throw EmulationError("shfl.sync: lane " + std::to_string(lane) + " reads lane " +
-                           std::to_string(from) + ", which does not take part");
-    }
-    d[l] = values[static_cast<std::size_t>(from)];
+    // What a lane that does not take part gives is undefined.
+    constexpr std::uint32_t kUndefined = std::uint32_t{kPoison} << 16 | kPoison;
+    d[l] = (lanes >> from & 1) != 0 ? values[static_cast<std::size_t>(from)] : kUndefined;
     inside |= LaneMask{is_inside} << lane;
   });
   if (in.option != 0) {
