@@ -40,46 +40,50 @@ struct TileDescales {
   float v_correction;  // the v_scale before, in units of this one
 };
 
-// Reads the descales of one key tile of a head after another.
+// Reads the descales of one key tile of a head after another. A thread with few registers does: it
+// has one block at a time, and what it finds goes to SMEM.
 class DescaleWalk {
  public:
   __device__ DescaleWalk(const AttentionFp8Params& p, int sequence, int kv_head, int kv_len)
-      : p_(p),
-        sequence_(sequence),
-        kv_head_(kv_head),
-        kv_len_(kv_len),
-        first_(first_descale_block(p.kv_lengths.cu_seqlens, sequence, rows_of(p))) {}
+      : p_(p), kv_len_(kv_len) {
+    const int first = first_descale_block(p.kv_lengths.cu_seqlens, sequence, rows_of(p));
+    k_ = first_descale(p.k_descale, sequence, first, kv_head);
+    v_ = first_descale(p.v_descale, sequence, first, kv_head);
+  }
 
-  __device__ TileDescales next(int tile) {
-    TileDescales descales;
-    float v[kBlocks];
+  __device__ void write(int tile, TileDescales& descales) {
     const float before = v_scale_;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kBlocks; ++i) {
       const int block = min(tile * kBc + i * kBlockRows, kv_len_ - 1) / rows_of(p_);
-      descales.k[i] = descale_at(p_.k_descale, sequence_, first_, kv_head_, block);
-      v[i] = descale_at(p_.v_descale, sequence_, first_, kv_head_, block);
-      v_scale_ = fmaxf(v_scale_, v[i]);
+      descales.k[i] = k_ == nullptr ? 1.0f : k_[block * p_.k_descale.stride.seq];
+      const float v = v_ == nullptr ? 1.0f : v_[block * p_.v_descale.stride.seq];
+      descales.l_weight[i] = v;  // for now
+      v_scale_ = fmaxf(v_scale_, v);
     }
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kBlocks; ++i) {
       constexpr float kLeastLog2 = -32.0f;
-      const float share = v_scale_ == 0.0f ? 1.0f : v[i] / v_scale_;
-      const float share_log2 = fmaxf(log2f(share), kLeastLog2);
+      const float share = v_scale_ == 0.0f ? 1.0f : __fdividef(descales.l_weight[i], v_scale_);
+      const float share_log2 = fmaxf(__log2f(share), kLeastLog2);
       descales.p_log2[i] = kP_log2 + share_log2;
-      descales.l_weight[i] = exp2f(-share_log2);
+      descales.l_weight[i] = exp2_approx(-share_log2);
     }
     descales.v_scale = v_scale_;
-    descales.v_correction = before == v_scale_ ? 1.0f : before / v_scale_;
-    return descales;
+    descales.v_correction = before == v_scale_ ? 1.0f : __fdividef(before, v_scale_);
   }
 
  private:
+  __device__ static const float* first_descale(const Fp8Descales& descales, int sequence,
+                                               int first, int head) {
+    return descales.data == nullptr ? nullptr
+                                    : descales.data + descales.offset(sequence, first, head);
+  }
+
   const AttentionFp8Params& p_;
-  int sequence_;
-  int kv_head_;
   int kv_len_;
-  int first_;  // block
+  const float* k_;
+  const float* v_;
   float v_scale_ = 0.0f;
 };
 

@@ -37,7 +37,7 @@ struct ConfigOf {
   static constexpr int kConsumers = C.consumers;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
-  static constexpr RoleRegisters kRegisters = {32, 240};
+  static constexpr RoleRegisters kRegisters = {48, 232};
   using Position = RingPosition<C.stages>;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
   using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
@@ -51,8 +51,18 @@ struct OutputConfig {
   static constexpr FlashConfig C = Config::C;
 };
 
+// A consumer's rows see key tiles up to `end`, and [whole_first, whole_end) whole.
+struct SeenKeyTiles {
+  int end;
+  int whole_first;
+  int whole_end;
+};
+
+// What a consumer asks for once in a key tile stays here: it has no registers to keep it.
 struct Tile : FlashTile {
+  static constexpr int kMaxConsumers = 2;
   int sequence;  // whose descales count
+  SeenKeyTiles seen[kMaxConsumers];
 };
 
 class Sequences : public flash::DenseSequences {
@@ -64,6 +74,12 @@ class Sequences : public flash::DenseSequences {
                              int row0, int q_len, int split) const {
     DenseSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
     tile.sequence = sequence;
+#pragma unroll 1
+    for (int consumer = 0; consumer < config.consumers; ++consumer) {
+      const SeenTiles seen(params(), tile, row0 + consumer * kWarpgroupRows, kWarpgroupRows,
+                           config.bc);
+      tile.seen[consumer] = {seen.end, seen.lazy_first, seen.lazy_end};
+    }
   }
 };
 

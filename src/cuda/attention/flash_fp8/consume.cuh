@@ -69,11 +69,10 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
     if (tile.is_end) {
       break;
     }
-    const int row0 = tile.row0 + consumer * kWarpgroupRows;
-    const int first = tile.kv_first;
-    const SeenTiles seen(p, tile, row0, kWarpgroupRows, kBc);
-    const float q_scale =
-        block_descales::query_scale(p, tile.sequence, tile.head, max(min(row0, tile.q_len - 1), 0));
+    const auto row0 = [&] { return tile.row0 + consumer * kWarpgroupRows; };
+    const SeenKeyTiles& seen = tile.seen[consumer];
+    const float q_scale = block_descales::query_scale(p, tile.sequence, tile.head,
+                                                      max(min(row0(), tile.q_len - 1), 0));
     int j = tile.kv_end - 1;
     Sums sums;
     RowState<kRows> state;
@@ -90,22 +89,22 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
           block_descales::cap_blocks(rS, scale, p.softcap);
           scale_log2[0] = scale_log2[1] = kLog2e;
         }
-        if (j >= seen.lazy_end || j < seen.lazy_first) {
+        if (j >= seen.whole_end || j < seen.whole_first) {
           const VisibleKeys keys = tile.visible_keys(p);
           mask_reordered(
-              rS, cS, [&](int row) { return keys.first(row0 + row) - j * kBc; },
-              [&](int row) { return keys.end(row0 + row) - j * kBc; });
+              rS, cS, [&](int row) { return keys.first(row0() + row) - j * kBc; },
+              [&](int row) { return keys.end(row0() + row) - j * kBc; });
         }
       }
       block_descales::weigh<MmaQk>(rS, state, descales, scale_log2, correction);
     };
     const auto release_q_after = [&](int key_tile) {
-      if (key_tile == first) {  // the last GEMM that reads Q
+      if (key_tile == tile.kv_first) {  // the last GEMM that reads Q
         shared.q[consumer].release(at_q);
       }
     };
 
-    if (j >= first) {
+    if (j >= tile.kv_first) {
       // The first step, over the last key tile that these rows see, computes P.
       shared.q[consumer].wait(at_q);
       flash::skip_key_tiles(shared, ping_pong, at, j, seen.end);
@@ -150,13 +149,13 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
         }
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
-      while (j > first && (j - 1 >= seen.lazy_end || p.softcap > 0.0f)) {
+      while (j > tile.kv_first && (j - 1 >= seen.whole_end || p.softcap > 0.0f)) {
         step(false_type{});
       }
-      while (j > first && j - 1 >= seen.lazy_first) {
+      while (j > tile.kv_first && j - 1 >= seen.whole_first) {
         step(true_type{});
       }
-      while (j > first) {
+      while (j > tile.kv_first) {
         step(false_type{});
       }
       shared.v.wait(at);
@@ -167,9 +166,9 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
       at_q.advance();
     }
     Tensor rO = by_rows<MmaPv>(sums.tOrO);
-    finish_statistics<MmaPv>(p, tile, row0, v_scale, cO, state, correction);
+    finish_statistics<MmaPv>(p, tile, row0(), v_scale, cO, state, correction);
     scale_rows(rO, correction);
-    finish_output<OutputConfig<Config, Output>>(shared.output, p, tile, row0, consumer, at_o,
+    finish_output<OutputConfig<Config, Output>>(shared.output, p, tile, row0(), consumer, at_o,
                                                 sums.tOrO, rO, cO);
     __syncwarp();
     shared.tiles.release(at_tile);

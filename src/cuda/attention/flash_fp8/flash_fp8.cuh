@@ -81,9 +81,8 @@ __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
       if (j == announced) {
         shared.tiles.want_next(at_tile);
       }
-      const block_descales::TileDescales of_tile = descales.next(j);
       shared.v.wait_until_empty(at);
-      shared.descales[at.stage] = of_tile;
+      descales.write(j, shared.descales[at.stage]);
       load_keys(shared, maps, at, tile.kv_start + j * Config::C.bc, tile.kv_head, tile.kv_batch);
       if (j == last) {
         flash::load_q(shared, maps.q, tile, at_q);

@@ -91,9 +91,8 @@ __device__ void load(SharedStorage<C>& shared, const AttentionFp8Params& p, cons
   RingPosition<C.stages> at;
 #pragma unroll 1  // each load is in the code once, which takes few registers
   for (int tile = walk.kv_tiles - 1; tile >= 0; --tile, at.advance()) {
-    const TileDescales tile_descales = descales.next(tile);
     shared.vt.wait_until_empty(at);
-    shared.descales[at.stage] = tile_descales;
+    descales.write(tile, shared.descales[at.stage]);
     TmaBarrier& k_full = shared.k.acquire(at, sizeof(shared.sK[0]));
     load_box<C.bc, C.head_dim, kBox>(maps.k_even, k_full, shared.sK[at.stage], 0, tile * C.bc / 2,
                                      walk.kv_head, walk.batch);
