@@ -85,7 +85,7 @@ __device__ void mask_reordered(TensorS& rS, const TensorC& cS, const First& firs
 #pragma unroll
   for (int i = 0; i < cute::size<0>(rS); ++i) {
     const int row = cute::get<0>(cS(i, 0));
-    const int lane = threadIdx.x % 4;
+    const int lane = cute::get<1>(cS(i, 0)) / 2;  // of the four that share the row
     const std::uint32_t seen =
         reordered_bits_before(end(row), lane) & ~reordered_bits_before(first(row), lane);
 #pragma unroll

@@ -88,6 +88,17 @@ struct SharedStorage : FlashStorage<Config, Tile> {
   block_descales::TileDescales descales[Config::C.stages];  // of V's ring, and there before K is
 };
 
+// Where a block's tile number `count` lies in the ring of tiles, and its Q. A consumer keeps the
+// number alone.
+__device__ inline auto tile_position(int count) {
+  using Ring = TileRing<Tile>;
+  return typename Ring::Position{count % Ring::kSlots,
+                                 static_cast<std::uint32_t>(count / Ring::kSlots % 2)};
+}
+__device__ inline RingPosition<1> q_position(int count) {
+  return {0, static_cast<std::uint32_t>(count % 2)};
+}
+
 struct TensorMaps {
   CUtensorMap q, keys[2], v, o;  // every other key, from the first and from the second on
 };

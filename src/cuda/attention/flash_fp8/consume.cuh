@@ -34,8 +34,16 @@ __device__ __forceinline__ void finish_statistics(const AttentionFp8Params& p, c
   store_results(p, tile, row0, cO, result);
 }
 
-// A consumer: one warpgroup, which computes its 64 rows of one tile after another.
-template <typename Config, typename Output>
+// The thread's index in its warpgroup, read anew: no register keeps what follows from it.
+__device__ __forceinline__ int thread_index() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread % kWarpgroupThreads;
+}
+
+// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 128 the
+// features take the registers in which S would be while P V is computed: then it is not.
+template <typename Config, typename Output, bool kIsPlain>
 __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p, int consumer) {
   using T = typename Config::Tiles;
   using MmaQk = typename T::TiledMmaQk;
@@ -43,7 +51,7 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
   using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles>;
   constexpr int kBc = Config::C.bc;
   constexpr int kRows = Sums::kRows;
-  const int thread = threadIdx.x % kWarpgroupThreads;
+  constexpr bool kOverlaps = Sums::kParts == 1 && (kIsPlain || Config::C.head_dim == 64);
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
   const Tensor tSrK = T::operand_k(shared.sK[0]);
@@ -52,20 +60,16 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
       mma_v.partition_B(T::tile(shared.sV[0], typename T::LayoutVt{})));  // (.., parts, .., stage)
   Tensor tSrS = T::scores();
   Tensor rS = by_rows<MmaQk>(tSrS);  // (rows, keys)
-  const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread));
-  const Tensor cO = by_rows<MmaPv>(T::output_coordinates(thread));
   constexpr auto kRegistersOfP = T::template score_registers<KeyOrder::kByKeys>();
   Tensor tOrP = make_tensor<typename Config::Element>(shape(kRegistersOfP));
 
   const PingPong<Config::kConsumers> ping_pong{consumer};
   typename Config::Position at;
-  RingPosition<1> at_q;
-  RingPosition<1> at_o;
-  typename SharedStorage<Config>::TilePosition at_tile;
+  RingPosition<1> at_o;  // not used in plain problems, where every tile is stored by TMA
   ping_pong.begin();
 
-  while (true) {
-    const Tile& tile = shared.tiles.wait(at_tile);
+  for (int count = 0;; ++count) {  // tiles
+    const Tile& tile = shared.tiles.wait(tile_position(count));
     if (tile.is_end) {
       break;
     }
@@ -91,6 +95,7 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
         }
         if (j >= seen.whole_end || j < seen.whole_first) {
           const VisibleKeys keys = tile.visible_keys(p);
+          const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread_index()));
           mask_reordered(
               rS, cS, [&](int row) { return keys.first(row0() + row) - j * kBc; },
               [&](int row) { return keys.end(row0() + row) - j * kBc; });
@@ -100,13 +105,13 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
     };
     const auto release_q_after = [&](int key_tile) {
       if (key_tile == tile.kv_first) {  // the last GEMM that reads Q
-        shared.q[consumer].release(at_q);
+        shared.q[consumer].release(q_position(count));
       }
     };
 
+    shared.q[consumer].wait(q_position(count));
     if (j >= tile.kv_first) {
       // The first step, over the last key tile that these rows see, computes P.
-      shared.q[consumer].wait(at_q);
       flash::skip_key_tiles(shared, ping_pong, at, j, seen.end);
       shared.k.wait(at);
       wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
@@ -121,7 +126,7 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
         const typename Config::Position at_v = at;
         at.advance();
         ping_pong.wait();
-        if constexpr (Sums::kParts == 1) {
+        if constexpr (kOverlaps) {
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
           shared.v.wait(at_v);
@@ -140,7 +145,7 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
         shared.k.release(at);
         release_q_after(j);
         softmax(is_plain);
-        if constexpr (Sums::kParts == 1) {
+        if constexpr (kOverlaps) {
           sums.wait();
           shared.v.release(at_v);
           sums.next_units(correction);
@@ -163,16 +168,21 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
       v_scale = shared.descales[at.stage].v_scale;
       shared.v.release(at);
       at.advance();
-      at_q.advance();
+    } else {
+      shared.q[consumer].release(q_position(count));
     }
     Tensor rO = by_rows<MmaPv>(sums.tOrO);
+    const Tensor cO = by_rows<MmaPv>(T::output_coordinates(thread_index()));
     finish_statistics<MmaPv>(p, tile, row0(), v_scale, cO, state, correction);
     scale_rows(rO, correction);
-    finish_output<OutputConfig<Config, Output>>(shared.output, p, tile, row0(), consumer, at_o,
-                                                sums.tOrO, rO, cO);
+    if constexpr (kIsPlain) {
+      shared.output.put(sums.tOrO, consumer, q_position(count));
+    } else {
+      finish_output<OutputConfig<Config, Output>>(shared.output, p, tile, row0(), consumer, at_o,
+                                                  sums.tOrO, rO, cO);
+    }
     __syncwarp();
-    shared.tiles.release(at_tile);
-    at_tile.advance();
+    shared.tiles.release(tile_position(count));
   }
   ping_pong.end();
 }

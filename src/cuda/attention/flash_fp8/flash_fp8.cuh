@@ -8,7 +8,7 @@
 // Source    flash.cuh, ladder/k8.cu.
 // Tiles     configs.hpp: Br = 128 = 2 x 64, Bc = 128.
 // SMEM      sQ 128 x D, sK and sV (V^T) stages x 128 x D E4M3; sO 128 x D in 16 bits.
-// Registers 32 for a thread of the producer and 240 for one of a consumer.
+// Registers 48 for a thread of the producer and 232 for one of a consumer.
 //
 //   warp 0, a thread  load: descales, K, Q, V as soon as a stage is free (TMA)
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
@@ -63,35 +63,30 @@ template <typename Config, bool kIsPlain>
 __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
                      const TensorMaps& maps) {
   typename Config::Position at;
-  RingPosition<1> at_q;
-  typename SharedStorage<Config>::TilePosition at_tile;
-  while (true) {
-    const Tile& tile = shared.tiles.wait(at_tile);
+  for (int count = 0;; ++count) {  // tiles
+    const Tile& tile = shared.tiles.wait(tile_position(count));
     if (tile.is_end) {
       break;
     }
-    const int last = tile.kv_end - 1;
-    const int announced = min(last, tile.kv_first + flash::kTilesAhead - 1);
-    if (last < tile.kv_first) {  // no key is seen: there is nothing to load
-      shared.tiles.want_next(at_tile);
+    if (tile.kv_end <= tile.kv_first) {  // no key is seen
+      shared.tiles.want_next(tile_position(count));
+      flash::load_q(shared, maps.q, tile, q_position(count));
     }
     block_descales::DescaleWalk descales(p, tile.sequence, tile.kv_head, tile.kv_len);
 #pragma unroll 1  // each load is in the code once, which takes few registers
-    for (int j = last; j >= tile.kv_first; --j, at.advance()) {
-      if (j == announced) {
-        shared.tiles.want_next(at_tile);
+    for (int j = tile.kv_end - 1; j >= tile.kv_first; --j, at.advance()) {
+      if (j == min(tile.kv_end, tile.kv_first + flash::kTilesAhead) - 1) {
+        shared.tiles.want_next(tile_position(count));
       }
       shared.v.wait_until_empty(at);
       descales.write(j, shared.descales[at.stage]);
       load_keys(shared, maps, at, tile.kv_start + j * Config::C.bc, tile.kv_head, tile.kv_batch);
-      if (j == last) {
-        flash::load_q(shared, maps.q, tile, at_q);
-        at_q.advance();
+      if (j == tile.kv_end - 1) {
+        flash::load_q(shared, maps.q, tile, q_position(count));
       }
       load_values<Config, !kIsPlain>(shared, maps, at, tile, j);
     }
-    shared.tiles.release(at_tile);
-    at_tile.advance();
+    shared.tiles.release(tile_position(count));
   }
 }
 
@@ -165,7 +160,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
           flash::store(shared, p, maps.o);
         }
       },
-      [&](int consumer) { consume<Config, Output>(shared, p, consumer); });
+      [&](int consumer) { consume<Config, Output, kIsPlain>(shared, p, consumer); });
 }
 
 }  // namespace flash_fp8
