@@ -74,8 +74,8 @@ class DescaleWalk {
   }
 
  private:
-  __device__ static const float* first_descale(const Fp8Descales& descales, int sequence,
-                                               int first, int head) {
+  __device__ static const float* first_descale(const Fp8Descales& descales, int sequence, int first,
+                                               int head) {
     return descales.data == nullptr ? nullptr
                                     : descales.data + descales.offset(sequence, first, head);
   }

@@ -28,8 +28,8 @@ std::optional<int> best_flash_config(const AttentionProblem& problem, int sms);
 FlashPlan plan_flash(const AttentionProblem& problem, int sms,
                      std::optional<int> config = std::nullopt);
 
-// The same but for the config's number, in any config of flash's kind. `dims` are those of a key and
-// its value together, in 16 bits.
+// The same but for the config's number, in any config of flash's kind. `dims` are those of a key
+// and its value together, in 16 bits.
 FlashPlan plan_in_config(const AttentionProblem& problem, int sms, const FlashConfig& config,
                          std::int64_t dims);
 
