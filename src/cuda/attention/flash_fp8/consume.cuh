@@ -44,7 +44,8 @@ __device__ __forceinline__ int thread_index() {
 // A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 128 the
 // features take the registers in which S would be while P V is computed: then it is not.
 template <typename Config, typename Output, bool kIsPlain>
-__device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p, int consumer) {
+__device__ __forceinline__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p,
+                                        int consumer) {
   using T = typename Config::Tiles;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
@@ -154,11 +155,13 @@ __device__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params&
         }
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
-      while (j > tile.kv_first && (j - 1 >= seen.whole_end || p.softcap > 0.0f)) {
-        step(false_type{});
-      }
-      while (j > tile.kv_first && j - 1 >= seen.whole_first) {
-        step(true_type{});
+      if constexpr (kOverlaps) {
+        while (j > tile.kv_first && (j - 1 >= seen.whole_end || p.softcap > 0.0f)) {
+          step(false_type{});
+        }
+        while (j > tile.kv_first && j - 1 >= seen.whole_first) {
+          step(true_type{});
+        }
       }
       while (j > tile.kv_first) {
         step(false_type{});

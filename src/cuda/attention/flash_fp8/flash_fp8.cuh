@@ -18,8 +18,8 @@
 //
 // Layouts   as of K8: V^T with its keys in order, a K tile's even keys first. In a packed tensor a
 //           sequence may begin at an odd row, and then its even keys are the tensor's odd rows.
-// Limits    V comes transposed. O in BF16 or FP16, or in FP32 where it is un-normalised.
-// Worklog   docs/worklog/k8.md
+// Limits    D = 64 or 128: at D = 256 the compiler spills registers. V comes transposed. O in BF16
+// or FP16, or in FP32 where it is un-normalised. Worklog   docs/worklog/k8.md
 #pragma once
 
 #include "cuda/attention/blocks/flash_producer.cuh"
