@@ -27,7 +27,26 @@ std::string text_of(const Dim3& index) {
   return out.str();
 }
 
+// Registers of warps that have ended, to be used again: fresh pages are slow.
+std::vector<std::vector<std::byte>>& spare_rows() {
+  static std::vector<std::vector<std::byte>> rows;
+  return rows;
+}
+
+std::vector<std::byte> take_rows(std::size_t bytes) {
+  std::vector<std::byte> rows;
+  if (!spare_rows().empty()) {
+    rows = std::move(spare_rows().back());
+    spare_rows().pop_back();
+  }
+  rows.resize(bytes);
+  std::fill_n(rows.begin(), std::min<std::size_t>(bytes, kZeroRows_bytes), std::byte{0});
+  return rows;
+}
+
 }  // namespace
+
+Warp::~Warp() { spare_rows().push_back(std::move(rows)); }
 
 const Settings& settings() {
   static const Settings from_environment = [] {
@@ -90,7 +109,7 @@ std::unique_ptr<Warp> Grid::make_warp(Block& block, std::uint32_t index) {
   warp->grid = this;
   warp->kernel = kernel;
   warp->index = index;
-  warp->rows.resize(kernel->registers_bytes);
+  warp->rows = take_rows(kernel->registers_bytes);
   warp->predicates.resize(kernel->predicates);
   const auto threads = static_cast<std::uint32_t>(shape.block.count()) - index * kWarpLanes;
   warp->alive = threads >= kWarpLanes ? kAllLanes : (1u << threads) - 1;

@@ -50,6 +50,11 @@ class AsyncGroups {
 };
 
 struct Warp {
+  Warp() = default;
+  Warp(const Warp&) = delete;
+  Warp& operator=(const Warp&) = delete;
+  ~Warp();
+
   Block* block = nullptr;
   Grid* grid = nullptr;
   const Kernel* kernel = nullptr;
