@@ -53,6 +53,7 @@ const Settings& settings() {
     const char* const mode = std::getenv("TILEWRIGHT_EMULATOR_MODE");
     return Settings{.multiprocessors = number_from("TILEWRIGHT_EMULATOR_SMS", 4),
                     .late = mode != nullptr && std::string_view(mode) == "late",
+                    .check_proxies = std::getenv("TILEWRIGHT_EMULATOR_NO_PROXIES") == nullptr,
                     .trace = std::getenv("TILEWRIGHT_EMULATOR_TRACE") != nullptr};
   }();
   return from_environment;
@@ -143,6 +144,7 @@ std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint3
   std::size_t space = block->shared_storage.size();
   block->shared = {static_cast<std::byte*>(std::align(kAlignment, bytes, base, space)), bytes};
   poison(block->shared.base, bytes);
+  block->unfenced.resize(bytes / kGranule_bytes + 1);
   block->local.resize(kernel->local_bytes * shape.block.count());
   poison(block->local.data(), block->local.size());
   const auto warps = static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);
