@@ -2,6 +2,7 @@
 #   tilewright_warnings   interface target: warnings; errors where TILEWRIGHT_WERROR is on
 #   tilewright_cuda       interface target: flags and headers of CUDA sources (with CUDA only)
 #   TILEWRIGHT_HAS_CUDA   whether the CUDA kernels are built
+#   TILEWRIGHT_CUDART     what the library links as the CUDA runtime: NVIDIA's, or the emulator
 #   TILEWRIGHT_COMMIT     the source's commit, for results files
 
 find_program(CCACHE_PROGRAM ccache)
@@ -104,6 +105,15 @@ target_compile_options(tilewright_cuda INTERFACE
   -Xptxas=-v,--warn-on-spills${ptxas_werror}>)
 target_compile_definitions(tilewright_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:NDEBUG>)
 target_include_directories(tilewright_cuda SYSTEM INTERFACE ${CUTLASS_INCLUDE_DIR})
-target_link_libraries(tilewright_cuda INTERFACE CUDA::cudart_static)
+if(TILEWRIGHT_EMULATOR)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+  set(TILEWRIGHT_CUDART $<BUILD_INTERFACE:tilewright_emulator>)
+  set(kernel_form "PTX for the emulator")
+  target_link_libraries(tilewright_cuda INTERFACE CUDA::toolkit tilewright_emulator)
+else()
+  set(TILEWRIGHT_CUDART CUDA::cudart_static)
+  set(kernel_form "sm_90a")
+  target_link_libraries(tilewright_cuda INTERFACE CUDA::cudart_static)
+endif()
 set(TILEWRIGHT_HAS_CUDA ON)
-message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, sm_90a")
+message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, ${kernel_form}")

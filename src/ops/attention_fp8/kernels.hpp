@@ -9,4 +9,10 @@ namespace tilewright {
 // A kernel's facts in words.
 std::vector<Limit> limits_of(const AttentionFp8Facts& facts);
 
+namespace cuda {
+
+// The production kernel's row of the table.
+Kernel<AttentionFp8> flash_fp8_kernel();
+
+}  // namespace cuda
 }  // namespace tilewright

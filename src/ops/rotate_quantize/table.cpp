@@ -1,5 +1,6 @@
 // The table of rotate_quantize's kernels, and what their facts ask of a problem.
 #include <algorithm>
+#include <array>
 
 #include "cpu/cpu_rotate_quantize.hpp"
 #include "ops/attention_table.hpp"
@@ -7,9 +8,16 @@
 #include "ops/rotate_quantize/params.hpp"
 
 namespace tilewright {
+
+namespace cuda {
+void launch_rotate_quantize(const RotateQuantizeParams& params, Stream stream);
+}  // namespace cuda
+
 namespace {
 
 using Row = Kernel<RotateQuantize>;
+
+constexpr std::array kHeadDims = {64, 128, 256};
 
 std::vector<Row> make_table() {
   return finished<RotateQuantize>({
@@ -20,6 +28,15 @@ std::vector<Row> make_table() {
                 .alignment_bytes = 1,
                 .doc = "docs/fp8.md"},
        .launch = without_plan<RotateQuantize, cpu::rotate_quantize>()},
+      {.info = {.name = "rotate_quantize",
+                .summary = "a block of rows in a thread block's registers, one pass",
+                .device = DeviceKind::cuda,
+                .architectures = {90},
+                .dtypes = {DType::fp16, DType::bf16},
+                .alignment_bytes = 16,
+                .doc = "docs/fp8.md"},
+       .facts = {.head_dims = kHeadDims},
+       .launch = built_without_plan<RotateQuantize, cuda::launch_rotate_quantize>()},
   });
 }
 
