@@ -48,11 +48,11 @@ AttentionFp8Call make_call(const nb::dict& tensors, std::optional<double> softma
 }  // namespace
 
 void bind_attention_fp8(nb::module_& m) {
-  bind_call<AttentionFp8Call>(
-      m, "AttentionFp8Call", make_call, nb::arg("softmax_scale").none(), nb::arg("causal"),
-      nb::arg("window_size_left"), nb::arg("window_size_right"), nb::arg("softcap"),
-      nb::arg("batch_invariant"), nb::arg("descale_rows"), nb::arg("check_values"),
-      nb::arg("kernel_name"));
+  bind_call<AttentionFp8Call>(m, "AttentionFp8Call", make_call, nb::arg("softmax_scale").none(),
+                              nb::arg("causal"), nb::arg("window_size_left"),
+                              nb::arg("window_size_right"), nb::arg("softcap"),
+                              nb::arg("batch_invariant"), nb::arg("descale_rows"),
+                              nb::arg("check_values"), nb::arg("kernel_name"));
 }
 
 }  // namespace tilewright
