@@ -1,17 +1,23 @@
 #include "reference/append_kv.hpp"
 
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <span>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
-#include "reference/rotated_row.hpp"
+#include "reference/nvfp4.hpp"
+#include "reference/rotation.hpp"
 
 namespace tilewright::reference {
 namespace {
 
-constexpr std::uint16_t kHalfNaN = 0x7fff;
+constexpr double kE4m3Max = 448;
+constexpr std::uint8_t kE4m3NaN = 0x7f;
+
+double fp32(double value) { return static_cast<float>(value); }
 
 // A row of k, v and q: where it lies in them, and where it goes.
 struct Row {
@@ -83,28 +89,24 @@ std::int64_t cache_offset(const ConstTensorView& t, const Row& row, std::int64_t
   return row.page * t.stride[0] + row.in_page * t.stride[1] + head * t.stride[2];
 }
 
-RotaryTables tables_of(const AppendKvTensors& t, const AppendKvOptions& options,
-                       std::int64_t rotary_dims) {
-  return {t.rotary_cos, t.rotary_sin, rotary_dims, options.interleaved};
+// Values of one head of a row in FP32, of which the first are rotated, if `is_rotated`.
+std::vector<double> values_of(const AppendKvTensors& t, const AppendKvOptions& options,
+                              const ConstTensorView& x, std::int64_t offset, std::int64_t position,
+                              bool is_rotated) {
+  std::vector<double> values = row_values(x, offset, x.shape[x.rank - 1]);
+  if (is_rotated) {
+    rotate(std::span(values).first(static_cast<std::size_t>(2 * t.rotary_cos->shape[1])),
+           {*t.rotary_cos, *t.rotary_sin, options.interleaved}, position);
+  }
+  return values;
 }
 
-// Stores values of the dtype of x; those that are not rotated are copied.
-void store_values(const TensorView& to, std::int64_t offset, const std::vector<double>& values,
-                  std::int64_t rotary_dims, const ConstTensorView& x, std::int64_t x_offset) {
-  const std::size_t bytes = size_bytes(to.dtype);
-  for (std::size_t d = 0; d < values.size(); ++d) {
-    const std::int64_t at = offset + static_cast<std::int64_t>(d);
-    if (static_cast<std::int64_t>(d) >= rotary_dims) {
-      std::memcpy(
-          static_cast<std::byte*>(to.data) + static_cast<std::size_t>(at) * bytes,
-          static_cast<const std::byte*>(x.data) + (static_cast<std::size_t>(x_offset) + d) * bytes,
-          bytes);
-    } else if (std::isnan(values[d]) && bytes == 2) {
-      static_cast<std::uint16_t*>(to.data)[at] = kHalfNaN;
-    } else {
-      store(to, at, values[d]);
-    }
+double computed_descale(const std::vector<double>& values) {
+  double amax = 0;
+  for (const double value : values) {
+    amax = std::isfinite(value) ? std::max(amax, std::abs(value)) : amax;
   }
+  return amax == 0 ? 1 : std::max(fp32(amax / kE4m3Max), static_cast<double>(FLT_MIN));
 }
 
 // k or v, its cache and its descales.
@@ -119,7 +121,7 @@ struct Appended {
 double descale_of(const Appended& a, const Row& row, std::int64_t head,
                   const std::vector<double>& values) {
   if (a.computed) {
-    const double descale = e4m3_descale(largest_finite(values));
+    const double descale = computed_descale(values);
     store(*a.computed, cache_offset(*a.computed, row, head), descale);
     return descale;
   }
@@ -133,14 +135,16 @@ void append(const AppendKvTensors& t, const AppendKvOptions& options, const Appe
   for (std::int64_t head = 0; head < a.cache.shape[2]; ++head) {
     const std::int64_t from = row_offset(a.x, row, head);
     const std::int64_t to = cache_offset(a.cache, row, head);
-    const auto values = rotated(tables_of(t, options, a.rotary_dims), a.x, from, row.position);
+    const auto values = values_of(t, options, a.x, from, row.position, a.rotary_dims > 0);
     if (a.cache.dtype != DType::e4m3) {
-      store_values(a.cache, to, values, a.rotary_dims, a.x, from);
+      store_rotated(a.cache, to, values, 0, a.rotary_dims, a.x, from);
       continue;
     }
     const double descale = descale_of(a, row, head, values);
     for (std::size_t d = 0; d < values.size(); ++d) {
-      store(a.cache, to + static_cast<std::int64_t>(d), e4m3_byte(fp32(values[d] / descale)));
+      const double quotient = fp32(values[d] / descale);
+      store(a.cache, to + static_cast<std::int64_t>(d),
+            std::isnan(quotient) ? kE4m3NaN : round_to_e4m3(quotient));
     }
   }
 }
@@ -158,8 +162,8 @@ void append_kv(const AppendKvTensors& t, const AppendKvOptions& options) {
     }
     for (std::int64_t head = 0; t.q && head < t.q->shape[t.q->rank - 2]; ++head) {
       const std::int64_t from = row_offset(*t.q, row, head);
-      const auto values = rotated(tables_of(t, options, rotary_dims), *t.q, from, row.position);
-      store_values(*t.q_out, row_offset(*t.q_out, row, head), values, rotary_dims, *t.q, from);
+      const auto values = values_of(t, options, *t.q, from, row.position, true);
+      store_rotated(*t.q_out, row_offset(*t.q_out, row, head), values, 0, rotary_dims, *t.q, from);
     }
   }
 }

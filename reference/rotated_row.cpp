@@ -3,28 +3,19 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <span>
 
-#include "reference/host_tensor.hpp"
 #include "reference/nvfp4.hpp"
+#include "reference/rotation.hpp"
 
 namespace tilewright::reference {
 
 std::vector<double> rotated(const RotaryTables& tables, const ConstTensorView& x,
                             std::int64_t offset, std::int64_t position) {
-  std::vector<double> values;
-  for (std::int64_t d = 0; d < x.shape[x.rank - 1]; ++d) {
-    values.push_back(load(x, offset + d));
-  }
-  for (std::int64_t pair = 0; pair < tables.dims / 2; ++pair) {
-    const auto first = static_cast<std::size_t>(tables.is_interleaved ? 2 * pair : pair);
-    const auto second =
-        static_cast<std::size_t>(tables.is_interleaved ? 2 * pair + 1 : pair + tables.dims / 2);
-    const double cos = load(*tables.cos, position * tables.cos->stride[0] + pair);
-    const double sin = load(*tables.sin, position * tables.sin->stride[0] + pair);
-    const double x1 = values[first];
-    const double x2 = values[second];
-    values[first] = fp32(fp32(x1 * cos) - fp32(x2 * sin));
-    values[second] = fp32(fp32(x2 * cos) + fp32(x1 * sin));
+  std::vector<double> values = row_values(x, offset, x.shape[x.rank - 1]);
+  if (tables.dims > 0) {
+    rotate(std::span(values).first(static_cast<std::size_t>(tables.dims)),
+           {*tables.cos, *tables.sin, tables.is_interleaved}, position);
   }
   return values;
 }

@@ -23,10 +23,13 @@ void bind_append_kv(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_attention_fp8(nb::module_& m);
 void bind_attention_with_kvcache(nb::module_& m);
+void bind_dsv4_attention(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
+void bind_kv_rows(nb::module_& m);
 void bind_merge_states(nb::module_& m);
 void bind_nvfp4(nb::module_& m);
+void bind_rope(nb::module_& m);
 void bind_rotate_quantize(nb::module_& m);
 void bind_kernels(nb::module_& m);
 
@@ -70,10 +73,13 @@ NB_MODULE(_native, m) {
   bind_attention(m);
   bind_attention_fp8(m);
   bind_attention_with_kvcache(m);
+  bind_dsv4_attention(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
+  bind_kv_rows(m);
   bind_merge_states(m);
   bind_nvfp4(m);
+  bind_rope(m);
   bind_rotate_quantize(m);
   bind_kernels(m);
 

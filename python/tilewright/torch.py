@@ -2,7 +2,8 @@
 
 Importing this module registers the operators: attention; attention_with_kvcache, which reads
 caches, and attention_with_kvcache_append, which is given k and v and writes them; append_kv;
-merge_states; attention_fp8 and rotate_quantize.
+merge_states; attention_fp8 and rotate_quantize; quantize_kv_rows, dequantize_kv_rows and rope;
+dsv4_attention.
 
 tilewright.attention() and its like go through the operators by themselves where PyTorch traces a
 call or watches it, so that torch.compile, torch.export, tracers, profilers and FLOP counters take
@@ -16,7 +17,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 from tilewright._attention import out_shape, row_shape, run, statistics_of
 from tilewright._errors import UnsupportedError
+from tilewright._torch_dsv4 import dsv4_attention
 from tilewright._torch_fp8 import attention_fp8, lengths_of, rotate_quantize
+from tilewright._torch_kv_rows import dequantize_kv_rows, quantize_kv_rows, rope
 from tilewright._torch_kvcache import (
     append_kv,
     attention_with_kvcache,
@@ -32,7 +35,11 @@ __all__ = [
     "attention_fp8",
     "attention_with_kvcache",
     "attention_with_kvcache_append",
+    "dequantize_kv_rows",
+    "dsv4_attention",
     "merge_states",
+    "quantize_kv_rows",
+    "rope",
     "rotate_quantize",
 ]
 

@@ -1,4 +1,4 @@
-// Rotation by positions (RoPE), as kernels receive it.
+// A rotation by position (RoPE), as kernels receive it.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ struct Rotary {
   DType dtype = DType::fp32;
   int dims = 0;  // R; 0: nothing is rotated
   bool is_interleaved = false;
+  bool is_inverse = false;  // by the conjugate: angles count as negative
 };
 
 }  // namespace tilewright

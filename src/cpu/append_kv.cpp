@@ -9,29 +9,16 @@
 #include "cpu/cpu_append_kv.hpp"
 #include "cpu/element.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/source_row.hpp"
+#include "cpu/rotated_row.hpp"
 
 namespace tilewright::cpu {
 namespace {
 
-// The sixteen bits of any NaN, as the GPU's conversions give them.
-constexpr std::uint16_t kNaN = 0x7fff;
-
-void store_rotated(float value, float& out) { out = value; }
-template <typename Half>
-void store_rotated(float value, Half& out) {
-  if (value != value) {
-    out.bits = kNaN;
-  } else {
-    from_float(value, out);
-  }
-}
-
 template <typename T>
-void store_row(const SourceRow<T>& row, int dims, T* out) {
+void store_row(const RotatedRow<T>& row, int dims, T* out) {
   for (int d = 0; d < dims; ++d) {
     if (row.is_rotated(d)) {
-      store_rotated(row.value(d), out[d]);
+      from_float_as_gpu(row.value(d), out[d]);
     } else {
       out[d] = row.source(d);
     }
@@ -39,7 +26,7 @@ void store_row(const SourceRow<T>& row, int dims, T* out) {
 }
 
 template <typename T>
-float computed_descale(const SourceRow<T>& row, int dims) {
+float computed_descale(const RotatedRow<T>& row, int dims) {
   float amax = 0.0f;
   for (int d = 0; d < dims; ++d) {
     amax = larger_finite(amax, row.value(d));
@@ -48,15 +35,15 @@ float computed_descale(const SourceRow<T>& row, int dims) {
 }
 
 template <typename T>
-void quantize_row(const SourceRow<T>& row, int dims, float descale, std::uint8_t* out) {
+void quantize_row(const RotatedRow<T>& row, int dims, float descale, std::uint8_t* out) {
   for (int d = 0; d < dims; ++d) {
-    out[d] = e4m3_of(row.value(d) / descale);
+    out[d] = to_e4m3_as_gpu(row.value(d) / descale);
   }
 }
 
 // Writes a row and head of k or v into its cache.
 template <typename T>
-void append_row(const AppendKvParams& p, const SourceRow<T>& row, int dims, const RowPlace& place,
+void append_row(const AppendKvParams& p, const RotatedRow<T>& row, int dims, const RowPlace& place,
                 int head, const AppendDescales& descales, void* cache, const OuterStrides& stride) {
   const std::int64_t offset = stride.offset(place.page, place.in_page, head);
   if (!p.is_quantized) {
@@ -80,8 +67,8 @@ void append_rows(const AppendKvParams& p) {
     const std::int64_t batch = i / p.rows.per_batch;
     const std::int64_t token = i % p.rows.per_batch;
     const auto row = [&](const void* rows, const OuterStrides& stride, int head, int rotary_dims) {
-      return SourceRow<T>(static_cast<const T*>(rows) + stride.offset(batch, token, head), p.rotary,
-                          rotary_dims, place.position);
+      return RotatedRow<T>(static_cast<const T*>(rows) + stride.offset(batch, token, head),
+                           p.rotary, rotary_dims, place.position);
     };
     for (int head = 0; place.page >= 0 && head < p.kv_heads; ++head) {
       append_row(p, row(p.k, p.k_stride, head, p.rotary.dims), p.head_dim, place, head, p.k_descale,

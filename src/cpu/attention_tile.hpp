@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "common/strides.hpp"
+#include "cpu/dispatch.hpp"
 #include "cpu/element.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/vector.hpp"
@@ -337,42 +338,14 @@ TILEWRIGHT_INLINE void attend(const typename Keys::Params& p, const Task& task, 
   }
 }
 
-// Computes a task with the instructions of a CPU.
 template <class Keys>
-using Attend = void (*)(const typename Keys::Params&, const Task&, Scratch&);
-
-template <class Keys>
-void attend_portable(const typename Keys::Params& p, const Task& task, Scratch& scratch) {
-  attend<6, Keys>(p, task, scratch);
-}
-
-#if defined(__x86_64__)
-template <class Keys>
-__attribute__((target("avx2,fma"))) void attend_avx2(const typename Keys::Params& p,
-                                                     const Task& task, Scratch& scratch) {
-  attend<6, Keys>(p, task, scratch);
-}
-
-template <class Keys>
-__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) void attend_avx512(
-    const typename Keys::Params& p, const Task& task, Scratch& scratch) {
-  attend<12, Keys>(p, task, scratch);
-}
-#endif
-
-template <class Keys>
-Attend<Keys> best_for_this_cpu() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return attend_avx512<Keys>;
+struct AttendTask {
+  template <int kRows>
+  TILEWRIGHT_INLINE static void run(const typename Keys::Params& p, const Task& task,
+                                    Scratch& scratch) {
+    attend<kRows, Keys>(p, task, scratch);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return attend_avx2<Keys>;
-  }
-#endif
-  return attend_portable<Keys>;
-}
+};
 
 // Tiles of at most `br` rows, of all sequences and heads. A head's longest tiles come first.
 template <class Keys>
@@ -396,7 +369,9 @@ std::vector<Task> tasks_of(const typename Keys::Params& p, int br) {
 // calls first(p), if that is not null.
 template <class Keys>
 void attend_all(const typename Keys::Params& p, void (*first)(const typename Keys::Params&)) {
-  static const Attend<Keys> attend_task = best_for_this_cpu<Keys>();
+  using Params = typename Keys::Params;
+  static const auto attend_task =
+      best_for_this_cpu<AttendTask<Keys>, const Params&, const Task&, Scratch&>();
   constexpr std::size_t kTasksPerThread = 4;
   int br = kLargeBr;
   std::vector<Task> tasks = tasks_of<Keys>(p, br);

@@ -7,7 +7,7 @@
 
 #include "cpu/cpu_rotate_quantize.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/source_row.hpp"
+#include "cpu/rotated_row.hpp"
 
 namespace tilewright::cpu {
 namespace {
@@ -70,7 +70,7 @@ void load_row(const Params& p, const RowBlock& block, int row, int head, float* 
     std::fill_n(x, p.head_dim, 0.0f);
     return;
   }
-  const SourceRow<T> source(
+  const RotatedRow<T> source(
       static_cast<const T*>(p.x) + p.x_stride.offset(place.batch, place.row + row, head), p.rotary,
       p.rotary.dims, position);
   for (int d = 0; d < p.head_dim; ++d) {
@@ -85,7 +85,7 @@ void store_row(const Params& p, const Place& place, int row, int head, const flo
                float inverse) {
   std::uint8_t* const out = p.out + p.out_stride.offset(place.batch, place.row + row, head);
   for (int d = 0; d < p.head_dim; ++d) {
-    out[d * p.out_dim_stride] = e4m3_of(x[d] * inverse);
+    out[d * p.out_dim_stride] = to_e4m3_as_gpu(x[d] * inverse);
   }
 }
 

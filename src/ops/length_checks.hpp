@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cuda/cuda_backend.hpp"
@@ -47,6 +48,10 @@ std::vector<T> values_of(const ConstTensorView& t, Stream stream) {
   }
   return values;
 }
+
+// Checks that a value is at least `least` and at most `most`, which is that of `of`.
+void check_range(const char* argument, std::int64_t value, const std::string& where,
+                 std::int64_t least, std::int64_t most, const char* of);
 
 // The values must start at 0 and ascend.
 void check_ascends_from_0(const char* argument, const std::vector<int>& values);

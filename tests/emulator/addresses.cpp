@@ -34,6 +34,20 @@ std::byte* resolve_local(Warp& warp, int lane, std::uint32_t offset, std::uint32
 
 }  // namespace
 
+void Block::written(const Warp& warp, std::uint32_t offset, std::uint32_t bytes) {
+  const auto mark = static_cast<std::uint8_t>(warp.index + 1);
+  for (std::uint32_t at = offset / kGranule_bytes; at <= (offset + bytes - 1) / kGranule_bytes;
+       ++at) {
+    unfenced[at] = mark;
+  }
+}
+
+SharedMemory Block::for_async_reads() const {
+  SharedMemory result = shared;
+  result.unfenced = settings().check_proxies ? unfenced.data() : nullptr;
+  return result;
+}
+
 SharedPlace shared_place(Warp& warp, std::uint32_t address) {
   const std::uint32_t rank = address >> kRankShift;
   if (rank == 0) {

@@ -27,13 +27,33 @@ std::string text_of(const Dim3& index) {
   return out.str();
 }
 
+// Registers of warps that have ended, to be used again: fresh pages are slow.
+std::vector<std::vector<std::byte>>& spare_rows() {
+  static std::vector<std::vector<std::byte>> rows;
+  return rows;
+}
+
+std::vector<std::byte> take_rows(std::size_t bytes) {
+  std::vector<std::byte> rows;
+  if (!spare_rows().empty()) {
+    rows = std::move(spare_rows().back());
+    spare_rows().pop_back();
+  }
+  rows.resize(bytes);
+  std::fill_n(rows.begin(), std::min<std::size_t>(bytes, kZeroRows_bytes), std::byte{0});
+  return rows;
+}
+
 }  // namespace
+
+Warp::~Warp() { spare_rows().push_back(std::move(rows)); }
 
 const Settings& settings() {
   static const Settings from_environment = [] {
     const char* const mode = std::getenv("TILEWRIGHT_EMULATOR_MODE");
     return Settings{.multiprocessors = number_from("TILEWRIGHT_EMULATOR_SMS", 4),
                     .late = mode != nullptr && std::string_view(mode) == "late",
+                    .check_proxies = std::getenv("TILEWRIGHT_EMULATOR_NO_PROXIES") == nullptr,
                     .trace = std::getenv("TILEWRIGHT_EMULATOR_TRACE") != nullptr};
   }();
   return from_environment;
@@ -90,7 +110,7 @@ std::unique_ptr<Warp> Grid::make_warp(Block& block, std::uint32_t index) {
   warp->grid = this;
   warp->kernel = kernel;
   warp->index = index;
-  warp->rows.resize(kernel->registers_bytes);
+  warp->rows = take_rows(kernel->registers_bytes);
   warp->predicates.resize(kernel->predicates);
   const auto threads = static_cast<std::uint32_t>(shape.block.count()) - index * kWarpLanes;
   warp->alive = threads >= kWarpLanes ? kAllLanes : (1u << threads) - 1;
@@ -124,6 +144,7 @@ std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint3
   std::size_t space = block->shared_storage.size();
   block->shared = {static_cast<std::byte*>(std::align(kAlignment, bytes, base, space)), bytes};
   poison(block->shared.base, bytes);
+  block->unfenced.resize(bytes / kGranule_bytes + 1);
   block->local.resize(kernel->local_bytes * shape.block.count());
   poison(block->local.data(), block->local.size());
   const auto warps = static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);

@@ -1,6 +1,7 @@
 // A kernel's body: scopes, registers, labels, statements.
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "emulator/parser.hpp"
@@ -136,7 +137,7 @@ class KernelParser {
         at_.skip_space();
         if (at_.peek() == ':' && !at_.starts("::")) {
           at_.next();
-          add_label(std::string(word));
+          parse_label(std::string(word));
           return;
         }
       }
@@ -145,21 +146,25 @@ class KernelParser {
     }
   }
 
-  void add_label(const std::string& name) {
+  void parse_label(const std::string& name) {
     at_.skip_space();
-    if (at_.starts(".branchtargets")) {
-      at_.skip_to(' ');
-      std::vector<std::string>& targets = builder_.branch_targets[name];
-      while (at_.skip_space(), at_.peek() != ';') {
-        if (at_.peek() == ',') {
-          at_.next();
-        } else {
-          targets.emplace_back(at_.word());
-        }
-      }
-      at_.next();
+    if (!at_.starts(".branchtargets")) {
+      add_label(name);
       return;
     }
+    at_.skip_to(' ');
+    std::vector<std::string>& targets = builder_.branch_targets[name];
+    while (at_.skip_space(), at_.peek() != ';') {
+      if (at_.peek() == ',') {
+        at_.next();
+      } else {
+        targets.emplace_back(at_.word());
+      }
+    }
+    at_.next();
+  }
+
+  void add_label(const std::string& name) {
     scopes_.back().labels[name] = static_cast<std::uint32_t>(kernel_.code.size());
     targets_.insert(static_cast<std::uint32_t>(kernel_.code.size()));
   }
@@ -393,12 +398,62 @@ class KernelParser {
         }
       }
       at_.next();
-      decode(statement);
+      if (!inline_call(statement)) {
+        decode(statement);
+      }
     } catch (const EmulationError& error) {
       throw EmulationError(std::string(error.what()) + "\n  PTX line " +
                            std::to_string(statement.line) + " (" + location_ +
                            "): " + statement.text + "\n  kernel " + kernel_.name);
     }
+  }
+
+  // Puts the body of the function that is called here. Its parameters are the caller's variables.
+  bool inline_call(const Statement& statement) {
+    if (statement.parts.front() != "call") {
+      return false;
+    }
+    const auto& operands = statement.operands;
+    const auto name = std::find_if(operands.begin(), operands.end(), [](const Operand& operand) {
+      return operand.kind == Operand::Kind::symbol;
+    });
+    const DeviceFunction* const function =
+        name == operands.end() ? nullptr : module_.function(name->name);
+    if (function == nullptr || statement.guard) {
+      return false;
+    }
+    if (return_labels_.size() > 32) {
+      throw EmulationError("a function that calls itself");
+    }
+    const auto bind = [&](const std::vector<std::string>& names, const Operand& list) {
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        builder_.variables[names[i]] = builder_.variables.at(list.parts.at(i).name);
+      }
+    };
+    if (name != operands.begin()) {
+      bind(function->results, operands.front());
+    }
+    if (name + 1 != operands.end()) {
+      bind(function->parameters, name[1]);
+    }
+    const std::size_t resume = at_.position();
+    const auto lines = std::pair(line_, line_at_);
+    line_ = 0;
+    line_at_ = 0;
+    scopes_.emplace_back();
+    return_labels_.push_back("$return" + std::to_string(++calls_));
+    const std::string label = return_labels_.back();
+    const std::size_t depth = scopes_.size();
+    at_.move_to(function->body);
+    do {
+      parse_statement();
+    } while (scopes_.size() > depth);
+    return_labels_.pop_back();
+    add_label(label);
+    close_scope();
+    at_.move_to(resume);
+    std::tie(line_, line_at_) = lines;
+    return true;
   }
 
   static void split_opcode(Statement& statement) {
@@ -423,6 +478,7 @@ class KernelParser {
     in.details = details.get();
     builder_.pending_details = details.get();
     builder_.branch_label.clear();
+    builder_.return_label = return_labels_.empty() ? "" : return_labels_.back();
     const bool known = decode_moves(builder_, statement, in) ||
                        decode_arithmetic(builder_, statement, in) ||
                        decode_logic(builder_, statement, in) ||
@@ -448,7 +504,6 @@ class KernelParser {
       } else {
         in.option = static_cast<std::uint32_t>(kernel_.tables.size());
         kernel_.tables.emplace_back();
-        tables_.push_back(index);
         for (const std::string& label : builder_.branch_targets[details->table_label]) {
           scopes_.back().branches.emplace_back(index, label);
         }
@@ -500,7 +555,8 @@ class KernelParser {
   Kernel& kernel_;
   std::vector<Scope> scopes_;
   std::set<std::uint32_t> targets_;
-  std::vector<std::uint32_t> tables_;
+  std::vector<std::string> return_labels_;  // of the calls around the current statement
+  int calls_ = 0;
   std::string location_;
   std::size_t line_at_ = 0;
   std::uint32_t line_ = 0;

@@ -50,6 +50,11 @@ class AsyncGroups {
 };
 
 struct Warp {
+  Warp() = default;
+  Warp(const Warp&) = delete;
+  Warp& operator=(const Warp&) = delete;
+  ~Warp();
+
   Block* block = nullptr;
   Grid* grid = nullptr;
   const Kernel* kernel = nullptr;
@@ -116,12 +121,17 @@ struct Block {
   std::uint32_t smid = 0;
   std::vector<std::byte> shared_storage;
   SharedMemory shared;
+  std::vector<std::uint8_t> unfenced;  // see SharedMemory
   std::vector<std::byte> local;
   std::vector<std::unique_ptr<Warp>> warps;
   std::array<NamedBarrier, 16> barriers;
 
   bool done() const;
   std::uint32_t live_warps() const;
+  // Notes that a warp has written SMEM through the generic proxy.
+  void written(const Warp& warp, std::uint32_t offset, std::uint32_t bytes);
+  // The SMEM as the async proxy reads it.
+  SharedMemory for_async_reads() const;
   void barrier_changed(NamedBarrier& barrier);
 };
 
@@ -222,6 +232,15 @@ struct SharedPlace {
 };
 SharedPlace shared_place(Warp& warp, std::uint32_t address);
 
+// Notes a write through the generic proxy if the place is in the block's SMEM.
+inline void note_write(Warp& warp, const std::byte* place, std::uint32_t bytes) {
+  Block& block = *warp.block;
+  const auto offset = static_cast<std::uint64_t>(place - block.shared.base);
+  if (offset < block.shared.bytes) {
+    block.written(warp, static_cast<std::uint32_t>(offset), bytes);
+  }
+}
+
 // The address of a lane: the register plus the immediate.
 inline std::uint64_t address_of(Warp& warp, const Instruction& in, int lane) {
   const std::uint64_t base = in.wide_address ? warp.row<std::uint64_t>(in.a)[lane]
@@ -233,6 +252,7 @@ inline std::uint64_t address_of(Warp& warp, const Instruction& in, int lane) {
 struct Settings {
   int multiprocessors;
   bool late;
+  bool check_proxies;
   bool trace;
 };
 const Settings& settings();

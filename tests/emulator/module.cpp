@@ -63,6 +63,41 @@ Declaration parse_declaration(std::string_view text) {
   return result;
 }
 
+// The names of parameters in "(.param .b64 a, .param .b32 b)".
+std::vector<std::string> parse_parameter_names(Cursor& at) {
+  std::vector<std::string> names;
+  at.next();
+  while (at.skip_space(), at.peek() != ')') {
+    const std::size_t first = at.position();
+    at.skip_to_any(",)");
+    const std::string_view text = at.since(first);
+    const std::size_t param = text.find(".param");
+    if (param != std::string_view::npos) {
+      names.push_back(parse_declaration(text.substr(param + 6)).name);
+    }
+    if (at.peek() == ',') {
+      at.next();
+    }
+  }
+  at.next();
+  return names;
+}
+
+// What follows ".func": "(results) name(parameters)".
+DeviceFunction parse_function_head(Cursor& at) {
+  DeviceFunction function;
+  at.skip_space();
+  if (at.peek() == '(') {
+    function.results = parse_parameter_names(at);
+  }
+  function.name = at.word();
+  at.skip_space();
+  if (at.peek() == '(') {
+    function.parameters = parse_parameter_names(at);
+  }
+  return function;
+}
+
 Module::Module(std::string text) : text_(std::move(text)) { scan(); }
 
 // Finds what is at the outermost level.
@@ -108,8 +143,11 @@ void Module::scan() {
       at.skip_to('{');
       at.skip_braces();
     } else if (word == "func") {
+      const DeviceFunction function = parse_function_head(at);
       at.skip_to_any("{;");
       if (at.peek() == '{') {
+        functions_[function.name] = function;
+        functions_[function.name].body = at.position();
         at.skip_braces();
       } else {
         at.next();

@@ -72,6 +72,13 @@ void issue(Warp& warp, AsyncWork work) {
   }
 }
 
+// In late mode, what is to be written is NaN until it is.
+void poison_if_late(std::byte* place, std::size_t bytes) {
+  if (settings().late) {
+    poison(place, bytes);
+  }
+}
+
 void complete(Warp& warp, std::byte* barrier, std::uint32_t bytes) {
   Mbarrier(barrier).complete(bytes);
   ++warp.grid->events;
@@ -103,6 +110,8 @@ void tensor_load(Warp& warp, const Instruction& in, LaneMask lanes) {
     const auto to = static_cast<std::uint32_t>(value_of(warp, copy.to, lane));
     const auto at = static_cast<std::uint32_t>(value_of(warp, copy.barrier, lane));
     const auto load = [&](Block& block, std::uint32_t offset, std::byte* barrier) {
+      const std::uint32_t bytes = tma_bytes(tile.map);
+      poison_if_late(block.shared.at(offset, bytes, 16), bytes);
       issue(warp, [&warp, tile, &block, offset, barrier] {
         tma_load(tile.view(), block.shared, offset, check_global);
         complete(warp, barrier, tma_bytes(tile.map));
@@ -133,7 +142,7 @@ void tensor_store(Warp& warp, const Instruction& in, LaneMask lanes) {
     const SharedPlace from =
         shared_place(warp, static_cast<std::uint32_t>(value_of(warp, copy.from, lane)));
     warp.bulk_copies.add([&warp, tile, from] {
-      kMove(tile.view(), from.block->shared, from.offset, check_global);
+      kMove(tile.view(), from.block->for_async_reads(), from.offset, check_global);
       ++warp.grid->events;
     });
   });
@@ -157,6 +166,9 @@ void bulk_copy(Warp& warp, const Instruction& in, LaneMask lanes) {
     std::byte* const to = place_of(warp, copy.to, copy.to_space, lane, bytes, 16);
     const bool adds = in.option == 1;
     const NumberFormat format = copy.format;
+    if (copy.to_space == Space::shared && !adds) {
+      poison_if_late(to, bytes);
+    }
     const auto move = [from, to, bytes, adds, format] {
       if (adds) {
         reduce_add(format, to, from, bytes * 8 / static_cast<std::uint32_t>(bits_of(format)));
@@ -250,7 +262,9 @@ void copy_async(Warp& warp, const Instruction& in, LaneMask lanes) {
         read == 0 ? nullptr
                   : place_of(warp, copy.from, Space::global, lane, read, in.b == 0 ? in.option : 1);
     const std::uint32_t size = in.option;
-    warp.copies.add([to, from, read, size] {
+    poison_if_late(to, size);
+    warp.copies.add([&warp, to, from, read, size] {
+      note_write(warp, to, size);
       if (read != 0) {
         std::memcpy(to, from, read);
       }
@@ -333,6 +347,9 @@ void store_async(Warp& warp, const Instruction& in, LaneMask lanes) {
     const auto bytes = static_cast<std::uint32_t>(values.size());
     std::byte* const to = place_of(warp, copy.to, Space::shared, lane, bytes, bytes);
     std::byte* const barrier = place_of(warp, copy.barrier, Space::shared, lane, 8, 8);
+    if (!adds) {
+      poison_if_late(to, bytes);
+    }
     issue(warp, [&warp, to, barrier, values, bytes, adds, word, format = copy.format] {
       if (adds) {
         reduce_add(format, to, values.data(), bytes / word);

@@ -113,7 +113,7 @@ void fail_assertion(Warp& warp, const Instruction& in, LaneMask lanes) {
                        std::string(reinterpret_cast<const char*>(message)));
 }
 
-// The functions that kernels can call are the runtime's; nvcc has inlined all others.
+// Calls of the runtime's functions. The parser puts the bodies of all others in place of the calls.
 bool decode_call(Builder& builder, const Statement& s, Instruction& in) {
   std::size_t name_at = 0;
   while (name_at < s.operands.size() && s.operands[name_at].kind != Operand::Kind::symbol) {
@@ -134,7 +134,7 @@ bool decode_call(Builder& builder, const Statement& s, Instruction& in) {
     in.a = argument(0);
     in.run = fail_assertion;
   } else {
-    throw EmulationError("a call of '" + name + "', which was not inlined");
+    throw EmulationError("a call of '" + name + "'");
   }
   return true;
 }
@@ -153,6 +153,9 @@ bool decode_control(Builder& builder, const Statement& s, Instruction& in) {
     builder.details(in).table_label = s.operands.at(1).name;
     builder.branch_label = s.operands[1].name;
     in.run = branch_by_table;
+  } else if (name == "ret" && !builder.return_label.empty()) {
+    in.run = branch;
+    builder.branch_label = builder.return_label;
   } else if (name == "ret" || name == "exit") {
     in.run = end;
   } else if (name == "trap" || name == "brkpt") {

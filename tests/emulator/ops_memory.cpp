@@ -33,6 +33,7 @@ void store(Warp& warp, const Instruction& in, LaneMask lanes) {
   constexpr auto kBytes = static_cast<std::uint32_t>(sizeof(T));
   for_lanes(lanes, [&](int lane) {
     std::byte* const to = resolve(warp, in, lane, kBytes * count, kBytes * count);
+    note_write(warp, to, kBytes * count);
     for (std::uint32_t i = 0; i < count; ++i) {
       const auto value =
           static_cast<T>(reinterpret_cast<const W*>(warp.rows.data() + details.a[i])[lane]);
@@ -65,6 +66,13 @@ Handler access_of(std::string_view type, bool wide) {
     return is_signed ? access<kLoad, std::int8_t>(wide) : access<kLoad, std::uint8_t>(wide);
   }
   return nullptr;
+}
+
+// What the warp has written to SMEM, the async proxy may read from now on.
+void fence_async_proxy(Warp& warp, const Instruction&, LaneMask) {
+  const auto mark = static_cast<std::uint8_t>(warp.index + 1);
+  std::vector<std::uint8_t>& unfenced = warp.block->unfenced;
+  std::replace(unfenced.begin(), unfenced.end(), mark, std::uint8_t{0});
 }
 
 bool decode_load(Builder& builder, const Statement& s, Instruction& in) {
@@ -131,6 +139,10 @@ bool decode_memory(Builder& builder, const Statement& s, Instruction& in) {
   const std::string_view name = s.part(0);
   if (name == "ld" || name == "ldu") return decode_load(builder, s, in);
   if (name == "st" && !s.has("async") && !s.has("bulk")) return decode_store(builder, s, in);
+  if (s.starts("fence.proxy.async")) {
+    in.run = fence_async_proxy;
+    return true;
+  }
   // Hints and orders: stores are seen by everybody at once here.
   return name == "prefetch" || name == "prefetchu" || name == "discard" ||
          name == "applypriority" || name == "membar" || name == "fence" || name == "createpolicy" ||

@@ -67,6 +67,36 @@ void compare(Warp& warp, const Instruction& in, LaneMask lanes) {
   d = (d & ~lanes) | result;
 }
 
+// Pairs of 16-bit integers.
+template <typename T, auto kF>
+std::uint32_t pair(std::uint32_t a, std::uint32_t b) {
+  const auto half = [&](int i) -> std::uint32_t {
+    return static_cast<std::uint16_t>(kF(static_cast<T>(a >> i), static_cast<T>(b >> i)));
+  };
+  return half(16) << 16 | half(0);
+}
+
+bool decode_integer_pair(Builder& builder, const Statement& s, Instruction& in) {
+  const std::string_view name = s.part(0);
+  const auto choose = [&]<typename T>() -> Handler {
+    using U = std::uint32_t;
+    constexpr auto kSum = [](int x, int y) { return x + y; };
+    constexpr auto kLess = [](int x, int y) { return x < y ? x : y; };
+    constexpr auto kMore = [](int x, int y) { return x > y ? x : y; };
+    if (name == "add") return binary<U, pair<T, kSum>>;
+    if (s.has("relu")) return nullptr;
+    if (name == "min") return binary<U, pair<T, kLess>>;
+    if (name == "max") return binary<U, pair<T, kMore>>;
+    return nullptr;
+  };
+  in.run = s.last() == "u16x2" ? choose.operator()<std::uint16_t>()
+                               : choose.operator()<std::int16_t>();
+  if (in.run != nullptr) {
+    set_operands(builder, s, in, Width::w32, "b32");
+  }
+  return in.run != nullptr;
+}
+
 struct Unordered {
   bool operator()(double a, double b) const { return std::isnan(a) || std::isnan(b); }
 };
@@ -109,6 +139,9 @@ bool decode_comparison(Builder& builder, const Statement& s, Instruction& in) {
 
 bool decode_packed(Builder& builder, const Statement& s, Instruction& in) {
   const std::string_view type = s.last();
+  if (type == "u16x2" || type == "s16x2") {
+    return decode_integer_pair(builder, s, in);
+  }
   if (type != "f16" && type != "bf16" && type != "f16x2" && type != "bf16x2") {
     return false;
   }

@@ -85,7 +85,7 @@ void wgmma_async(Warp& warp, const Instruction& in, LaneMask lanes) {
     const Details& details = *in.details;
     std::vector<LaneRegisters> d = gather(warp, details.d);
     wgmma(details.wgmma, static_cast<int>(warp.index % 4), gather(warp, details.a), a, b, scale, d,
-          warp.block->shared);
+          warp.block->for_async_reads());
     scatter(warp, details.d, d);
   });
 }
@@ -156,8 +156,12 @@ void load_matrices(Warp& warp, const Instruction& in, LaneMask lanes) {
 void store_matrices(Warp& warp, const Instruction& in, LaneMask lanes) {
   check_whole_warp(lanes);
   const std::vector<LaneRegisters> values = gather(warp, in.details->a);
-  stmatrix(static_cast<int>(values.size()), (in.option & 1) != 0, addresses_of(warp, in), values,
+  const LaneRegisters addresses = addresses_of(warp, in);
+  stmatrix(static_cast<int>(values.size()), (in.option & 1) != 0, addresses, values,
            warp.block->shared);
+  for (std::size_t row = 0; row < 8 * values.size(); ++row) {
+    warp.block->written(warp, addresses[row], kGranule_bytes);
+  }
   ++warp.grid->events;
 }
 

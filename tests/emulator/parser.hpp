@@ -58,6 +58,13 @@ struct Variable {
   bool dynamic = false;  // extern shared
 };
 
+// A function that kernels call. The parser puts its body in place of the call.
+struct DeviceFunction {
+  std::string name;
+  std::vector<std::string> results, parameters;
+  std::size_t body = 0;  // of its '{' in the text
+};
+
 // The module-level view of a PTX text: variables, and where kernels begin.
 class Module {
  public:
@@ -71,6 +78,10 @@ class Module {
 
   std::string_view text() const { return text_; }
   const std::unordered_map<std::string, Variable>& variables() const { return variables_; }
+  const DeviceFunction* function(const std::string& name) const {
+    const auto found = functions_.find(name);
+    return found == functions_.end() ? nullptr : &found->second;
+  }
   const std::map<int, std::string>& files() const { return files_; }
   std::size_t size_of(const std::string& name) const { return sizes_.at(name); }
 
@@ -87,6 +98,7 @@ class Module {
   std::unordered_map<std::string, Entry> entries_;
   std::unordered_map<std::string, Variable> variables_;
   std::unordered_map<std::string, std::size_t> sizes_;
+  std::unordered_map<std::string, DeviceFunction> functions_;
   std::map<int, std::string> files_;
   std::vector<std::unique_ptr<std::byte[]>> storage_;
 };
@@ -136,6 +148,7 @@ class Builder {
 
   Details* pending_details = nullptr;
   std::string branch_label;  // of the instruction that is being decoded
+  std::string return_label;  // where `ret` goes, in a function
 
  private:
   Kernel& kernel_;

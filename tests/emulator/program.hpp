@@ -95,13 +95,16 @@ struct Parameter {
   std::uint32_t bytes = 0;
 };
 
+// Before the first register lie zeros, which absent operands read.
+inline constexpr std::uint32_t kZeroRows_bytes = 256;
+
 struct Kernel {
   std::string name;
   std::vector<Instruction> code;
   std::vector<std::unique_ptr<Details>> details;
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
-  std::uint32_t registers_bytes = 256;  // those before the first register are zeros
+  std::uint32_t registers_bytes = kZeroRows_bytes;
   std::uint32_t predicates = 0;
   std::uint32_t static_shared_bytes = 0;
   std::uint32_t dynamic_shared_alignment = 16;

@@ -27,6 +27,7 @@ class Cursor {
   std::size_t position() const { return at_; }
   void move_to(std::size_t position) { at_ = position; }
   std::string_view rest() const { return text_.substr(std::min(at_, text_.size())); }
+  std::string_view since(std::size_t first) const { return text_.substr(first, at_ - first); }
   bool starts(std::string_view prefix) const { return rest().starts_with(prefix); }
 
   // Spaces and comments.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "device_tensor.hpp"
 #include "reference/host_tensor.hpp"
@@ -59,21 +60,12 @@ class DeviceSet {
 // Captures launch(stream) in a graph, and replays it twice, between before() and after().
 template <typename Launch, typename Before, typename After>
 void replay(Launch launch, Before before, After after) {
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  launch(stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph(launch);
   for (int time = 0; time < 2; ++time) {
     before();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     after();
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 }  // namespace tilewright::test

@@ -3,7 +3,7 @@
 
 #include "ops/append_kv/checks.hpp"
 #include "ops/attention_strides.hpp"
-#include "ops/rotary.hpp"
+#include "ops/rotary_tables.hpp"
 #include "tilewright/append_kv.hpp"
 
 namespace tilewright {
@@ -34,6 +34,15 @@ AppendRows rows_of(const AppendKvTensors& t) {
     rows.max_positions = static_cast<int>(t.rotary_cos->shape[0]);
   }
   return rows;
+}
+
+Rotary rotary_of(const AppendKvTensors& t, const AppendKvOptions& options) {
+  if (!t.rotary_cos) {
+    return {};
+  }
+  Rotary rotary = rotary_of_tables(*t.rotary_cos, *t.rotary_sin);
+  rotary.is_interleaved = options.interleaved;
+  return rotary;
 }
 
 AppendDescales descales_of(const std::optional<ConstTensorView>& given,
@@ -82,7 +91,7 @@ AppendKvParams params_of(const AppendKvTensors& t, const AppendKvOptions& option
                         .k_cache_stride = row_strides(t.k_cache),
                         .v_cache_stride = row_strides(t.v_cache),
                         .rows = rows_of(t),
-                        .rotary = rotary_of({t.rotary_cos, t.rotary_sin}, options.interleaved),
+                        .rotary = rotary_of(t, options),
                         .k_descale = descales_of(t.k_descale, t.computed_k_descale),
                         .v_descale = descales_of(t.v_descale, t.computed_v_descale)};
   if (t.q) {

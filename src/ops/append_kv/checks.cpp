@@ -4,7 +4,7 @@
 #include <array>
 
 #include "ops/overlap.hpp"
-#include "ops/rotary.hpp"
+#include "ops/rotary_tables.hpp"
 
 namespace tilewright {
 namespace {
@@ -163,7 +163,7 @@ void check_rotation(const AppendKvTensors& t) {
   if (!t.rotary_cos) {
     return;
   }
-  check_rotary_tables({t.rotary_cos, t.rotary_sin}, "k", t.k);
+  check_rotary_tables(*t.rotary_cos, *t.rotary_sin, "k", t.k);
   const DimNames row_dims = DimNames(kRows).first<2>();
   check_integers("positions", t.positions, DType::int64,
                  is_packed(t) ? row_dims.subspan(1) : row_dims, t);

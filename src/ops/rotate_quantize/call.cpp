@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ops/attention_strides.hpp"
-#include "ops/rotary.hpp"
+#include "ops/rotary_tables.hpp"
 #include "ops/rotate_quantize/checks.hpp"
 #include "ops/rotate_quantize/params.hpp"
 
@@ -45,8 +45,9 @@ void set_rotations(const RotateQuantizeTensors& t, const RotateQuantizeOptions& 
     params.rotation_factor =
         static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.head_dim)));
   }
-  params.rotary = rotary_of({t.rotary_cos, t.rotary_sin}, options.interleaved);
   if (t.rotary_cos) {
+    params.rotary = rotary_of_tables(*t.rotary_cos, *t.rotary_sin);
+    params.rotary.is_interleaved = options.interleaved;
     params.max_positions = static_cast<int>(t.rotary_cos->shape[0]);
   }
   params.positions = data_of<const std::int64_t>(t.positions);

@@ -11,7 +11,7 @@
 #include "ops/descale_checks.hpp"
 #include "ops/length_checks.hpp"
 #include "ops/overlap.hpp"
-#include "ops/rotary.hpp"
+#include "ops/rotary_tables.hpp"
 
 namespace tilewright {
 namespace {
@@ -91,7 +91,7 @@ void check_positions(const RotateQuantizeTensors& t) {
     return;
   }
   check_is_given("rotary_sin", t.rotary_sin, {"rotary_cos is given"});
-  check_rotary_tables({t.rotary_cos, t.rotary_sin}, "x", t.x);
+  check_rotary_tables(*t.rotary_cos, *t.rotary_sin, "x", t.x);
   if (!t.positions) {
     if (!is_packed(t) && t.rotary_cos->shape[0] < seqlen_of(t.x)) {
       fail("rotary_cos", "has " + std::to_string(t.rotary_cos->shape[0]) +

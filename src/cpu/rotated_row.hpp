@@ -1,11 +1,9 @@
-// Rows that are rotated and quantised on the CPU, in the arithmetic that the GPU has, too. A file
-// that includes this one is compiled without fusing products and sums (src/CMakeLists.txt).
+// A row of a head, rotated by position (RoPE), as the GPU's kernels have it, too. Who includes this
+// is compiled without fusing products and sums (src/CMakeLists.txt): both products are rounded.
 #pragma once
 
-#include <cfloat>
 #include <cstdint>
 
-#include "common/block_scale.hpp"
 #include "common/rotary.hpp"
 #include "cpu/element.hpp"
 
@@ -13,10 +11,10 @@ namespace tilewright::cpu {
 
 // The elements of a row of one head, rotated or not.
 template <typename T>
-class SourceRow {
+class RotatedRow {
  public:
   // `rotary_dims` of them are rotated, as at `position`.
-  SourceRow(const T* x, const Rotary& rotary, int rotary_dims, std::int64_t position)
+  RotatedRow(const T* x, const Rotary& rotary, int rotary_dims, std::int64_t position)
       : x_(x), rotary_(rotary), rotary_dims_(rotary_dims), position_(position) {}
 
   const T& source(int dim) const { return x_[dim]; }
@@ -35,7 +33,8 @@ class SourceRow {
     const float x1 = to_float(x_[first]);
     const float x2 = to_float(x_[first + step]);
     const float cos = factor(rotary_.cos, rotary_.cos_stride, pair);
-    const float sin = factor(rotary_.sin, rotary_.sin_stride, pair);
+    const float sin_of_angle = factor(rotary_.sin, rotary_.sin_stride, pair);
+    const float sin = rotary_.is_inverse ? -sin_of_angle : sin_of_angle;
     return is_second ? x2 * cos + x1 * sin : x1 * cos - x2 * sin;
   }
 
@@ -51,16 +50,5 @@ class SourceRow {
   int rotary_dims_;
   std::int64_t position_;
 };
-
-// The larger of amax and the magnitude of a value, if that is finite.
-inline float larger_finite(float amax, float value) {
-  const float magnitude = value < 0.0f ? -value : value;
-  return magnitude > amax && magnitude <= FLT_MAX ? magnitude : amax;
-}
-
-// A NaN loses its sign.
-inline std::uint8_t e4m3_of(float value) {
-  return value != value ? static_cast<std::uint8_t>(kE4m3NaN) : float_to_e4m3(value);
-}
 
 }  // namespace tilewright::cpu
