@@ -191,6 +191,21 @@ std::uint64_t Grid::resident_clusters() const {
       1, static_cast<std::uint64_t>(settings().multiprocessors) * per_sm / shape.cluster.count());
 }
 
+void Grid::remove_finished() {
+  std::erase_if(resident_, [&](const auto& cluster) {
+    if (!cluster->done()) {
+      return false;
+    }
+    for (const PendingCopy& copy : pending) {
+      if (copy.cluster == cluster.get()) {
+        throw EmulationError("a block has ended before a copy into its shared memory has:\n  " +
+                             copy.issued);
+      }
+    }
+    return true;
+  });
+}
+
 void Grid::run() {
   constexpr std::uint64_t kPatience = 400'000'000;  // instructions without an event
   const std::uint64_t clusters = shape.grid.count() / shape.cluster.count();
@@ -218,14 +233,15 @@ void Grid::run() {
           }
         }
       }
-      std::erase_if(resident_, [](const auto& cluster) { return cluster->done(); });
+      current = nullptr;
+      remove_finished();
       timeout = false;
       idle = events == seen ? idle + ran : 0;
       if (events == seen && !resident_.empty()) {
         if (!pending.empty()) {
-          const AsyncWork work = std::move(pending.front());
-          pending.erase(pending.begin());
-          work();
+          const PendingCopy copy = std::move(pending.front());
+          pending.pop_front();
+          copy.work();
           ++events;
         } else if (idle > kPatience) {
           throw EmulationError("nothing happens any more: every warp spins" +
@@ -238,9 +254,6 @@ void Grid::run() {
         }
       }
       seen = events;
-    }
-    for (const AsyncWork& work : std::exchange(pending, {})) {
-      work();
     }
   } catch (const EmulationError& error) {
     std::string where = "\n  kernel " + kernel->name;

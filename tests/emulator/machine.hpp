@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -151,6 +152,13 @@ struct LaunchShape {
   bool has_cluster = false;
 };
 
+// A copy into a cluster's SMEM that is under way, in late mode.
+struct PendingCopy {
+  const Cluster* cluster;
+  AsyncWork work;
+  std::string issued;  // where, for messages
+};
+
 struct Grid {
   const Kernel* kernel = nullptr;
   LaunchShape shape;
@@ -158,7 +166,7 @@ struct Grid {
   std::vector<std::byte> parameters_storage;
   std::uint64_t events = 0;  // what may let another warp go on: stores, arrivals, ends
   bool timeout = false;      // waits that may time out do
-  std::vector<AsyncWork> pending;  // of the async proxy, in late mode
+  std::deque<PendingCopy> pending;
 
   // Runs the launch to its end. Throws EmulationError.
   void run();
@@ -171,6 +179,7 @@ struct Grid {
   std::unique_ptr<Block> make_block(Cluster& cluster, Dim3 index, std::uint32_t rank);
   std::unique_ptr<Warp> make_warp(Block& block, std::uint32_t index);
   void fill_specials(Warp& warp);
+  void remove_finished();
   std::string where_everybody_stands() const;
 
   std::vector<std::unique_ptr<Cluster>> resident_;

@@ -66,7 +66,7 @@ void each(LaneMask lanes, F&& f) {
 void issue(Warp& warp, AsyncWork work) {
   ++warp.grid->events;
   if (settings().late) {
-    warp.grid->pending.push_back(std::move(work));
+    warp.grid->pending.push_back({warp.block->cluster, std::move(work), describe(warp, warp.at)});
   } else {
     work();
   }
