@@ -1,5 +1,5 @@
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "emulator/parser.hpp"
@@ -59,8 +59,8 @@ const Variable* Builder::find_variable(const std::string& name) {
   }
   const Variable& variable = found->second;
   if (variable.dynamic) {
-    kernel_.dynamic_shared_alignment = std::max(kernel_.dynamic_shared_alignment,
-                                                static_cast<std::uint32_t>(variable.address));
+    kernel_.dynamic_shared_alignment =
+        std::max(kernel_.dynamic_shared_alignment, static_cast<std::uint32_t>(variable.address));
   } else if (variable.space == Space::shared) {
     const std::size_t size = module->size_of(name);
     return &(variables[name] = {Space::shared,
@@ -89,8 +89,8 @@ std::uint32_t Builder::source(const Operand& operand, Width width, std::string_v
       if (type == "f32" && operand.literal == 'd') {
         bits = std::bit_cast<std::uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
       } else if (type == "f64" && operand.literal == 'f') {
-        bits = std::bit_cast<std::uint64_t>(static_cast<double>(
-            std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
+        bits = std::bit_cast<std::uint64_t>(
+            static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
       } else if (type.ends_with("16")) {
         bits &= 0xffff;
       } else if (width == Width::w32) {

@@ -147,7 +147,8 @@ std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint3
   block->unfenced.resize(bytes / kGranule_bytes + 1);
   block->local.resize(kernel->local_bytes * shape.block.count());
   poison(block->local.data(), block->local.size());
-  const auto warps = static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);
+  const auto warps =
+      static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);
   for (std::uint32_t warp = 0; warp < warps; ++warp) {
     block->warps.push_back(make_warp(*block, warp));
   }
@@ -180,13 +181,13 @@ std::unique_ptr<Cluster> Grid::make_cluster(std::uint64_t number, std::uint32_t 
 }
 
 std::uint64_t Grid::resident_clusters() const {
-  const std::uint32_t shared_per_block = kReservedShared_bytes + kernel->static_shared_bytes +
-                                         shape.dynamic_shared_bytes;
+  const std::uint32_t shared_per_block =
+      kReservedShared_bytes + kernel->static_shared_bytes + shape.dynamic_shared_bytes;
   constexpr std::uint32_t kSharedPerSm_bytes = 228 * 1024;
   constexpr std::uint32_t kThreadsPerSm = 2048;
   const auto per_sm = std::max<std::uint64_t>(
-      1, std::min<std::uint64_t>({kSharedPerSm_bytes / shared_per_block,
-                                  kThreadsPerSm / shape.block.count(), 32}));
+      1, std::min<std::uint64_t>(
+             {kSharedPerSm_bytes / shared_per_block, kThreadsPerSm / shape.block.count(), 32}));
   return std::max<std::uint64_t>(
       1, static_cast<std::uint64_t>(settings().multiprocessors) * per_sm / shape.cluster.count());
 }
@@ -262,7 +263,8 @@ void Grid::run() {
       if (current->lane >= 0) {
         where += " [thread " +
                  text_of(at(shape.block, current->index * kWarpLanes +
-                                             static_cast<std::uint32_t>(current->lane))) + "]";
+                                             static_cast<std::uint32_t>(current->lane))) +
+                 "]";
       }
     }
     throw EmulationError(error.what() + where);

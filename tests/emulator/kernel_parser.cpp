@@ -12,16 +12,30 @@ namespace {
 
 const std::unordered_map<std::string_view, Special>& special_names() {
   static const std::unordered_map<std::string_view, Special> kNames = {
-      {"%tid.x", Special::tid_x}, {"%tid.y", Special::tid_y}, {"%tid.z", Special::tid_z},
-      {"%ntid.x", Special::ntid_x}, {"%ntid.y", Special::ntid_y}, {"%ntid.z", Special::ntid_z},
-      {"%ctaid.x", Special::ctaid_x}, {"%ctaid.y", Special::ctaid_y},
-      {"%ctaid.z", Special::ctaid_z}, {"%nctaid.x", Special::nctaid_x},
-      {"%nctaid.y", Special::nctaid_y}, {"%nctaid.z", Special::nctaid_z},
-      {"%laneid", Special::laneid}, {"%warpid", Special::warpid}, {"%nwarpid", Special::nwarpid},
-      {"%smid", Special::smid}, {"%nsmid", Special::nsmid}, {"%gridid", Special::gridid},
-      {"%clusterid.x", Special::clusterid_x}, {"%clusterid.y", Special::clusterid_y},
-      {"%clusterid.z", Special::clusterid_z}, {"%nclusterid.x", Special::nclusterid_x},
-      {"%nclusterid.y", Special::nclusterid_y}, {"%nclusterid.z", Special::nclusterid_z},
+      {"%tid.x", Special::tid_x},
+      {"%tid.y", Special::tid_y},
+      {"%tid.z", Special::tid_z},
+      {"%ntid.x", Special::ntid_x},
+      {"%ntid.y", Special::ntid_y},
+      {"%ntid.z", Special::ntid_z},
+      {"%ctaid.x", Special::ctaid_x},
+      {"%ctaid.y", Special::ctaid_y},
+      {"%ctaid.z", Special::ctaid_z},
+      {"%nctaid.x", Special::nctaid_x},
+      {"%nctaid.y", Special::nctaid_y},
+      {"%nctaid.z", Special::nctaid_z},
+      {"%laneid", Special::laneid},
+      {"%warpid", Special::warpid},
+      {"%nwarpid", Special::nwarpid},
+      {"%smid", Special::smid},
+      {"%nsmid", Special::nsmid},
+      {"%gridid", Special::gridid},
+      {"%clusterid.x", Special::clusterid_x},
+      {"%clusterid.y", Special::clusterid_y},
+      {"%clusterid.z", Special::clusterid_z},
+      {"%nclusterid.x", Special::nclusterid_x},
+      {"%nclusterid.y", Special::nclusterid_y},
+      {"%nclusterid.z", Special::nclusterid_z},
       {"%cluster_ctaid.x", Special::cluster_ctaid_x},
       {"%cluster_ctaid.y", Special::cluster_ctaid_y},
       {"%cluster_ctaid.z", Special::cluster_ctaid_z},
@@ -31,13 +45,18 @@ const std::unordered_map<std::string_view, Special>& special_names() {
       {"%cluster_ctarank", Special::cluster_ctarank},
       {"%cluster_nctarank", Special::cluster_nctarank},
       {"%is_explicit_cluster", Special::is_explicit_cluster},
-      {"%lanemask_eq", Special::lanemask_eq}, {"%lanemask_lt", Special::lanemask_lt},
-      {"%lanemask_le", Special::lanemask_le}, {"%lanemask_gt", Special::lanemask_gt},
+      {"%lanemask_eq", Special::lanemask_eq},
+      {"%lanemask_lt", Special::lanemask_lt},
+      {"%lanemask_le", Special::lanemask_le},
+      {"%lanemask_gt", Special::lanemask_gt},
       {"%lanemask_ge", Special::lanemask_ge},
       {"%dynamic_smem_size", Special::dynamic_smem_size},
-      {"%total_smem_size", Special::total_smem_size}, {"%clock", Special::clock},
-      {"%clock64", Special::clock64}, {"%globaltimer", Special::globaltimer},
-      {"%globaltimer_lo", Special::globaltimer_lo}, {"%globaltimer_hi", Special::globaltimer_hi}};
+      {"%total_smem_size", Special::total_smem_size},
+      {"%clock", Special::clock},
+      {"%clock64", Special::clock64},
+      {"%globaltimer", Special::globaltimer},
+      {"%globaltimer_lo", Special::globaltimer_lo},
+      {"%globaltimer_hi", Special::globaltimer_hi}};
   return kNames;
 }
 
@@ -88,8 +107,8 @@ class KernelParser {
       at_.next();
       const std::string_view directive = at_.word();
       std::vector<std::uint32_t> numbers;
-      while (at_.skip_space(), std::isdigit(static_cast<unsigned char>(at_.peek())) != 0 ||
-                                   at_.peek() == ',') {
+      while (at_.skip_space(),
+             std::isdigit(static_cast<unsigned char>(at_.peek())) != 0 || at_.peek() == ',') {
         if (at_.peek() == ',') {
           at_.next();
         } else {
@@ -245,7 +264,8 @@ class KernelParser {
       builder_.variables[declaration.name] = {
           Space::shared, builder_.place_shared(declaration.bytes, declaration.alignment), false};
     } else if (space == "local" || space == "param") {
-      builder_.variables[declaration.name] = {Space::local, std::uint64_t{place(kernel_.local_bytes)}, false};
+      builder_.variables[declaration.name] = {Space::local,
+                                              std::uint64_t{place(kernel_.local_bytes)}, false};
     } else {
       throw EmulationError("a variable in ." + std::string(space) + " inside a kernel");
     }
@@ -479,18 +499,13 @@ class KernelParser {
     builder_.pending_details = details.get();
     builder_.branch_label.clear();
     builder_.return_label = return_labels_.empty() ? "" : return_labels_.back();
-    const bool known = decode_moves(builder_, statement, in) ||
-                       decode_arithmetic(builder_, statement, in) ||
-                       decode_logic(builder_, statement, in) ||
-                       decode_packed(builder_, statement, in) ||
-                       decode_memory(builder_, statement, in) ||
-                       decode_atomics(builder_, statement, in) ||
-                       decode_control(builder_, statement, in) ||
-                       decode_sync(builder_, statement, in) ||
-                       decode_warp_wide(builder_, statement, in) ||
-                       decode_mbarrier(builder_, statement, in) ||
-                       decode_async(builder_, statement, in) ||
-                       decode_tensor(builder_, statement, in);
+    const bool known =
+        decode_moves(builder_, statement, in) || decode_arithmetic(builder_, statement, in) ||
+        decode_logic(builder_, statement, in) || decode_packed(builder_, statement, in) ||
+        decode_memory(builder_, statement, in) || decode_atomics(builder_, statement, in) ||
+        decode_control(builder_, statement, in) || decode_sync(builder_, statement, in) ||
+        decode_warp_wide(builder_, statement, in) || decode_mbarrier(builder_, statement, in) ||
+        decode_async(builder_, statement, in) || decode_tensor(builder_, statement, in);
     if (!known) {
       throw EmulationError("the emulator does not know this instruction");
     }

@@ -68,12 +68,12 @@ struct Warp {
   LaneMask alive = 0;
   LaneMask carry = 0;  // the carry flag of each lane
   std::vector<LaneGroup> others;
-  bool stop = false;       // a handler wants the scheduler
-  bool waits = false;      // for a barrier of the block or cluster
-  std::uint32_t polled = 0;  // the last instruction's part of the budget
-  int lane = -1;           // of the access under way, for messages
-  std::uint32_t at = 0;    // the instruction under way, for messages
-  int named_barrier = -1;  // that it waits for
+  bool stop = false;                // a handler wants the scheduler
+  bool waits = false;               // for a barrier of the block or cluster
+  std::uint32_t polled = 0;         // the last instruction's part of the budget
+  int lane = -1;                    // of the access under way, for messages
+  std::uint32_t at = 0;             // the instruction under way, for messages
+  int named_barrier = -1;           // that it waits for
   std::uint64_t cluster_phase = 0;  // the phase of the cluster that its last arrival ends
   AsyncGroups copies, bulk_copies, wgmmas;
 
@@ -105,7 +105,7 @@ struct Warp {
 struct NamedBarrier {
   std::uint32_t expected = 0;  // threads; 0: all of the block
   std::uint32_t arrived = 0;
-  std::uint32_t votes = 0;     // of barrier.red
+  std::uint32_t votes = 0;  // of barrier.red
   std::uint32_t voters = 0;
   struct Waiter {
     Warp* warp;
@@ -252,8 +252,8 @@ inline void note_write(Warp& warp, const std::byte* place, std::uint32_t bytes) 
 
 // The address of a lane: the register plus the immediate.
 inline std::uint64_t address_of(Warp& warp, const Instruction& in, int lane) {
-  const std::uint64_t base = in.wide_address ? warp.row<std::uint64_t>(in.a)[lane]
-                                             : warp.row<std::uint32_t>(in.a)[lane];
+  const std::uint64_t base =
+      in.wide_address ? warp.row<std::uint64_t>(in.a)[lane] : warp.row<std::uint32_t>(in.a)[lane];
   return base + static_cast<std::uint64_t>(in.immediate);
 }
 

@@ -10,9 +10,9 @@ namespace {
 
 std::uint32_t bytes_of_type(std::string_view type) {
   static const std::unordered_map<std::string_view, std::uint32_t> kBytes = {
-      {"b8", 1},  {"u8", 1},  {"s8", 1},  {"b16", 2}, {"u16", 2}, {"s16", 2},  {"f16", 2},
-      {"bf16", 2}, {"b32", 4}, {"u32", 4}, {"s32", 4}, {"f32", 4}, {"b64", 8}, {"u64", 8},
-      {"s64", 8}, {"f64", 8}, {"b128", 16}, {"pred", 1}};
+      {"b8", 1},  {"u8", 1},   {"s8", 1},  {"b16", 2}, {"u16", 2},   {"s16", 2},
+      {"f16", 2}, {"bf16", 2}, {"b32", 4}, {"u32", 4}, {"s32", 4},   {"f32", 4},
+      {"b64", 8}, {"u64", 8},  {"s64", 8}, {"f64", 8}, {"b128", 16}, {"pred", 1}};
   const auto found = kBytes.find(type);
   return found == kBytes.end() ? 0 : found->second;
 }
@@ -215,7 +215,8 @@ void fill_variable(std::byte* place, const Declaration& declaration) {
     } else if (at.at_end()) {
       return;
     } else {
-      throw EmulationError("variable '" + declaration.name + "' has an initial value that is not known");
+      throw EmulationError("variable '" + declaration.name +
+                           "' has an initial value that is not known");
     }
   }
 }

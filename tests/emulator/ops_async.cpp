@@ -127,8 +127,7 @@ void tensor_load(Warp& warp, const Instruction& in, LaneMask lanes) {
       if ((mask >> rank & 1) != 0) {
         const std::uint32_t window = (rank + 1) << kRankShift;
         const SharedPlace place = shared_place(warp, window | (to & kOffsetMask));
-        load(*place.block, place.offset,
-             resolve_shared(warp, window | (at & kOffsetMask), 8, 8));
+        load(*place.block, place.offset, resolve_shared(warp, window | (at & kOffsetMask), 8, 8));
       }
     }
   });
@@ -194,15 +193,14 @@ void bulk_copy(Warp& warp, const Instruction& in, LaneMask lanes) {
 bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
   auto copy = std::make_shared<Copy>();
   const bool is_tensor = s.has("tensor");
-  const auto mbarrier =
-      std::find_if(s.parts.begin(), s.parts.end(), [](std::string_view part) {
-        return part.starts_with("mbarrier");
-      });
+  const auto mbarrier = std::find_if(s.parts.begin(), s.parts.end(), [](std::string_view part) {
+    return part.starts_with("mbarrier");
+  });
   const bool has_barrier = mbarrier != s.parts.end();
   const bool to_global = std::find(s.parts.begin(), s.parts.end(), "global") <
-                         std::find_if(s.parts.begin(), s.parts.end(), [](std::string_view part) {
-                           return part.starts_with("shared");
-                         });
+                         std::find_if(
+                             s.parts.begin(), s.parts.end(),
+                             [](std::string_view part) { return part.starts_with("shared"); });
   const bool adds = s.part(1) == "reduce";
   if (adds && !s.has("add")) {
     return false;
@@ -234,7 +232,9 @@ bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
     }
   }
   if (is_tensor) {
-    in.run = !to_global ? tensor_load : adds ? tensor_store<tma_reduce_add> : tensor_store<tma_store>;
+    in.run = !to_global ? tensor_load
+             : adds     ? tensor_store<tma_reduce_add>
+                        : tensor_store<tma_store>;
   } else {
     if (adds) {
       std::string_view type = s.last();
@@ -319,8 +319,7 @@ bool decode_copy_async(Builder& builder, const Statement& s, Instruction& in) {
     in.option = static_cast<std::uint32_t>(s.operands.at(2).bits);
     const std::size_t rest = s.operands.size() - (s.has("L2::cache_hint") ? 1 : 0);
     if (rest > 3) {
-      if (s.operands[3].kind == Operand::Kind::reg &&
-          s.operands[3].reg.width == Width::predicate) {
+      if (s.operands[3].kind == Operand::Kind::reg && s.operands[3].reg.width == Width::predicate) {
         return false;  // ignore-src
       }
       in.b = builder.source(s.operands[3], Width::w32);

@@ -7,9 +7,8 @@ namespace tilewright::emulator {
 namespace {
 
 template <typename T>
-constexpr auto kShl = [](T a, std::uint32_t b) -> T {
-  return b >= 8 * sizeof(T) ? T{0} : static_cast<T>(a << b);
-};
+constexpr auto kShl =
+    [](T a, std::uint32_t b) -> T { return b >= 8 * sizeof(T) ? T{0} : static_cast<T>(a << b); };
 template <typename T>
 constexpr auto kShr = [](T a, std::uint32_t b) -> T {
   constexpr std::uint32_t kBits = 8 * sizeof(T);
@@ -89,12 +88,10 @@ constexpr auto kPrmt = [](std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 // The modes of prmt other than the default, as its selectors.
 template <int kMode>
 constexpr auto kPrmtMode = [](std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-  constexpr std::uint32_t kSelectors[6][4] = {{0x3210, 0x4321, 0x5432, 0x6543},
-                                              {0x5670, 0x6701, 0x7012, 0x0123},
-                                              {0x0000, 0x1111, 0x2222, 0x3333},
-                                              {0x3210, 0x3211, 0x3222, 0x3333},
-                                              {0x0000, 0x1110, 0x2210, 0x3210},
-                                              {0x1010, 0x3232, 0x1010, 0x3232}};
+  constexpr std::uint32_t kSelectors[6][4] = {
+      {0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701, 0x7012, 0x0123},
+      {0x0000, 0x1111, 0x2222, 0x3333}, {0x3210, 0x3211, 0x3222, 0x3333},
+      {0x0000, 0x1110, 0x2210, 0x3210}, {0x1010, 0x3232, 0x1010, 0x3232}};
   return kPrmt(a, b, kSelectors[kMode][c & 3]);
 };
 
@@ -196,20 +193,34 @@ bool holds(T a, T b) {
     unordered = std::isnan(a) || std::isnan(b);
   }
   switch (kComparison) {
-    case Comparison::eq: return a == b;
-    case Comparison::ne: return !unordered && a != b;
-    case Comparison::lt: return a < b;
-    case Comparison::le: return a <= b;
-    case Comparison::gt: return a > b;
-    case Comparison::ge: return a >= b;
-    case Comparison::equ: return unordered || a == b;
-    case Comparison::neu: return unordered || a != b;
-    case Comparison::ltu: return unordered || a < b;
-    case Comparison::leu: return unordered || a <= b;
-    case Comparison::gtu: return unordered || a > b;
-    case Comparison::geu: return unordered || a >= b;
-    case Comparison::num: return !unordered;
-    case Comparison::nan: return unordered;
+    case Comparison::eq:
+      return a == b;
+    case Comparison::ne:
+      return !unordered && a != b;
+    case Comparison::lt:
+      return a < b;
+    case Comparison::le:
+      return a <= b;
+    case Comparison::gt:
+      return a > b;
+    case Comparison::ge:
+      return a >= b;
+    case Comparison::equ:
+      return unordered || a == b;
+    case Comparison::neu:
+      return unordered || a != b;
+    case Comparison::ltu:
+      return unordered || a < b;
+    case Comparison::leu:
+      return unordered || a <= b;
+    case Comparison::gtu:
+      return unordered || a > b;
+    case Comparison::geu:
+      return unordered || a >= b;
+    case Comparison::num:
+      return !unordered;
+    case Comparison::nan:
+      return unordered;
   }
   return false;
 }
@@ -244,10 +255,14 @@ void setp(Warp& warp, const Instruction& in, LaneMask lanes) {
   const LaneMask c = predicate(warp, in.c, (in.option & 4) != 0);
   const auto combine = [&](LaneMask x) {
     switch (in.option & 3) {
-      case 1: return x & c;
-      case 2: return x | c;
-      case 3: return x ^ c;
-      default: return x;
+      case 1:
+        return x & c;
+      case 2:
+        return x | c;
+      case 3:
+        return x ^ c;
+      default:
+        return x;
     }
   };
   set_predicate(warp, in.d, lanes, combine(result));
@@ -419,8 +434,10 @@ bool decode_bit_fields(Builder& builder, const Statement& s, Instruction& in) {
 template <bool kSignedA, bool kSignedB>
 constexpr auto kDp4a = [](std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   for (int i = 0; i < 32; i += 8) {
-    const std::int32_t x = kSignedA ? static_cast<std::int8_t>(a >> i) : static_cast<std::uint8_t>(a >> i);
-    const std::int32_t y = kSignedB ? static_cast<std::int8_t>(b >> i) : static_cast<std::uint8_t>(b >> i);
+    const std::int32_t x =
+        kSignedA ? static_cast<std::int8_t>(a >> i) : static_cast<std::uint8_t>(a >> i);
+    const std::int32_t y =
+        kSignedB ? static_cast<std::int8_t>(b >> i) : static_cast<std::uint8_t>(b >> i);
     c += static_cast<std::uint32_t>(x * y);
   }
   return c;
@@ -450,9 +467,11 @@ bool decode_logic(Builder& builder, const Statement& s, Instruction& in) {
     set_operands(builder, s, in, width, type);
     in.run = bits_handler(name, width == Width::w64);
     if (type == "b16" && (name == "not" || name == "brev")) {
-      in.run = name == "not" ? unary<std::uint16_t, [](std::uint16_t a) -> std::uint16_t {
-        return static_cast<std::uint16_t>(~a);
-      }> : nullptr;
+      in.run = name == "not" ? unary<std::uint16_t,
+                                     [](std::uint16_t a) -> std::uint16_t {
+                                       return static_cast<std::uint16_t>(~a);
+                                     }>
+                             : nullptr;
     }
     return in.run != nullptr;
   }
@@ -474,8 +493,10 @@ bool decode_logic(Builder& builder, const Statement& s, Instruction& in) {
   if (name == "shf") {
     set_operands(builder, s, in, Width::w32, "b32");
     using U = std::uint32_t;
-    in.run = s.has("l") ? (s.has("clamp") ? ternary<U, kShf<true, true>> : ternary<U, kShf<true, false>>)
-                        : (s.has("clamp") ? ternary<U, kShf<false, true>> : ternary<U, kShf<false, false>>);
+    in.run =
+        s.has("l")
+            ? (s.has("clamp") ? ternary<U, kShf<true, true>> : ternary<U, kShf<true, false>>)
+            : (s.has("clamp") ? ternary<U, kShf<false, true>> : ternary<U, kShf<false, false>>);
     return true;
   }
   if (name == "selp") {
@@ -494,9 +515,9 @@ bool decode_logic(Builder& builder, const Statement& s, Instruction& in) {
     in.b = builder.source(s.operands.at(2), width_of_type(value), value);
     in.c = builder.source(s.operands.at(3), Width::w32, type);
     const bool wide = width_of_type(value) == Width::w64;
-    in.run = type == "f32" ? (wide ? slct<std::uint64_t, float> : slct<std::uint32_t, float>)
-                           : (wide ? slct<std::uint64_t, std::int32_t>
-                                   : slct<std::uint32_t, std::int32_t>);
+    in.run = type == "f32"
+                 ? (wide ? slct<std::uint64_t, float> : slct<std::uint32_t, float>)
+                 : (wide ? slct<std::uint64_t, std::int32_t> : slct<std::uint32_t, std::int32_t>);
     return true;
   }
   if (name == "testp" && type == "f32") {

@@ -24,9 +24,9 @@ struct Operand {
   enum class Kind { reg, immediate, special, symbol, address, vector, pair, sink };
   Kind kind = Kind::sink;
   Register reg;
-  bool negated = false;        // !p
-  char literal = 'i';          // immediate: an (i)nteger, (f)loat or (d)ouble as bits
-  std::uint64_t bits = 0;      // immediate
+  bool negated = false;    // !p
+  char literal = 'i';      // immediate: an (i)nteger, (f)loat or (d)ouble as bits
+  std::uint64_t bits = 0;  // immediate
   Special special{};
   std::string name;            // symbol
   std::int64_t offset = 0;     // address
@@ -93,7 +93,6 @@ class Module {
 
   void scan();
 
-
   std::string text_;
   std::unordered_map<std::string, Entry> entries_;
   std::unordered_map<std::string, Variable> variables_;
@@ -116,7 +115,8 @@ Declaration parse_declaration(std::string_view text);
 void fill_variable(std::byte* place, const Declaration& declaration);
 
 // Parses the kernel whose ".entry" is at the position.
-std::unique_ptr<Kernel> parse_kernel(const Module& module, std::string_view text, std::size_t begin);
+std::unique_ptr<Kernel> parse_kernel(const Module& module, std::string_view text,
+                                     std::size_t begin);
 
 // Builds a kernel: places for registers, immediates and special registers.
 class Builder {
