@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/attention_case.hpp"
+#include "cli/attention_fp8_case.hpp"
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
 #include "cli/runner.hpp"
@@ -16,6 +17,7 @@ struct AttentionArguments {
   AttentionProblem sizes{.q_len = 512, .heads = 32};
   AttentionFeatures features;
   std::optional<std::int64_t> kv_seqlen, kv_heads, v_headdim;
+  bool incoherent = false;
 };
 
 int run(AttentionArguments a) {
@@ -27,6 +29,12 @@ int run(AttentionArguments a) {
   if (sizes.heads % sizes.kv_heads != 0) {
     throw UsageError("--kv-heads", fmt::format("is {}, must divide --heads, which is {}",
                                                sizes.kv_heads, sizes.heads));
+  }
+  if (a.run.dtype == DType::e4m3) {
+    return run_case(a.run, make_attention_fp8_case(sizes, a.features, a.incoherent, a.run.seed));
+  }
+  if (a.incoherent) {
+    throw UsageError("--incoherent", "is given, must be left out where --dtype is not e4m3");
   }
   return run_case(a.run, make_attention_case(sizes, a.features, a.run.seed));
 }
@@ -51,9 +59,15 @@ Command add_attention_command(CLI::App& app) {
   CLI::App* const command =
       app.add_subcommand("attention", "Check and time attention kernels on one problem");
   const auto arguments = std::make_shared<AttentionArguments>();
-  add_run_options(*command, "--kernel", "Of q, k, v and o: bf16, fp16 or fp32", arguments->run);
+  add_run_options(*command, "--kernel",
+                  "Of q, k, v and o: bf16, fp16 or fp32; or e4m3, where o is bf16", arguments->run,
+                  kFloatsAndE4m3);
   add_sizes(*command, *arguments);
   add_attention_features(*command, arguments->features);
+  add_switch(*command, "--incoherent,!--no-incoherent", arguments->incoherent,
+             "Of e4m3: queries and keys rotated at random, a descale for each 128 rows, and values "
+             "transposed, in place of a descale for each sequence and key/value head")
+      ->envname("INCOHERENT");
   return {command, [arguments] { return run(*arguments); }};
 }
 

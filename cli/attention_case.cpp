@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "cli/attention_check.hpp"
+#include "cli/attention_sizes.hpp"
 #include "cli/device_memory.hpp"
 #include "reference/attention.hpp"
 
@@ -87,58 +88,28 @@ class AttentionCase final : public CaseOf<Attention> {
   AttentionCase(const AttentionProblem& sizes, const AttentionFeatures& features,
                 std::uint64_t seed)
       : problem_(sizes), features_(features), seed_(seed) {
-    const Window window = features.window();
-    problem_.causal = features.causal;
-    problem_.window = window.left || window.right;
-    problem_.softcap = features.softcap > 0;
-    problem_.sinks = features.sinks;
+    set_features(features, problem_);
   }
 
   std::string_view operation() const override { return Attention::kName; }
 
-  Json to_json() const override {
-    const AttentionProblem& p = problem_;
-    Json object = {{"dtype", name(p.dtype)}, {"batch", p.batch},     {"q_len", p.q_len},
-                   {"kv_len", p.kv_len},     {"heads", p.heads},     {"kv_heads", p.kv_heads},
-                   {"head_dim", p.head_dim}, {"v_dim", p.value_dim}, {"causal", p.causal}};
-    add_features(features_, object);
-    return object;
-  }
+  Json to_json() const override { return sizes_to_json(problem_, name(problem_.dtype), features_); }
 
-  // "bf16 b4 q4096 kv4096 h16/16 d128 causal", "... d192/128 full window softcap sinks"
   std::string label() const override {
-    const AttentionProblem& p = problem_;
-    const std::string head_dims = p.head_dim == p.value_dim
-                                      ? fmt::format("d{}", p.head_dim)
-                                      : fmt::format("d{}/{}", p.head_dim, p.value_dim);
-    return fmt::format("{} b{} q{} kv{} h{}/{} {} {}", name(p.dtype), p.batch, p.q_len, p.kv_len,
-                       p.heads, p.kv_heads, head_dims, feature_label(features_));
+    return size_label(problem_, name(problem_.dtype), features_);
   }
 
   std::string arguments() const override {
-    const AttentionProblem& p = problem_;
-    return fmt::format(
-        "attention --dtype {} --batch {} --seqlen {} --kv-seqlen {} --heads {} --kv-heads {} "
-        "--headdim {} --v-headdim {} {} --seed {}",
-        name(p.dtype), p.batch, p.q_len, p.kv_len, p.heads, p.kv_heads, p.head_dim, p.value_dim,
-        feature_arguments(features_), seed_);
+    return fmt::format("{} --seed {}", size_arguments(problem_, name(problem_.dtype), features_),
+                       seed_);
   }
 
-  // 2 B H (D + Dv) for each pair of a query and a key.
-  double flops() const override {
-    const AttentionProblem& p = problem_;
-    return 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
-           attention_pairs(p.q_len, p.kv_len, features_) *
-           static_cast<double>(p.head_dim + p.value_dim);
-  }
+  double flops() const override { return attention_flops(problem_, features_); }
 
   // Those of q, k, v and o.
   double bytes() const override {
-    const AttentionProblem& p = problem_;
-    const double query_rows = static_cast<double>(p.q_len) * static_cast<double>(p.heads);
-    const double key_rows = static_cast<double>(p.kv_len) * static_cast<double>(p.kv_heads);
-    return (query_rows + key_rows) * static_cast<double>(p.batch) *
-           static_cast<double>(p.head_dim + p.value_dim) * static_cast<double>(size_bytes(p.dtype));
+    const double element_bytes = static_cast<double>(size_bytes(problem_.dtype));
+    return attention_bytes(problem_, element_bytes, element_bytes);
   }
 
   std::optional<Reason> why_not(const KernelInfo& kernel, Device device) const override {

@@ -34,13 +34,16 @@ AddCommand add_info_command;
 AddCommand add_attention_command;
 AddCommand add_decode_command;
 AddCommand add_quantize_command;
+AddCommand add_kv_rows_command;
+AddCommand add_dsv4_attention_command;
 AddCommand add_gemm_command;
 AddCommand add_sweep_command;
 
 // In the order in which the program's help lists them.
 inline constexpr std::array kCommands = {
-    add_list_command,     add_info_command, add_attention_command, add_decode_command,
-    add_quantize_command, add_gemm_command, add_sweep_command,
+    add_list_command,           add_info_command,     add_attention_command,
+    add_decode_command,         add_quantize_command, add_kv_rows_command,
+    add_dsv4_attention_command, add_gemm_command,     add_sweep_command,
 };
 
 }  // namespace tilewright::cli

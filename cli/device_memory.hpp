@@ -19,6 +19,9 @@ struct Output {
 
 class DeviceMemory {
  public:
+  // What outputs are full of before a run. Repeated it is a NaN in every dtype.
+  static constexpr int kPoison = 0xFF;
+
   explicit DeviceMemory(Machine& machine) : machine_(machine) {}
 
   std::byte* allocate(std::size_t bytes) {
@@ -34,10 +37,12 @@ class DeviceMemory {
     return view;
   }
 
-  Output output(DType dtype, std::vector<std::int64_t> shape) {
-    reference::HostTensor host(dtype, std::move(shape));
+  Output output(reference::HostTensor host) {
     const TensorView view = upload(host);
     return {std::move(host), view};
+  }
+  Output output(DType dtype, std::vector<std::int64_t> shape) {
+    return output(reference::HostTensor(dtype, std::move(shape)));
   }
 
   // A workspace in place of the last one; an empty one if `bytes` is 0.
@@ -51,7 +56,6 @@ class DeviceMemory {
 
   // Runs a launch once, with its outputs poisoned before, and brings them to the host.
   void run(const Launch& launch, std::initializer_list<Output*> outputs) {
-    constexpr int kPoison = 0xFF;  // this byte repeated is a NaN in every dtype
     for (Output* const output : outputs) {
       std::memset(output->host.data(), kPoison, output->host.bytes());
       machine_.upload(output->view.data, output->host.data(), output->host.bytes());

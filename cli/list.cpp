@@ -72,15 +72,15 @@ std::string because(const KernelInfo& kernel, const std::string& reason) {
   return text;
 }
 
-// A line for each kernel. A kernel that cannot run here has a mark, and the reasons come last, each
-// once, in the order of their marks.
+// A line for each operation and each kernel. A kernel that cannot run here has a mark, and the
+// reasons come last, each once, in the order of their marks.
 void print_table() {
   std::vector<std::string> reasons;
   std::string_view operation;
   for (const KernelInfo* const kernel : kernels()) {
     if (kernel->operation != operation) {
       operation = kernel->operation;
-      fmt::print("\n{}\n", operation);
+      fmt::print("{}\n", operation);
     }
     char mark = ' ';
     if (const auto reason = why_not_here(*kernel)) {

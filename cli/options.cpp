@@ -56,7 +56,7 @@ CLI::Validator non_negative_float() {
 }
 
 void add_run_options(CLI::App& app, const std::string& kernel_option, const std::string& dtype_help,
-                     RunOptions& o) {
+                     RunOptions& o, const Names<DType>& dtypes) {
   o.command = &app;
   o.kernel_option = kernel_option;
   app.add_option(kernel_option, o.kernels,
@@ -69,7 +69,7 @@ void add_run_options(CLI::App& app, const std::string& kernel_option, const std:
          "--device", o.device,
          "cpu, cuda or cuda:N; by default a named kernel's own, else cuda where there is one")
       ->envname("DEVICE");
-  add_named(app, "--dtype", o.dtype, kFloats, dtype_help)->envname("DTYPE");
+  add_named(app, "--dtype", o.dtype, dtypes, dtype_help)->envname("DTYPE");
   app.add_option("--seed", o.seed, "Of the normally distributed inputs")
       ->check(number<std::uint64_t>("a whole number from 0 to 2^64 - 1"))
       ->envname("SEED")

@@ -57,6 +57,9 @@ using Names = std::vector<std::pair<std::string_view, T>>;
 inline const Names<DType> kFloats = {
     {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}};
 
+inline const Names<DType> kFloatsAndE4m3 = {
+    {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"e4m3", DType::e4m3}};
+
 inline const Names<ScaleLayout> kScaleLayouts = {{"linear", ScaleLayout::linear},
                                                  {"swizzled", ScaleLayout::swizzled}};
 
@@ -111,7 +114,7 @@ struct RunOptions {
 // Adds all options but the limit and resume, which only the sweep has. Each but --json can also be
 // given as an environment variable; the command line overrides that.
 void add_run_options(CLI::App& app, const std::string& kernel_option, const std::string& dtype_help,
-                     RunOptions& options);
+                     RunOptions& options, const Names<DType>& dtypes = kFloats);
 
 // Parses "cpu", "cuda" or "cuda:1"; nothing if `text` is empty. Throws UsageError.
 std::optional<Device> parse_device(const std::string& text);

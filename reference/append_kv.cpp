@@ -4,18 +4,18 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <span>
 #include <vector>
 
 #include "reference/host_tensor.hpp"
 #include "reference/nvfp4.hpp"
+#include "reference/rotation.hpp"
 
 namespace tilewright::reference {
 namespace {
 
 constexpr double kE4m3Max = 448;
 constexpr std::uint8_t kE4m3NaN = 0x7f;
-constexpr std::uint16_t kHalfNaN = 0x7fff;
 
 double fp32(double value) { return static_cast<float>(value); }
 
@@ -89,45 +89,16 @@ std::int64_t cache_offset(const ConstTensorView& t, const Row& row, std::int64_t
   return row.page * t.stride[0] + row.in_page * t.stride[1] + head * t.stride[2];
 }
 
-// Values of one head of a row in FP32, of which the first `rotary_dims` are rotated.
-std::vector<double> rotated(const AppendKvTensors& t, const AppendKvOptions& options,
-                            const ConstTensorView& x, std::int64_t offset, std::int64_t position,
-                            std::int64_t rotary_dims) {
-  std::vector<double> values;
-  for (std::int64_t d = 0; d < x.shape[x.rank - 1]; ++d) {
-    values.push_back(load(x, offset + d));
-  }
-  for (std::int64_t pair = 0; pair < rotary_dims / 2; ++pair) {
-    const auto first = static_cast<std::size_t>(options.interleaved ? 2 * pair : pair);
-    const auto second =
-        static_cast<std::size_t>(options.interleaved ? 2 * pair + 1 : pair + rotary_dims / 2);
-    const double cos = load(*t.rotary_cos, position * t.rotary_cos->stride[0] + pair);
-    const double sin = load(*t.rotary_sin, position * t.rotary_sin->stride[0] + pair);
-    const double x1 = values[first];
-    const double x2 = values[second];
-    values[first] = fp32(fp32(x1 * cos) - fp32(x2 * sin));
-    values[second] = fp32(fp32(x2 * cos) + fp32(x1 * sin));
+// Values of one head of a row in FP32, of which the first are rotated, if `is_rotated`.
+std::vector<double> values_of(const AppendKvTensors& t, const AppendKvOptions& options,
+                              const ConstTensorView& x, std::int64_t offset, std::int64_t position,
+                              bool is_rotated) {
+  std::vector<double> values = row_values(x, offset, x.shape[x.rank - 1]);
+  if (is_rotated) {
+    rotate(std::span(values).first(static_cast<std::size_t>(2 * t.rotary_cos->shape[1])),
+           {*t.rotary_cos, *t.rotary_sin, options.interleaved}, position);
   }
   return values;
-}
-
-// Stores values of the dtype of x; those that are not rotated are copied.
-void store_values(const TensorView& to, std::int64_t offset, const std::vector<double>& values,
-                  std::int64_t rotary_dims, const ConstTensorView& x, std::int64_t x_offset) {
-  const std::size_t bytes = size_bytes(to.dtype);
-  for (std::size_t d = 0; d < values.size(); ++d) {
-    const std::int64_t at = offset + static_cast<std::int64_t>(d);
-    if (static_cast<std::int64_t>(d) >= rotary_dims) {
-      std::memcpy(
-          static_cast<std::byte*>(to.data) + static_cast<std::size_t>(at) * bytes,
-          static_cast<const std::byte*>(x.data) + (static_cast<std::size_t>(x_offset) + d) * bytes,
-          bytes);
-    } else if (std::isnan(values[d]) && bytes == 2) {
-      static_cast<std::uint16_t*>(to.data)[at] = kHalfNaN;
-    } else {
-      store(to, at, values[d]);
-    }
-  }
 }
 
 double computed_descale(const std::vector<double>& values) {
@@ -164,9 +135,9 @@ void append(const AppendKvTensors& t, const AppendKvOptions& options, const Appe
   for (std::int64_t head = 0; head < a.cache.shape[2]; ++head) {
     const std::int64_t from = row_offset(a.x, row, head);
     const std::int64_t to = cache_offset(a.cache, row, head);
-    const auto values = rotated(t, options, a.x, from, row.position, a.rotary_dims);
+    const auto values = values_of(t, options, a.x, from, row.position, a.rotary_dims > 0);
     if (a.cache.dtype != DType::e4m3) {
-      store_values(a.cache, to, values, a.rotary_dims, a.x, from);
+      store_rotated(a.cache, to, values, 0, a.rotary_dims, a.x, from);
       continue;
     }
     const double descale = descale_of(a, row, head, values);
@@ -191,8 +162,8 @@ void append_kv(const AppendKvTensors& t, const AppendKvOptions& options) {
     }
     for (std::int64_t head = 0; t.q && head < t.q->shape[t.q->rank - 2]; ++head) {
       const std::int64_t from = row_offset(*t.q, row, head);
-      const auto values = rotated(t, options, *t.q, from, row.position, rotary_dims);
-      store_values(*t.q_out, row_offset(*t.q_out, row, head), values, rotary_dims, *t.q, from);
+      const auto values = values_of(t, options, *t.q, from, row.position, true);
+      store_rotated(*t.q_out, row_offset(*t.q_out, row, head), values, 0, rotary_dims, *t.q, from);
     }
   }
 }

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "reference/attention_row.hpp"
+#include "reference/dense_rows.hpp"
 #include "reference/host_tensor.hpp"
 #include "reference/parallel_for.hpp"
 
@@ -15,36 +17,6 @@ namespace {
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// A (B, N, H, D) tensor, or a packed (T, H, D) one as a batch of 1, as dense (B, H, N, D) doubles.
-struct Dense {
-  explicit Dense(const ConstTensorView& tensor)
-      : batch(tensor.rank == 4 ? tensor.shape[0] : 1),
-        length(tensor.shape[tensor.rank - 3]),
-        heads(tensor.shape[tensor.rank - 2]),
-        dim(tensor.shape[tensor.rank - 1]) {
-    values.reserve(static_cast<std::size_t>(batch * length * heads * dim));
-    for (std::int64_t b = 0; b < batch; ++b) {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        for (std::int64_t n = 0; n < length; ++n) {
-          const std::int64_t offset = b * (tensor.rank == 4 ? tensor.stride[0] : 0) +
-                                      n * tensor.stride[tensor.rank - 3] +
-                                      h * tensor.stride[tensor.rank - 2];
-          for (std::int64_t d = 0; d < dim; ++d) {
-            values.push_back(load(tensor, offset + d));
-          }
-        }
-      }
-    }
-  }
-
-  const double* row(std::int64_t b, std::int64_t h, std::int64_t n) const {
-    return values.data() + ((b * heads + h) * length + n) * dim;
-  }
-
-  std::int64_t batch, length, heads, dim;
-  std::vector<double> values;
-};
-
 // Where sequence b's rows lie in a tensor: `length` of them from `first` on, in batch entry
 // `batch`.
 struct Rows {
@@ -53,7 +25,7 @@ struct Rows {
   std::int64_t length;
 };
 
-Rows rows_of(std::int64_t b, const Dense& tensor,
+Rows rows_of(std::int64_t b, const DenseRows& tensor,
              const std::optional<ConstTensorView>& cu_seqlens) {
   if (!cu_seqlens) {
     return {.batch = b, .first = 0, .length = tensor.length};
@@ -100,9 +72,9 @@ struct Call {
   const AttentionTensors& tensors;
   const AttentionOptions& options;
   Rounding rounding;
-  Dense q;
-  Dense k;
-  Dense v;
+  DenseRows q;
+  DenseRows k;
+  DenseRows v;
 };
 
 AttentionResult result_of(const Call& call) {
@@ -148,14 +120,29 @@ void attend_sequence(const Call& call, std::int64_t b, AttentionResult& result) 
 
 }  // namespace
 
+DenseRows::DenseRows(const ConstTensorView& t)
+    : DenseRows(t.rank == 4 ? t.shape[0] : 1, t.shape[t.rank - 3], t.shape[t.rank - 2],
+                t.shape[t.rank - 1],
+                [&](std::int64_t b, std::int64_t n, std::int64_t h, std::int64_t d) {
+                  return load(t, (t.rank == 4 ? b * t.stride[0] : 0) + n * t.stride[t.rank - 3] +
+                                     h * t.stride[t.rank - 2] + d);
+                }) {}
+
 AttentionResult attention(const AttentionTensors& tensors, const AttentionOptions& options,
-                          Rounding rounding) {
-  const Call call{tensors, options, rounding, Dense(tensors.q), Dense(tensors.k), Dense(tensors.v)};
+                          Rounding rounding, DenseInputs inputs) {
+  const Call call{
+      tensors, options, rounding, std::move(inputs.q), std::move(inputs.k), std::move(inputs.v)};
   AttentionResult result = result_of(call);
   for (std::int64_t b = 0; b < call.sequences(); ++b) {
     attend_sequence(call, b, result);
   }
   return result;
+}
+
+AttentionResult attention(const AttentionTensors& tensors, const AttentionOptions& options,
+                          Rounding rounding) {
+  return attention(tensors, options, rounding,
+                   {DenseRows(tensors.q), DenseRows(tensors.k), DenseRows(tensors.v)});
 }
 
 }  // namespace tilewright::reference

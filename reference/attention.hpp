@@ -18,9 +18,9 @@ struct AttentionResult {
 };
 
 // How the reference rounds on the way; `exact` is the oracle. The others have the unavoidable error
-// of a kernel that feeds 16-bit tensor cores: exp(s - m) is rounded before it meets V, and a
-// normalised O is. All else in float64.
-enum class Rounding { exact, bf16, fp16 };
+// of a kernel that feeds tensor cores: exp(s - m) is rounded before it meets V, and a normalised O
+// is. All else in float64. With e4m3, exp(s - m) * 2^8 is rounded to E4M3, and O to the other type.
+enum class Rounding { exact, bf16, fp16, e4m3_bf16, e4m3_fp16 };
 
 // Computes the problem on host tensors. The semantics are those of tilewright::attention(); of the
 // outputs only row_max is looked at, for its presence.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/half.hpp"
+#include "reference/nvfp4.hpp"
 
 namespace tilewright::reference {
 namespace {
@@ -12,14 +13,40 @@ namespace {
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-double round_to(Rounding rounding, double value) {
+double to_bf16(double value) { return bf16_to_float(float_to_bf16(static_cast<float>(value))); }
+
+double to_fp16(double value) { return fp16_to_float(float_to_fp16(static_cast<float>(value))); }
+
+double to_e4m3(double weight) {
+  constexpr double kScale = 256;
+  return scale_value(DType::e4m3, round_to_e4m3(weight * kScale)) / kScale;
+}
+
+double rounded_weight(Rounding rounding, double weight) {
+  switch (rounding) {
+    case Rounding::exact:
+      return weight;
+    case Rounding::bf16:
+      return to_bf16(weight);
+    case Rounding::fp16:
+      return to_fp16(weight);
+    case Rounding::e4m3_bf16:
+    case Rounding::e4m3_fp16:
+      return to_e4m3(weight);
+  }
+  return weight;
+}
+
+double rounded_output(Rounding rounding, double value) {
   switch (rounding) {
     case Rounding::exact:
       return value;
     case Rounding::bf16:
-      return bf16_to_float(float_to_bf16(static_cast<float>(value)));
+    case Rounding::e4m3_bf16:
+      return to_bf16(value);
     case Rounding::fp16:
-      return fp16_to_float(float_to_fp16(static_cast<float>(value)));
+    case Rounding::e4m3_fp16:
+      return to_fp16(value);
   }
   return value;
 }
@@ -55,9 +82,9 @@ RowSums attend(const double* q, const double* k, std::int64_t dim, const double*
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double weight = std::exp(s[i] - max);
     sum += weight;
-    const double rounded_weight = round_to(scoring.rounding, weight);
+    const double rounded = rounded_weight(scoring.rounding, weight);
     for (std::int64_t d = 0; d < value_dim; ++d) {
-      o[d] += rounded_weight * v[seen[i] * value_dim + d];
+      o[d] += rounded * v[seen[i] * value_dim + d];
     }
   }
   return {.max = max, .sum = sum};
@@ -65,7 +92,7 @@ RowSums attend(const double* q, const double* k, std::int64_t dim, const double*
 
 void normalize(double* o, std::int64_t dim, double sum, Rounding rounding) {
   for (std::int64_t d = 0; d < dim; ++d) {
-    o[d] = sum == 0 ? 0.0 : round_to(rounding, o[d] / sum);
+    o[d] = sum == 0 ? 0.0 : rounded_output(rounding, o[d] / sum);
   }
 }
 

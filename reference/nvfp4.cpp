@@ -24,18 +24,34 @@ double float_value(int bits, int exponent_bits, int mantissa_bits, int bias) {
   return sign * std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
 }
 
-// The code among 0 ... largest whose value is nearest to a magnitude.
+// The code among 0 ... largest, whose values ascend, that is nearest to a magnitude: the first from
+// it on, or the one below.
 template <typename ValueOf>
 int nearest(double magnitude, int largest, ValueOf value_of) {
-  int best = 0;
-  for (int code = 1; code <= largest; ++code) {
-    const double distance = std::abs(magnitude - value_of(code));
-    const double best_distance = std::abs(magnitude - value_of(best));
-    if (distance < best_distance || (distance == best_distance && code % 2 == 0)) {
-      best = code;
-    }
+  int first = 0;
+  for (int end = largest; first < end;) {
+    const int middle = (first + end) / 2;
+    value_of(middle) < magnitude ? first = middle + 1 : end = middle;
   }
-  return magnitude > value_of(largest) ? largest : best;
+  if (first == 0 || value_of(first) < magnitude) {
+    return first;
+  }
+  const double above = value_of(first) - magnitude;
+  const double below = magnitude - value_of(first - 1);
+  return below < above || (below == above && first % 2 != 0) ? first - 1 : first;
+}
+
+// The value of each byte.
+const std::array<double, 256>& e4m3_values() {
+  static const auto values = [] {
+    std::array<double, 256> all{};
+    for (int bits = 0; bits < 256; ++bits) {
+      all[static_cast<std::size_t>(bits)] =
+          (bits & 127) == kE4m3NaN ? kNaN : float_value(bits, 4, 3, 7);
+    }
+    return all;
+  }();
+  return values;
 }
 
 // One operation's rounding to FP32.
@@ -94,7 +110,7 @@ double scale_value(DType dtype, int bits) {
   if (dtype == DType::e8m0) {
     return bits == 255 ? kNaN : std::ldexp(1.0, bits - 127);
   }
-  return (bits & 127) == kE4m3NaN ? kNaN : float_value(bits, 4, 3, 7);
+  return e4m3_values()[static_cast<std::size_t>(bits)];
 }
 
 int round_to_e2m1(double value) {

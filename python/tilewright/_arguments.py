@@ -38,6 +38,20 @@ def number(argument: str, value: Any) -> float:
         raise wrong_type(argument, f"is {value!r}, must be a number") from None
 
 
+def score_options(
+    softmax_scale: Any, causal: Any, window_size: Any, softcap: Any
+) -> dict[str, Any]:
+    """What becomes of the product of a query and a key, as the compiled module takes it."""
+    left, right = window_sides(window_size)
+    return {
+        "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
+        "causal": flag("causal", causal),
+        "window_size_left": left,
+        "window_size_right": right,
+        "softcap": number("softcap", softcap),
+    }
+
+
 def kernel_name(kernel: Any) -> str:
     if kernel is not None and not isinstance(kernel, str):
         raise wrong_type("kernel", f"is {kernel!r}, must be a name of kernels() or None")

@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 from tilewright import _native
-from tilewright._arguments import flag, kernel_name, number, window_sides
+from tilewright._arguments import flag, kernel_name, score_options
 from tilewright._errors import invalid, wrong_type
 from tilewright._frameworks import (
     ANY_FLOAT,
@@ -101,13 +101,7 @@ def attention(
         "cu_seqlens_k": cu_seqlens_k,
         "seqused_k": seqused_k,
     }
-    left, right = window_sides(window_size)
-    options = {
-        "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
-        "causal": flag("causal", causal),
-        "window_size_left": left,
-        "window_size_right": right,
-        "softcap": number("softcap", softcap),
+    options = score_options(softmax_scale, causal, window_size, softcap) | {
         "batch_invariant": flag("batch_invariant", batch_invariant),
         "check_lengths": flag("check_lengths", check_lengths),
         "kernel_name": kernel_name(kernel),
@@ -116,8 +110,8 @@ def attention(
         "normalize": flag("normalize", normalize),
         "return_lse": flag("return_lse", return_lse),
     }
-    _check_max_seqlen("max_seqlen_q", max_seqlen_q)
-    _check_max_seqlen("max_seqlen_k", max_seqlen_k)
+    check_max_seqlen("max_seqlen_q", max_seqlen_q)
+    check_max_seqlen("max_seqlen_k", max_seqlen_k)
 
     if takes_torch_operator({"q": q, "k": k, "v": v} | optional, out, stream):
         import tilewright.torch as torch_operator
@@ -181,7 +175,7 @@ def statistics_of(normalize: bool, return_lse: bool) -> tuple[str, ...]:
     return ("row_max", "row_sum")
 
 
-def _check_max_seqlen(argument: str, value: Any) -> None:
+def check_max_seqlen(argument: str, value: Any) -> None:
     try:
         operator.index(0 if value is None else value)
     except TypeError:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tilewright import _native
-from tilewright._arguments import flag, kernel_name, number, window_sides
+from tilewright._arguments import flag, kernel_name, score_options
 from tilewright._attention import out_shape, row_shape, statistics_of
 from tilewright._errors import invalid
 from tilewright._frameworks import (
@@ -138,13 +138,7 @@ def attention_with_kvcache(
         "tree_mask": tree_mask,
         "sinks": sinks,
     }
-    left, right = window_sides(window_size)
-    options = {
-        "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
-        "causal": flag("causal", causal),
-        "window_size_left": left,
-        "window_size_right": right,
-        "softcap": number("softcap", softcap),
+    options = score_options(softmax_scale, causal, window_size, softcap) | {
         "batch_invariant": flag("batch_invariant", batch_invariant),
         "check_values": flag("check_values", check_values),
         "kernel_name": kernel_name(kernel),

@@ -58,7 +58,13 @@ _CLASSES = {
 }
 
 # Arguments whose names in Python and in C++ differ.
-_PYTHON_NAMES = {"o": "out", "c": "out", "scale": "softmax_scale", "window": "window_size"}
+_PYTHON_NAMES = {
+    "o": "out",
+    "o_scale": "out_scale",
+    "c": "out",
+    "scale": "softmax_scale",
+    "window": "window_size",
+}
 
 
 def make(code: str, argument: str, message: str) -> Error:

@@ -76,6 +76,40 @@ def kvcache_problem_of(case: dict[str, Any]) -> _native.AttentionWithKvCacheProb
     )
 
 
+def dsv4_problem_of(case: dict[str, Any]) -> _native.Dsv4AttentionProblem:
+    """The same of DeepSeek-V4's attention."""
+    return _native.Dsv4AttentionProblem(
+        window=_dsv4_scope_of(case, "window", case["window"] + case["q_len"] - 1, is_list=False),
+        compressed=_dsv4_scope_of(
+            case,
+            "compressed",
+            case.get("context", 0),
+            is_list=case.get("compressed_keys") == "list",
+        ),
+        **{name: case[name] for name in _DSV4_FIELDS},
+    )
+
+
+_DSV4_FIELDS = ("dtype", "batch", "q_len", "heads", "sinks", "inverse_rope")
+
+
+def _dsv4_scope_of(
+    case: dict[str, Any], scope: str, rows: int, is_list: bool
+) -> _native.Dsv4ScopeProblem | None:
+    """A scope whose cache has so many rows of each request; None if the case has none."""
+    if not case[scope]:
+        return None
+    page_size = case[f"{scope}_page_size"]
+    pages = -(-rows // page_size)
+    return _native.Dsv4ScopeProblem(
+        is_list=is_list,
+        rows=case[f"{scope}_rows"],
+        pages=case["batch"] * pages,
+        page_size=page_size,
+        most_keys=case[scope] if is_list else pages * page_size,
+    )
+
+
 def gemm_nvfp4_problem_of(case: dict[str, Any], b_is_packed: bool) -> _native.GemmNvfp4Problem:
     """The same of a GEMM with an NVFP4 weight."""
     return _native.GemmNvfp4Problem(

@@ -21,11 +21,16 @@ namespace tilewright {
 // Each adds an operation's functions and what its kernels may be asked, and the last the tables.
 void bind_append_kv(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_attention_fp8(nb::module_& m);
 void bind_attention_with_kvcache(nb::module_& m);
+void bind_dsv4_attention(nb::module_& m);
 void bind_gemm_bf16(nb::module_& m);
 void bind_gemm_nvfp4(nb::module_& m);
+void bind_kv_rows(nb::module_& m);
 void bind_merge_states(nb::module_& m);
 void bind_nvfp4(nb::module_& m);
+void bind_rope(nb::module_& m);
+void bind_rotate_quantize(nb::module_& m);
 void bind_kernels(nb::module_& m);
 
 namespace {
@@ -66,11 +71,16 @@ NB_MODULE(_native, m) {
 
   bind_append_kv(m);
   bind_attention(m);
+  bind_attention_fp8(m);
   bind_attention_with_kvcache(m);
+  bind_dsv4_attention(m);
   bind_gemm_bf16(m);
   bind_gemm_nvfp4(m);
+  bind_kv_rows(m);
   bind_merge_states(m);
   bind_nvfp4(m);
+  bind_rope(m);
+  bind_rotate_quantize(m);
   bind_kernels(m);
 
   m.attr("version") = nb::str(kVersion.data(), kVersion.size());

@@ -1,5 +1,5 @@
 """FlashAttention-3's functions, with its arguments in its order, on tilewright.attention(),
-tilewright.attention_with_kvcache() and tilewright.append_kv().
+tilewright.attention_fp8(), tilewright.attention_with_kvcache() and tilewright.append_kv().
 
     from tilewright.flash_attn import (
         flash_attn_func,
@@ -16,10 +16,11 @@ import operator
 from typing import Any
 
 from tilewright._append_kv import append_kv
-from tilewright._attention import attention
+from tilewright._attention import attention, check_max_seqlen
+from tilewright._attention_fp8 import attention_fp8
 from tilewright._attention_with_kvcache import attention_with_kvcache
 from tilewright._errors import UnsupportedError, invalid, renamed
-from tilewright._frameworks import filled_like, framework_of
+from tilewright._frameworks import BYTE_FORMATS, dtype_name, filled_like, framework_of
 
 
 def flash_attn_func(
@@ -43,22 +44,19 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, q_len, heads, head_dim) over k and v (batch, kv_len, kv_heads, ...).
 
+    q, k and v may be float8_e4m3fn, with descales (batch, kv_heads) fp32; out is bfloat16 then.
     Returns out, or (out, lse) with return_attn_probs: lse is (batch, heads, q_len). num_splits,
     pack_gqa, sm_margin and deterministic are not looked at: the library splits by itself, and its
     results are always the same from run to run.
     """
     _refuse_dropout(softmax_scale)
-    _refuse(
-        qv=qv,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        attention_chunk=attention_chunk or None,
-    )
-    return attention(
+    _refuse(qv=qv, attention_chunk=attention_chunk or None)
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    return _attend(
         q,
         k,
         v,
+        descales,
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=window_size,
@@ -94,31 +92,27 @@ def flash_attn_varlen_func(
 ) -> Any:
     """Attention of packed sequences: q (total_q, heads, head_dim), k, v (total_k, kv_heads, ...).
 
+    q, k and v may be float8_e4m3fn, with descales (batch, kv_heads) fp32; out is bfloat16 then.
     Returns out, or (out, lse) with return_attn_probs: lse is (heads, total_q). num_splits,
     pack_gqa, sm_margin and deterministic are not looked at, nor are the lengths max_seqlen_q and
     max_seqlen_k.
     """
     _refuse_dropout(softmax_scale)
-    _refuse(
-        seqused_q=seqused_q,
-        qv=qv,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        attention_chunk=attention_chunk or None,
-    )
-    return attention(
+    _refuse(seqused_q=seqused_q, qv=qv, attention_chunk=attention_chunk or None)
+    for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        check_max_seqlen(name, length)
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    return _attend(
         q,
         k,
         v,
+        descales,
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=window_size,
         softcap=softcap,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
         seqused_k=seqused_k,
         return_lse=return_attn_probs,
     )
@@ -215,6 +209,15 @@ _NAMES = {
     "interleaved": "rotary_interleaved",
     "leftpad_k": "cache_leftpad",
 }
+
+
+def _attend(q: Any, k: Any, v: Any, descales: dict[str, Any], **options: Any) -> Any:
+    """Attention, on FP8 where q is E4M3. Its results are bfloat16 then, as FlashAttention's are."""
+    framework_of("q", q)
+    if dtype_name(q.dtype) == BYTE_FORMATS["e4m3"]:
+        return attention_fp8(q, k, v, **descales, **options)
+    _refuse(**descales)
+    return attention(q, k, v, **options)
 
 
 def _check_rotation(

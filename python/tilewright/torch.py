@@ -2,7 +2,8 @@
 
 Importing this module registers the operators: attention; attention_with_kvcache, which reads
 caches, and attention_with_kvcache_append, which is given k and v and writes them; append_kv;
-merge_states.
+merge_states; attention_fp8 and rotate_quantize; quantize_kv_rows, dequantize_kv_rows and rope;
+dsv4_attention.
 
 tilewright.attention() and its like go through the operators by themselves where PyTorch traces a
 call or watches it, so that torch.compile, torch.export, tracers, profilers and FLOP counters take
@@ -16,6 +17,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 from tilewright._attention import out_shape, row_shape, run, statistics_of
 from tilewright._errors import UnsupportedError
+from tilewright._torch_dsv4 import dsv4_attention
+from tilewright._torch_fp8 import attention_fp8, lengths_of, rotate_quantize
+from tilewright._torch_kv_rows import dequantize_kv_rows, quantize_kv_rows, rope
 from tilewright._torch_kvcache import (
     append_kv,
     attention_with_kvcache,
@@ -28,9 +32,15 @@ __all__ = [
     "NVFP4Linear",
     "append_kv",
     "attention",
+    "attention_fp8",
     "attention_with_kvcache",
     "attention_with_kvcache_append",
+    "dequantize_kv_rows",
+    "dsv4_attention",
     "merge_states",
+    "quantize_kv_rows",
+    "rope",
+    "rotate_quantize",
 ]
 
 
@@ -96,12 +106,6 @@ attention.register_autograd(_refuse_backward)
 @register_flop_formula(torch.ops.tilewright.attention, get_raw=True)
 def _flops(q, k, v, sinks=None, cu_seqlens_q=None, cu_seqlens_k=None, *rest, **options) -> int:
     """Of both GEMMs, masked scores included, as PyTorch counts its own attention."""
-    lengths = (_lengths(q, cu_seqlens_q), _lengths(k, cu_seqlens_k))
+    lengths = (lengths_of(q, cu_seqlens_q), lengths_of(k, cu_seqlens_k))
     scores = sum(q_len * kv_len for q_len, kv_len in zip(*lengths, strict=True))
     return 2 * scores * q.shape[-2] * (q.shape[-1] + v.shape[-1])
-
-
-def _lengths(tensor: Tensor, cu_seqlens: Tensor | None) -> list[int]:
-    if cu_seqlens is None:
-        return [tensor.shape[1]] * tensor.shape[0]
-    return cu_seqlens.diff().tolist()

@@ -39,6 +39,13 @@ constexpr float e4m3_to_float(std::uint32_t bits) {
   return std::bit_cast<float>(((bits & 0x80u) << 24) | std::bit_cast<std::uint32_t>(magnitude));
 }
 
+// The descale of values whose largest finite magnitude is `amax`.
+constexpr float e4m3_descale(float amax) {
+  const float descale = amax / kE4m3Max;
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  return amax == 0.0f ? 1.0f : (descale > kLeast ? descale : kLeast);
+}
+
 // 2^(bits - 127), a subnormal float if bits is 0; 255 is NaN.
 constexpr float e8m0_to_float(std::uint32_t bits) {
   if (bits == 0xffu) {

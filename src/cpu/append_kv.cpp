@@ -4,76 +4,21 @@
 // It is compiled without fusing products and sums (src/CMakeLists.txt): a rotation rounds both of
 // its products.
 #include <algorithm>
-#include <bit>
-#include <cfloat>
 
 #include "common/block_scale.hpp"
 #include "cpu/cpu_append_kv.hpp"
 #include "cpu/element.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/rotated_row.hpp"
 
 namespace tilewright::cpu {
 namespace {
 
-// The sixteen bits of any NaN, as the GPU's conversions give them.
-constexpr std::uint16_t kNaN = 0x7fff;
-
-// The elements of a row of one head, rotated or not.
 template <typename T>
-class SourceRow {
- public:
-  // `rotary_dims` of them are rotated, as at `position`.
-  SourceRow(const T* x, const Rotary& rotary, int rotary_dims, std::int64_t position)
-      : x_(x), rotary_(rotary), rotary_dims_(rotary_dims), position_(position) {}
-
-  const T& source(int dim) const { return x_[dim]; }
-
-  bool is_rotated(int dim) const { return dim < rotary_dims_; }
-
-  float value(int dim) const {
-    if (!is_rotated(dim)) {
-      return to_float(x_[dim]);
-    }
-    const int half = rotary_dims_ / 2;
-    const bool is_second = rotary_.is_interleaved ? dim % 2 != 0 : dim >= half;
-    const int step = rotary_.is_interleaved ? 1 : half;
-    const int first = is_second ? dim - step : dim;
-    const int pair = rotary_.is_interleaved ? dim / 2 : first;
-    const float x1 = to_float(x_[first]);
-    const float x2 = to_float(x_[first + step]);
-    const float cos = factor(rotary_.cos, rotary_.cos_stride, pair);
-    const float sin = factor(rotary_.sin, rotary_.sin_stride, pair);
-    return is_second ? x2 * cos + x1 * sin : x1 * cos - x2 * sin;
-  }
-
- private:
-  float factor(const void* table, std::int64_t stride, int pair) const {
-    const std::int64_t offset = position_ * stride + pair;
-    return rotary_.dtype == DType::fp32 ? static_cast<const float*>(table)[offset]
-                                        : to_float(static_cast<const T*>(table)[offset]);
-  }
-
-  const T* x_;
-  const Rotary& rotary_;
-  int rotary_dims_;
-  std::int64_t position_;
-};
-
-void store_rotated(float value, float& out) { out = value; }
-template <typename Half>
-void store_rotated(float value, Half& out) {
-  if (value != value) {
-    out.bits = kNaN;
-  } else {
-    from_float(value, out);
-  }
-}
-
-template <typename T>
-void store_row(const SourceRow<T>& row, int dims, T* out) {
+void store_row(const RotatedRow<T>& row, int dims, T* out) {
   for (int d = 0; d < dims; ++d) {
     if (row.is_rotated(d)) {
-      store_rotated(row.value(d), out[d]);
+      from_float_as_gpu(row.value(d), out[d]);
     } else {
       out[d] = row.source(d);
     }
@@ -81,29 +26,24 @@ void store_row(const SourceRow<T>& row, int dims, T* out) {
 }
 
 template <typename T>
-float computed_descale(const SourceRow<T>& row, int dims) {
+float computed_descale(const RotatedRow<T>& row, int dims) {
   float amax = 0.0f;
   for (int d = 0; d < dims; ++d) {
-    const float value = row.value(d);
-    const float magnitude = value < 0.0f ? -value : value;
-    if (magnitude > amax && magnitude <= FLT_MAX) {
-      amax = magnitude;
-    }
+    amax = larger_finite(amax, row.value(d));
   }
-  return amax == 0.0f ? 1.0f : std::max(amax / kE4m3Max, FLT_MIN);
+  return e4m3_descale(amax);
 }
 
 template <typename T>
-void quantize_row(const SourceRow<T>& row, int dims, float descale, std::uint8_t* out) {
+void quantize_row(const RotatedRow<T>& row, int dims, float descale, std::uint8_t* out) {
   for (int d = 0; d < dims; ++d) {
-    const float quotient = row.value(d) / descale;
-    out[d] = quotient != quotient ? static_cast<std::uint8_t>(kE4m3NaN) : float_to_e4m3(quotient);
+    out[d] = to_e4m3_as_gpu(row.value(d) / descale);
   }
 }
 
 // Writes a row and head of k or v into its cache.
 template <typename T>
-void append_row(const AppendKvParams& p, const SourceRow<T>& row, int dims, const RowPlace& place,
+void append_row(const AppendKvParams& p, const RotatedRow<T>& row, int dims, const RowPlace& place,
                 int head, const AppendDescales& descales, void* cache, const OuterStrides& stride) {
   const std::int64_t offset = stride.offset(place.page, place.in_page, head);
   if (!p.is_quantized) {
@@ -127,8 +67,8 @@ void append_rows(const AppendKvParams& p) {
     const std::int64_t batch = i / p.rows.per_batch;
     const std::int64_t token = i % p.rows.per_batch;
     const auto row = [&](const void* rows, const OuterStrides& stride, int head, int rotary_dims) {
-      return SourceRow<T>(static_cast<const T*>(rows) + stride.offset(batch, token, head), p.rotary,
-                          rotary_dims, place.position);
+      return RotatedRow<T>(static_cast<const T*>(rows) + stride.offset(batch, token, head),
+                           p.rotary, rotary_dims, place.position);
     };
     for (int head = 0; place.page >= 0 && head < p.kv_heads; ++head) {
       append_row(p, row(p.k, p.k_stride, head, p.rotary.dims), p.head_dim, place, head, p.k_descale,

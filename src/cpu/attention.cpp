@@ -1,6 +1,7 @@
 // Attention on the CPU, by the tiles of attention_tile.hpp.
 #include "cpu/attention_tile.hpp"
 #include "cpu/cpu_attention.hpp"
+#include "cpu/whole_sequence.hpp"
 
 namespace tilewright::cpu {
 namespace {
@@ -10,27 +11,18 @@ template <typename T>
 class WholeKeys {
  public:
   using Params = AttentionParams;
-  using Query = T;
+  using Output = T;
 
   static Sequence sequence_of(const AttentionParams& p, int batch) {
-    Sequence s{
-        .batch = batch, .first_query = 0, .first_key = 0, .q_len = p.q_len, .kv_len = p.kv_len};
-    if (p.packed_q.cu_seqlens != nullptr) {
-      s.first_query = p.packed_q.cu_seqlens[batch];
-      s.q_len = p.packed_q.cu_seqlens[batch + 1] - s.first_query;
-    }
-    if (p.kv_lengths.cu_seqlens != nullptr) {
-      s.first_key = p.kv_lengths.cu_seqlens[batch];
-      s.kv_len = p.kv_lengths.cu_seqlens[batch + 1] - s.first_key;
-    }
-    if (p.kv_lengths.used != nullptr) {
-      s.kv_len = p.kv_lengths.used[batch];
-    }
-    return s;
+    return whole_sequence_of(p, batch);
   }
 
   TILEWRIGHT_INLINE WholeKeys(const AttentionParams& p, const Sequence& sequence, int head)
-      : p_(p), sequence_(sequence), kv_head_(head / (p.heads / p.kv_heads)) {}
+      : p_(p), sequence_(sequence), head_(head), kv_head_(head / (p.heads / p.kv_heads)) {}
+
+  TILEWRIGHT_INLINE StridedRows<T> q_rows(int row0) const {
+    return query_rows<T>(p_, sequence_, head_, row0);
+  }
 
   TILEWRIGHT_INLINE StridedRows<T> k_rows(int key0, int) const {
     return rows_from(key0, p_.k, p_.k_stride);
@@ -52,6 +44,7 @@ class WholeKeys {
 
   const AttentionParams& p_;
   const Sequence& sequence_;
+  int head_;
   int kv_head_;
 };
 

@@ -24,9 +24,10 @@
 // says it by a type, called Keys below, which it makes of its params for each task:
 //
 //   using Params                  the operation's
-//   using Query                   the type of an element of q, as of element.hpp
+//   using Output                  the type of an element of o that is normalised, as of element.hpp
 //   static Sequence sequence_of(const Params&, int batch)
 //   Keys(const Params&, const Sequence&, int head)
+//   q_rows(row0)                  the queries from row0 on, as of k_rows
 //   k_rows(key0, count), v_rows(key0, count)
 //                                 the keys [key0, key0 + count): element d of the j-th as a float
 //                                 is rows(j, d)
@@ -43,6 +44,7 @@
 #include <vector>
 
 #include "common/strides.hpp"
+#include "cpu/dispatch.hpp"
 #include "cpu/element.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/vector.hpp"
@@ -124,17 +126,23 @@ struct StridedRows {
   TILEWRIGHT_INLINE float operator()(int i, int d) const { return to_float(first[i * stride + d]); }
 };
 
-// The same, scaled.
-template <typename T>
+// Rows times a factor.
+template <class Rows>
 struct ScaledRows {
-  const T* first;
-  std::int64_t stride;
+  const Rows& rows;
   float scale;
 
-  TILEWRIGHT_INLINE float operator()(int i, int d) const {
-    return scale * to_float(first[i * stride + d]);
-  }
+  TILEWRIGHT_INLINE float operator()(int i, int d) const { return scale * rows(i, d); }
 };
+
+// A head's queries from row0 on.
+template <typename T, class Params>
+TILEWRIGHT_INLINE StridedRows<T> query_rows(const Params& p, const Sequence& sequence, int head,
+                                            int row0) {
+  return {.first = static_cast<const T*>(p.q) +
+                   p.q_stride.offset(sequence.batch, sequence.first_query + row0, head),
+          .stride = p.q_stride.seq};
+}
 
 // Makes rows dense. Columns from head_dim on become zero.
 template <class Rows>
@@ -299,16 +307,15 @@ TILEWRIGHT_INLINE void add_tile(const typename Keys::Params& p, const Keys& keys
 
 template <int kRows, class Keys>
 TILEWRIGHT_INLINE void attend(const typename Keys::Params& p, const Task& task, Scratch& scratch) {
-  using T = typename Keys::Query;
+  using T = typename Keys::Output;
   const Sequence& sequence = task.sequence;
   const Keys keys(p, sequence, task.head);
   const int padded_value_dim = round_up(p.value_dim, kLanes);
   const auto score_scale =
       static_cast<float>(p.softcap > 0 ? p.scale / p.softcap : p.scale * kLog2e);
-  const T* const q = static_cast<const T*>(p.q) +
-                     p.q_stride.offset(sequence.batch, sequence.first_query + task.row0, task.head);
-  pack_rows(ScaledRows<T>{.first = q, .stride = p.q_stride.seq, .scale = score_scale}, task.rows,
-            p.head_dim, round_up(p.head_dim, kLanes), scratch.q.data());
+  const auto q = keys.q_rows(task.row0);
+  pack_rows(ScaledRows<decltype(q)>{.rows = q, .scale = score_scale}, task.rows, p.head_dim,
+            round_up(p.head_dim, kLanes), scratch.q.data());
   std::fill_n(scratch.o.begin(), task.rows * padded_value_dim, 0.0f);
   std::fill_n(scratch.m.begin(), task.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(scratch.l.begin(), task.rows, 0.0f);
@@ -331,42 +338,14 @@ TILEWRIGHT_INLINE void attend(const typename Keys::Params& p, const Task& task, 
   }
 }
 
-// Computes a task with the instructions of a CPU.
 template <class Keys>
-using Attend = void (*)(const typename Keys::Params&, const Task&, Scratch&);
-
-template <class Keys>
-void attend_portable(const typename Keys::Params& p, const Task& task, Scratch& scratch) {
-  attend<6, Keys>(p, task, scratch);
-}
-
-#if defined(__x86_64__)
-template <class Keys>
-__attribute__((target("avx2,fma"))) void attend_avx2(const typename Keys::Params& p,
-                                                     const Task& task, Scratch& scratch) {
-  attend<6, Keys>(p, task, scratch);
-}
-
-template <class Keys>
-__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) void attend_avx512(
-    const typename Keys::Params& p, const Task& task, Scratch& scratch) {
-  attend<12, Keys>(p, task, scratch);
-}
-#endif
-
-template <class Keys>
-Attend<Keys> best_for_this_cpu() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return attend_avx512<Keys>;
+struct AttendTask {
+  template <int kRows>
+  TILEWRIGHT_INLINE static void run(const typename Keys::Params& p, const Task& task,
+                                    Scratch& scratch) {
+    attend<kRows, Keys>(p, task, scratch);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return attend_avx2<Keys>;
-  }
-#endif
-  return attend_portable<Keys>;
-}
+};
 
 // Tiles of at most `br` rows, of all sequences and heads. A head's longest tiles come first.
 template <class Keys>
@@ -390,7 +369,9 @@ std::vector<Task> tasks_of(const typename Keys::Params& p, int br) {
 // calls first(p), if that is not null.
 template <class Keys>
 void attend_all(const typename Keys::Params& p, void (*first)(const typename Keys::Params&)) {
-  static const Attend<Keys> attend_task = best_for_this_cpu<Keys>();
+  using Params = typename Keys::Params;
+  static const auto attend_task =
+      best_for_this_cpu<AttendTask<Keys>, const Params&, const Task&, Scratch&>();
   constexpr std::size_t kTasksPerThread = 4;
   int br = kLargeBr;
   std::vector<Task> tasks = tasks_of<Keys>(p, br);

@@ -120,7 +120,7 @@ template <typename T, typename Cache>
 class CachedKeys {
  public:
   using Params = AttentionWithKvCacheParams;
-  using Query = T;
+  using Output = T;
 
   static Sequence sequence_of(const Params& p, int batch) {
     const NewTokens queries = new_tokens_of(p, batch, p.q_len);
@@ -136,8 +136,13 @@ class CachedKeys {
       : p_(p),
         s_(sequence),
         prefix_(prefix_of(p.prefixes, sequence.batch)),
+        head_(head),
         kv_head_(head / (p.heads / p.kv_heads)),
         tree_(p, sequence) {}
+
+  TILEWRIGHT_INLINE StridedRows<T> q_rows(int row0) const {
+    return query_rows<T>(p_, s_, head_, row0);
+  }
 
   CacheRows<Cache> k_rows(int key0, int count) const {
     return rows_from(key0, count, p_.k_cache, p_.k_stride, p_.k_descale);
@@ -195,6 +200,7 @@ class CachedKeys {
   const Params& p_;
   const Sequence& s_;
   Prefix prefix_;
+  int head_;
   int kv_head_;
   Tree tree_;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "ops/attention/params.hpp"
+#include "ops/attention_fp8/params.hpp"
 #include "ops/attention_with_kvcache/params.hpp"
 
 namespace tilewright::cpu {
@@ -10,5 +11,8 @@ void attention(const AttentionParams& params, Stream);
 
 // The same over KV caches, which may also be of E4M3; new rows are appended first.
 void attention_with_kvcache(const AttentionWithKvCacheParams& params, Stream);
+
+// The same of E4M3 rows with descales. The weights exp(s - m) are not rounded.
+void attention_fp8(const AttentionFp8Params& params, Stream);
 
 }  // namespace tilewright::cpu

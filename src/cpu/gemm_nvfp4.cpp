@@ -20,6 +20,7 @@
 #include "common/gemm_epilogue.hpp"
 #include "cpu/cpu_gemm_nvfp4.hpp"
 #include "cpu/cpu_nvfp4.hpp"
+#include "cpu/dispatch.hpp"
 #include "cpu/element.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/vector.hpp"
@@ -195,56 +196,27 @@ void store_c(const GemmNvfp4Params& p, const Task& task, const float* sum) {
   }
 }
 
-template <int kRows>
-TILEWRIGHT_INLINE void multiply_tile(const GemmNvfp4Params& p, const Task& task, Scratch& s) {
-  std::fill(s.sum, s.sum + task.rows * kBc, 0.0f);
-  for (int k0 = 0; k0 < p.k; k0 += kBk) {
-    const int count = std::min(kBk, p.k - k0);
-    if (p.a_dtype == DType::e2m1x2) {
-      dequantize_a(p, task, k0, count, s.a);
-    } else if (p.a_dtype == DType::bf16) {
-      load_a<Bf16>(p, task, k0, count, s.a);
-    } else {
-      load_a<Fp16>(p, task, k0, count, s.a);
+struct MultiplyTile {
+  template <int kRows>
+  TILEWRIGHT_INLINE static void run(const GemmNvfp4Params& p, const Task& task, Scratch& s) {
+    std::fill(s.sum, s.sum + task.rows * kBc, 0.0f);
+    for (int k0 = 0; k0 < p.k; k0 += kBk) {
+      const int count = std::min(kBk, p.k - k0);
+      if (p.a_dtype == DType::e2m1x2) {
+        dequantize_a(p, task, k0, count, s.a);
+      } else if (p.a_dtype == DType::bf16) {
+        load_a<Bf16>(p, task, k0, count, s.a);
+      } else {
+        load_a<Fp16>(p, task, k0, count, s.a);
+      }
+      dequantize_b(p, task, k0, count, s.b);
+      multiply<kRows, false>(s.a, kBk, s.b, kBc, s.step, kBc, task.rows, kBc, count);
+      for (int i = 0; i < task.rows * kBc; ++i) {
+        s.sum[i] += s.step[i];
+      }
     }
-    dequantize_b(p, task, k0, count, s.b);
-    multiply<kRows, false>(s.a, kBk, s.b, kBc, s.step, kBc, task.rows, kBc, count);
-    for (int i = 0; i < task.rows * kBc; ++i) {
-      s.sum[i] += s.step[i];
-    }
   }
-}
-
-using MultiplyTile = void (*)(const GemmNvfp4Params&, const Task&, Scratch&);
-
-void multiply_portable(const GemmNvfp4Params& p, const Task& task, Scratch& scratch) {
-  multiply_tile<6>(p, task, scratch);
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void multiply_avx2(const GemmNvfp4Params& p, const Task& task,
-                                                       Scratch& scratch) {
-  multiply_tile<6>(p, task, scratch);
-}
-
-__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) void multiply_avx512(
-    const GemmNvfp4Params& p, const Task& task, Scratch& scratch) {
-  multiply_tile<12>(p, task, scratch);
-}
-#endif
-
-MultiplyTile best_for_this_cpu() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return multiply_avx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return multiply_avx2;
-  }
-#endif
-  return multiply_portable;
-}
+};
 
 void store_any(const GemmNvfp4Params& p, const Task& task, const float* sum) {
   switch (p.c_dtype) {
@@ -262,7 +234,8 @@ void store_any(const GemmNvfp4Params& p, const Task& task, const float* sum) {
 }  // namespace
 
 void gemm_nvfp4(const GemmNvfp4Params& p, Stream) {
-  static const MultiplyTile multiply_task = best_for_this_cpu();
+  static const auto multiply_task =
+      best_for_this_cpu<MultiplyTile, const GemmNvfp4Params&, const Task&, Scratch&>();
   const std::int64_t row_tiles = (p.m + kBr - 1) / kBr;
   const std::int64_t column_tiles = (p.n + kBc - 1) / kBc;
   const auto reserve = [] {

@@ -10,6 +10,7 @@
 #include "common/nvfp4_recipe.hpp"
 #include "cpu/cpu_nvfp4.hpp"
 #include "cpu/element.hpp"
+#include "cpu/nvfp4_block.hpp"
 #include "cpu/parallel.hpp"
 
 namespace tilewright::cpu {
@@ -17,12 +18,6 @@ namespace {
 
 using nvfp4::kBlock;
 using nvfp4::kInfinity;
-using nvfp4::kMagnitude;
-
-template <typename T>
-std::uint32_t magnitude_bits(T value) {
-  return std::bit_cast<std::uint32_t>(to_float(value)) & kMagnitude;
-}
 
 template <typename T>
 float finite_amax(const QuantizeNvfp4Params& p) {
@@ -36,27 +31,6 @@ float finite_amax(const QuantizeNvfp4Params& p) {
     }
   });
   return std::bit_cast<float>(std::ranges::max(largest));
-}
-
-// Writes the codes of a block and returns its scale.
-template <typename T>
-std::uint8_t quantize_block(const T* x, float e, std::uint8_t* codes) {
-  std::uint32_t amax = 0;
-  for (int i = 0; i < kBlock; ++i) {
-    amax = std::max(amax, magnitude_bits(x[i]));
-  }
-  const std::uint8_t scale = float_to_e4m3(nvfp4::exact_scale(std::bit_cast<float>(amax), e));
-  const float m = nvfp4::code_factor(scale, e);
-  std::uint32_t code[kBlock];
-  for (int i = 0; i < kBlock; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(to_float(x[i]));
-    code[i] = (e2m1_magnitude(std::bit_cast<float>(bits & kMagnitude) * m) & 7u) |
-              (bits >> 28 & kE2m1Sign);
-  }
-  for (int i = 0; i < kBlock / 2; ++i) {
-    codes[i] = static_cast<std::uint8_t>(code[2 * i] | code[2 * i + 1] << 4);
-  }
-  return scale;
 }
 
 template <typename T>

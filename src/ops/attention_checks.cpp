@@ -52,9 +52,9 @@ void check_rows(const char* argument, const ConstTensorView& rows, const char* l
 }
 
 void check_dtype_and_device(const char* argument, const ConstTensorView& tensor, DType dtype,
-                            Device device, const char* why) {
+                            Device device, const char* why, const char* like) {
   check_dtype(argument, tensor, dtype, why);
-  check_device(argument, tensor, device, "q");
+  check_device(argument, tensor, device, like);
 }
 
 void check_output_dtype(const TensorView& o, const ConstTensorView& q, bool is_unnormalized) {
@@ -66,10 +66,10 @@ void check_output_dtype(const TensorView& o, const ConstTensorView& q, bool is_u
 }
 
 void check_int_vector(const char* argument, const std::optional<ConstTensorView>& vector,
-                      DimNames dims, Device device) {
+                      DimNames dims, Device device, const char* like) {
   if (vector) {
     check_tensor(argument, *vector, dims);
-    check_dtype_and_device(argument, *vector, DType::int32, device);
+    check_dtype_and_device(argument, *vector, DType::int32, device, "", like);
     check_last_dim_is_contiguous(argument, *vector, "must be");
   }
 }

@@ -34,16 +34,16 @@ void check_form(const char* argument, const ConstTensorView& tensor, const Form&
 void check_rows(const char* argument, const ConstTensorView& rows, const char* lengths,
                 bool is_packed);
 
-// `why` ends the message on a wrong dtype.
+// `why` ends the message on a wrong dtype; `like` is the argument that is on `device`.
 void check_dtype_and_device(const char* argument, const ConstTensorView& tensor, DType dtype,
-                            Device device, const char* why = "");
+                            Device device, const char* why = "", const char* like = "q");
 
 // Checks dtype and device of o.
 void check_output_dtype(const TensorView& o, const ConstTensorView& q, bool is_unnormalized);
 
 // Checks integers, one for each sequence or one more, if they are given.
 void check_int_vector(const char* argument, const std::optional<ConstTensorView>& vector,
-                      DimNames dims, Device device);
+                      DimNames dims, Device device, const char* like = "q");
 
 // The same for cu_seqlens_q, which must be of one sequence at least.
 void check_cu_seqlens_q(const std::optional<ConstTensorView>& cu_seqlens_q, Device device);

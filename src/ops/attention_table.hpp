@@ -35,6 +35,16 @@ std::int64_t value_dim_of(const Problem& problem) {
   return problem.value_dim == 0 ? problem.head_dim : problem.value_dim;
 }
 
+inline std::optional<Reason> size_reason(const AttentionProblem& problem) {
+  return size_range_reason({{"batch", problem.batch},
+                            {"q_len", problem.q_len},
+                            {"kv_len", problem.kv_len},
+                            {"heads", problem.heads},
+                            {"kv_heads", problem.kv_heads},
+                            {"head_dim", problem.head_dim},
+                            {"value_dim", value_dim_of(problem)}});
+}
+
 template <typename Row, typename Problem>
 std::optional<Reason> head_dim_reason(const Row& kernel, const Problem& problem) {
   const HeadDims dims{static_cast<int>(problem.head_dim), static_cast<int>(value_dim_of(problem))};

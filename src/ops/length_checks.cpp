@@ -6,6 +6,14 @@
 
 namespace tilewright {
 
+void check_range(const char* argument, std::int64_t value, const std::string& where,
+                 std::int64_t least, std::int64_t most, const char* of) {
+  if (value < least || value > most) {
+    fail(argument, "is " + std::to_string(value) + " for " + where + ", must be from " +
+                       std::to_string(least) + " to " + std::to_string(most) + ", the " + of);
+  }
+}
+
 void check_ascends_from_0(const char* argument, const std::vector<int>& values) {
   if (values.front() != 0) {
     fail(argument, "starts with " + std::to_string(values.front()) + ", must start with 0");

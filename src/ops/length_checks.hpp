@@ -1,8 +1,10 @@
 // Checks of lengths by their values, which operations on packed sequences share.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cuda/cuda_backend.hpp"
@@ -23,23 +25,33 @@ std::vector<T> values_at(const T* data, std::int64_t count, Device device, Strea
   return values;
 }
 
-// The elements of a tensor of rank 1 or 2 whose last dimension is contiguous, row after row.
+// The elements of a tensor in row-major order. Where its last dimension is not contiguous, they are
+// copied one by one.
 template <typename T>
 std::vector<T> values_of(const ConstTensorView& t, Stream stream) {
   const auto* const data = static_cast<const T*>(t.data);
-  const std::int64_t columns = t.shape[t.rank - 1];
+  if (t.rank == 1 && (t.shape[0] == 1 || t.stride[0] == 1)) {
+    return values_at(data, t.shape[0], t.device, stream);
+  }
+  ConstTensorView inner = t;
+  inner.rank = std::max(t.rank - 1, 1);
+  std::copy(t.shape.begin() + 1, t.shape.end(), inner.shape.begin());
+  std::copy(t.stride.begin() + 1, t.stride.end(), inner.stride.begin());
   if (t.rank == 1) {
-    return values_at(data, columns, t.device, stream);
+    inner.shape[0] = 1;
   }
   std::vector<T> values;
-  values.reserve(static_cast<std::size_t>(t.shape[0] * columns));
-  for (std::int64_t row = 0; row < t.shape[0]; ++row) {
-    const std::vector<T> its =
-        values_at(data + (row > 0 ? row * t.stride[0] : 0), columns, t.device, stream);
+  for (std::int64_t i = 0; i < t.shape[0]; ++i) {
+    inner.data = data + (i > 0 ? i * t.stride[0] : 0);
+    const std::vector<T> its = values_of<T>(inner, stream);
     values.insert(values.end(), its.begin(), its.end());
   }
   return values;
 }
+
+// Checks that a value is at least `least` and at most `most`, which is that of `of`.
+void check_range(const char* argument, std::int64_t value, const std::string& where,
+                 std::int64_t least, std::int64_t most, const char* of);
 
 // The values must start at 0 and ascend.
 void check_ascends_from_0(const char* argument, const std::vector<int>& values);

@@ -112,6 +112,18 @@ void check_same(const char* argument, const char* what, std::int64_t value, Piec
   }
 }
 
+void check_is_absent(const char* argument, bool is_given, Pieces where) {
+  if (is_given) {
+    fail(argument, "is given, must be absent where " + text_of(where));
+  }
+}
+
+void check_is_given(const char* argument, bool is_given, Pieces where) {
+  if (!is_given) {
+    fail(argument, "is absent, must be given where " + text_of(where));
+  }
+}
+
 void check_both_or_none(const char* first, bool has_first, const char* second, bool has_second) {
   if (has_first != has_second) {
     fail(has_first ? second : first,

@@ -53,6 +53,18 @@ inline void check_same(const char* argument, const char* what, std::int64_t valu
   check_same(argument, what, value, {std::string_view(of)}, expected);
 }
 
+// Fails if an argument is there, or is not. `where` says why it must not be, or must.
+void check_is_absent(const char* argument, bool is_given, Pieces where);
+void check_is_given(const char* argument, bool is_given, Pieces where);
+template <typename View>
+void check_is_absent(const char* argument, const std::optional<View>& tensor, Pieces where) {
+  check_is_absent(argument, tensor.has_value(), where);
+}
+template <typename View>
+void check_is_given(const char* argument, const std::optional<View>& tensor, Pieces where) {
+  check_is_given(argument, tensor.has_value(), where);
+}
+
 // Fails if one of two arguments is given without the other.
 void check_both_or_none(const char* first, bool has_first, const char* second, bool has_second);
 

@@ -66,7 +66,7 @@ def test_list_is_a_table_that_fits_a_screen(cli):
     for row, kernel in zip(rows, kernels, strict=True):
         assert (row[0] == " ") == kernel["can_run"]
         assert row.endswith(kernel["summary"]) and len(row) <= 110
-    assert len(result.stdout.splitlines()) <= 60
+    assert len(result.stdout.splitlines()) <= 80
 
 
 def test_list_says_once_why_no_gpu_kernel_runs(cli):

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "bad_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/append_problem.hpp"
@@ -173,22 +174,13 @@ TEST_F(AppendKvGpu, RunsInACapturedGraph) {
   const AppendProblem problem{
       .by = AppendBy::packed, .heads = 4, .rotary_dims = 64, .scales = AppendScales::token};
   DeviceAppend device(make_tensors(problem));
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  device.launch(options_of(problem), stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph([&](Stream stream) { device.launch(options_of(problem), stream); });
   for (int replay = 0; replay < 2; ++replay) {
     device.reset_outputs();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     AppendHostSet result = device.result();
     expect_right(problem, result);
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 // Wrong values of one tensor, which a check finds and without which nothing is written.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
 #include "problems/kvcache_expectation.hpp"
@@ -200,39 +201,12 @@ TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
       });
 }
 
-// A graph of a call, replayed.
-class CapturedCall {
- public:
-  explicit CapturedCall(const KvCacheDeviceCall& call) {
-    cuda_ok(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeGlobal));
-    call.launch(stream_.get());
-    cuda_ok(cudaStreamEndCapture(stream_.get(), &graph_));
-    cuda_ok(cudaGraphInstantiate(&executable_, graph_, 0));
-  }
-  ~CapturedCall() {
-    cudaGraphExecDestroy(executable_);
-    cudaGraphDestroy(graph_);
-  }
-  CapturedCall(const CapturedCall&) = delete;
-  CapturedCall& operator=(const CapturedCall&) = delete;
-
-  void replay() const {
-    cuda_ok(cudaGraphLaunch(executable_, stream_.get()));
-    stream_.wait();
-  }
-
- private:
-  DeviceStream stream_;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
-
 // Captures a call with the first problem's tensors, and replays it with those of each: right, and
 // bit-equal to a call without a graph. All are of the same sizes.
 void check_replays(const std::vector<KvCacheProblem>& problems, const std::string& kernel) {
   KvCacheDeviceProblem device(make_tensors(problems.front()));
   const KvCacheDeviceCall call(device.views(), options_of(problems.front(), kernel));
-  const CapturedCall captured(call);
+  const CapturedGraph captured([&](Stream stream) { call.launch(stream); });
   for (const KvCacheProblem& p : problems) {
     device.upload(make_tensors(p));
     SCOPED_TRACE(testing::Message() << kernel << ": " << p);

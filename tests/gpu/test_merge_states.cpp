@@ -1,5 +1,6 @@
 // Merging attention results on the GPU: against the float64 model.
 #include "bad_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/merge_problem.hpp"
@@ -107,22 +108,13 @@ TEST_F(MergeStatesGpu, ManyRowsAndManyParts) {
 TEST_F(MergeStatesGpu, RunsInACapturedGraph) {
   const MergeProblem problem{.parts = 4, .tokens = 65, .heads = 8, .has_sinks = true};
   DeviceMerge device(problem);
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  device.launch(stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph([&](Stream stream) { device.launch(stream); });
   for (int replay = 0; replay < 2; ++replay) {
     device.reset_outputs();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     MergeHostSet result = device.result();
     expect_right(problem, result);
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 TEST_F(MergeStatesGpu, WrongArgumentsAreRefusedAndNothingIsWritten) {

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "bad_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/dequantize_problem.hpp"
@@ -171,21 +172,12 @@ TEST_F(Nvfp4Gpu, RepeatsAreEqualBesideABusyStream) {
 TEST_F(Nvfp4Gpu, RunsInACapturedGraph) {
   const Nvfp4Problem problem{.rows = 300, .columns = 1024, .layout = ScaleLayout::swizzled};
   DeviceQuantize device(problem);
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  device.launch(stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph([&](Stream stream) { device.launch(stream); });
   for (int replay = 0; replay < 2; ++replay) {
     device.reset_outputs();
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     expect_right(problem, device.result());
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 TEST_F(Nvfp4Gpu, OffsetsBeyond32Bits) {

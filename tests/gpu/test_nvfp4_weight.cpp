@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "bad_call.hpp"
+#include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "hopper_test.hpp"
 #include "problems/weight_problem.hpp"
@@ -102,21 +103,13 @@ TEST_F(Nvfp4WeightGpu, RunsInACapturedGraph) {
   const WeightHostSet host = make_tensors(problem);
   const WeightHostSet expected = packed_on_the_cpu(problem, host);
   WeightSet<DeviceTensor> device = to_device(host);
-  const DeviceStream stream;
-  cudaGraph_t graph = nullptr;
-  cuda_ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  prepack_nvfp4_weight(device.prepack_views(), problem.layout, stream.get());
-  cuda_ok(cudaStreamEndCapture(stream.get(), &graph));
-  cudaGraphExec_t executable = nullptr;
-  cuda_ok(cudaGraphInstantiate(&executable, graph, 0));
+  const CapturedGraph graph(
+      [&](Stream stream) { prepack_nvfp4_weight(device.prepack_views(), problem.layout, stream); });
   for (int replay = 0; replay < 2; ++replay) {
     device.packed.upload(host.packed);
-    cuda_ok(cudaGraphLaunch(executable, stream.get()));
-    stream.wait();
+    graph.replay();
     expect_same_bytes(download(device, host), expected);
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 TEST_F(Nvfp4WeightGpu, WrongArgumentsAreRefusedAndNothingIsWritten) {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <random>
 
+#include "problems/inputs.hpp"
 #include "problems/problem.hpp"
 #include "reference/append_kv.hpp"
 
@@ -21,11 +21,6 @@ constexpr std::int64_t kPagesOfSequence = 4;
 constexpr std::int64_t kSparePages = 3;
 constexpr std::int64_t kPadding = 3;  // rows beyond the last sequence
 constexpr std::int64_t kPositions = 300;
-
-HostTensor unwritten(HostTensor tensor) {
-  std::memset(tensor.data(), static_cast<int>(kUnwritten), tensor.bytes());
-  return tensor;
-}
 
 // Makes the tensors of one problem.
 class AppendMaker {
@@ -108,46 +103,14 @@ class AppendMaker {
   // Normal values, of different magnitudes; with specials also zeros, infinities and NaN.
   void fill(HostTensor& tensor) {
     reference::fill_normal(tensor.view(), random_(), 8.0);
-    if (!p_.has_specials) {
-      return;
+    if (p_.has_specials) {
+      fill_specials(tensor, random_);
     }
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-    constexpr std::array kSpecials = {0.0, -0.0, kInfinity, -kInfinity, kNaN, -kNaN, 1e-7, 6e4};
-    const TensorView view = tensor.view();
-    const std::int64_t dim = view.shape[view.rank - 1];
-    const auto elements = static_cast<std::int64_t>(tensor.bytes() / size_bytes(view.dtype));
-    for (std::int64_t first = 0; first + dim <= elements; first += dim) {
-      const std::int64_t kind = pick(6);
-      for (std::int64_t i = 0; i < dim; ++i) {
-        if (kind == 0) {
-          reference::store(view, first + i, i % 2 == 0 ? 0.0 : -0.0);
-        } else if (kind < 3 && pick(16) == 0) {
-          reference::store(view, first + i, kSpecials[static_cast<std::size_t>(pick(8))]);
-        }
-      }
-    }
-  }
-
-  template <typename T>
-  HostTensor integers(DType dtype, const std::vector<T>& values) {
-    HostTensor tensor(dtype, {static_cast<std::int64_t>(values.size())});
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      reference::store(tensor.view(), static_cast<std::int64_t>(i), static_cast<double>(values[i]));
-    }
-    return tensor;
-  }
-
-  std::vector<std::int64_t> shuffled(std::int64_t count) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(count));
-    std::iota(all.begin(), all.end(), std::int64_t{0});
-    std::ranges::shuffle(all, random_);
-    return all;
   }
 
   void place(AppendHostSet& set) {
     if (p_.by == AppendBy::slots) {
-      std::vector<std::int64_t> slots = shuffled(pages() * page_size());
+      std::vector<std::int64_t> slots = shuffled(pages() * page_size(), random_);
       slots.resize(static_cast<std::size_t>(tokens()));
       for (std::int64_t& slot : slots) {
         slot = p_.has_specials && pick(4) == 0 ? -1 : slot;
@@ -164,7 +127,7 @@ class AppendMaker {
       set.cu_seqlens_new = integers(DType::int32, starts);
     }
     if (p_.is_paged) {
-      const std::vector<std::int64_t> pages_in_turn = shuffled(pages());
+      const std::vector<std::int64_t> pages_in_turn = shuffled(pages(), random_);
       set.block_table = unwritten(HostTensor(DType::int32, {p_.sequences, kPagesOfSequence},
                                              {kPagesOfSequence + (p_.is_padded ? 2 : 0), 1}));
       const TensorView table = set.block_table->view();
@@ -173,7 +136,7 @@ class AppendMaker {
                          static_cast<double>(pages_in_turn[static_cast<std::size_t>(i)]));
       }
     } else if (has_batch_idx()) {
-      std::vector<std::int64_t> entries = shuffled(pages());
+      std::vector<std::int64_t> entries = shuffled(pages(), random_);
       entries.resize(static_cast<std::size_t>(p_.sequences));
       set.cache_batch_idx = integers(DType::int32, entries);
     }

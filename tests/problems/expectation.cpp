@@ -58,16 +58,25 @@ const Expected& expected_of(const Problem& problem) {
 
 }  // namespace
 
+std::optional<std::int64_t> packed_end_of(const Problem& problem) {
+  return problem.q_lens.empty()
+             ? std::nullopt
+             : std::optional(
+                   std::accumulate(problem.q_lens.begin(), problem.q_lens.end(), std::int64_t{0}));
+}
+
 void expect_right(const Problem& problem, const HostTensors& result) {
   const Expected& expected = expected_of(problem);
-  std::optional<std::int64_t> packed_end;
-  if (!problem.q_lens.empty()) {
-    packed_end = std::accumulate(problem.q_lens.begin(), problem.q_lens.end(), std::int64_t{0});
-  }
-  const auto o = norms_of("o", result.o, expected.exact.o, packed_end);
+  expect_near(problem, result, expected.exact, expected.max_abs_limit);
+}
+
+void expect_near(const Problem& problem, const HostTensors& result,
+                 const reference::AttentionResult& exact, double max_abs_limit) {
+  const std::optional<std::int64_t> packed_end = packed_end_of(problem);
+  const auto o = norms_of("o", result.o, exact.o, packed_end);
   EXPECT_LE(o.rel_fro, precision_of(problem.dtype).max_rel_fro);
-  EXPECT_LE(o.max_abs, expected.max_abs_limit);
-  const auto& [exact_o, lse, row_max, row_sum] = expected.exact;
+  EXPECT_LE(o.max_abs, max_abs_limit);
+  const auto& [exact_o, lse, row_max, row_sum] = exact;
   const double score_error = problem.inputs == Inputs::constant ? kAlikeScoreError : kScoreError;
   expect_statistics("lse", result.lse, {lse, lse, score_error}, packed_end);
   if (problem.unnormalized) {

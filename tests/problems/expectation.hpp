@@ -1,6 +1,9 @@
 // What a problem must give, and how near a result must come to it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "problems/problem.hpp"
 #include "reference/attention.hpp"
 
@@ -16,6 +19,13 @@ namespace tilewright::test {
 // NaN and infinities in the same places, where rows that belong to no sequence, and all bytes
 // between the rows, are as make_tensors() left them.
 void expect_right(const Problem& problem, const HostTensors& result);
+
+// The same, where the oracle's results and the limit of the largest error are known.
+void expect_near(const Problem& problem, const HostTensors& result,
+                 const reference::AttentionResult& exact, double max_abs_limit);
+
+// The end of the last packed sequence, where queries are packed.
+std::optional<std::int64_t> packed_end_of(const Problem& problem);
 
 // Expects the same bits in all outputs.
 void expect_same_bits(HostTensors& a, HostTensors& b);

@@ -74,19 +74,6 @@ class SeenRows {
   std::vector<bool> is_seen_;
 };
 
-// A value of mean 0 and variance 1, nearly normal: a sum of four uniform ones, which are parts of a
-// hash (splitmix64) of the seed and the index.
-double near_normal(std::uint64_t seed, std::uint64_t index) {
-  std::uint64_t hash = (seed << 40) + index + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  hash ^= hash >> 31;
-  constexpr double kDeviation = 0x1p16 / 1.7320508075688772;  // of the sum
-  const auto sum = static_cast<double>((hash & 0xffff) + (hash >> 16 & 0xffff) +
-                                       (hash >> 32 & 0xffff) + (hash >> 48));
-  return (sum - 2 * 0xffff) / kDeviation;
-}
-
 // Nearly normal values in rows that are seen, poison in the others.
 void fill_rows(const TensorView& t, const SeenRows& seen, std::uint64_t seed) {
   std::uint64_t index = 0;

@@ -56,13 +56,18 @@ double max_abs_limit(const std::vector<double>& exact, const std::vector<double>
   return 2 * largest_error + kFp32Error * largest;
 }
 
+void expect_rest_is_unwritten(const char* name, const reference::HostTensor& actual,
+                              std::optional<std::int64_t> packed_end) {
+  EXPECT_TRUE(reference::gaps_hold(actual, kUnwritten)) << name;
+  EXPECT_TRUE(!packed_end || rest_is_unwritten(actual.view(), *packed_end)) << name;
+}
+
 reference::ErrorNorms norms_of(const char* name, const reference::HostTensor& actual,
                                const std::vector<double>& expected,
                                std::optional<std::int64_t> packed_end) {
   const reference::ErrorNorms norms = reference::compare(actual.view(), expected);
   EXPECT_TRUE(norms.same_specials) << name;
-  EXPECT_TRUE(reference::gaps_hold(actual, kUnwritten)) << name;
-  EXPECT_TRUE(!packed_end || rest_is_unwritten(actual.view(), *packed_end)) << name;
+  expect_rest_is_unwritten(name, actual, packed_end);
   return norms;
 }
 

@@ -25,8 +25,11 @@ Precision precision_of(DType dtype);
 // arithmetic's own.
 double max_abs_limit(const std::vector<double>& exact, const std::vector<double>& rounded);
 
-// The norms of an output. Expects NaN and infinities where they must be, and gaps unwritten, and,
-// of a packed tensor, rows from `packed_end` on.
+// Expects gaps between elements, and rows of a packed tensor from `packed_end` on, unwritten.
+void expect_rest_is_unwritten(const char* name, const reference::HostTensor& actual,
+                              std::optional<std::int64_t> packed_end);
+
+// The norms of an output. Expects NaN and infinities where they must be, and the rest unwritten.
 reference::ErrorNorms norms_of(const char* name, const reference::HostTensor& actual,
                                const std::vector<double>& expected,
                                std::optional<std::int64_t> packed_end);

@@ -9,9 +9,7 @@
 //           8. A group has as many threads as a row has vectors, up to a power of two, so that a
 //           warp of two groups reads 512 neighbouring bytes of bf16 at a head dim of 128. Groups
 //           are numbered along the heads of k, of v and of q first, then along rows.
-// Rotation  A vector's partners lie beside them or half of the rotated dims away: those are loaded
-//           again, from the L1 cache. Products and sums are not fused, so that the CPU's bits are
-//           these. Dims or tables that are not made of whole vectors take a path of single loads.
+// Rotation  cuda/common/source_row.cuh
 // SMEM      none. A descale is found by shuffles in its group; the row is then read again, from L1.
 // Registers as many as the compiler takes.
 // Limits    D and Dv are multiples of 8; rows are aligned to 16 bytes, those of e4m3 to 8. A row
@@ -21,19 +19,17 @@
 #include <algorithm>
 #include <bit>
 #include <cfloat>
-#include <type_traits>
 
 #include "common/block_scale.hpp"
 #include "common/ceil_div.hpp"
-#include "cuda/common/eight_values.cuh"
 #include "cuda/common/launch.cuh"
+#include "cuda/common/source_row.cuh"
 #include "ops/append_kv/params.hpp"
 
 namespace tilewright::cuda {
 namespace append_kv {
 
 constexpr int kThreads = 256;
-constexpr int kVector = 8;  // elements
 constexpr int kMaxLanes = 32;
 
 // Neighbouring threads of a warp that work on one row.
@@ -53,135 +49,6 @@ struct Group {
     }
     return value;
   }
-};
-
-// ---- Rotation
-
-__device__ float rotated_first(float x1, float x2, float cos, float sin) {
-  return __fsub_rn(__fmul_rn(x1, cos), __fmul_rn(x2, sin));
-}
-
-__device__ float rotated_second(float x1, float x2, float cos, float sin) {
-  return __fadd_rn(__fmul_rn(x2, cos), __fmul_rn(x1, sin));
-}
-
-// Neighbouring entries of a table, loaded as vectors where its rows are aligned to them.
-template <int kCount, typename T>
-__device__ void load_entries(const T* source, float (&entries)[kCount]) {
-  constexpr std::size_t kBytes = kCount * sizeof(T);
-  using Vector = std::conditional_t<kBytes % sizeof(uint4) == 0, uint4,
-                                    std::conditional_t<kBytes == sizeof(uint2), uint2, T>>;
-  static_assert(kBytes % sizeof(Vector) == 0);
-  alignas(uint4) T elements[kCount];
-  if (reinterpret_cast<std::uintptr_t>(source) % sizeof(Vector) == 0) {
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(kBytes / sizeof(Vector)); ++i) {
-      reinterpret_cast<Vector*>(elements)[i] = reinterpret_cast<const Vector*>(source)[i];
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      elements[i] = source[i];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    entries[i] = static_cast<float>(elements[i]);
-  }
-}
-
-// The cosines and sines of neighbouring pairs.
-template <int kCount>
-struct Angles {
-  // T is the dtype of k, which tables may have, too.
-  template <typename T>
-  __device__ static Angles load(const Rotary& rotary, std::int64_t position, int pair) {
-    Angles angles;
-    const std::int64_t cos_offset = position * rotary.cos_stride + pair;
-    const std::int64_t sin_offset = position * rotary.sin_stride + pair;
-    if (rotary.dtype == DType::fp32) {
-      load_entries(static_cast<const float*>(rotary.cos) + cos_offset, angles.cos);
-      load_entries(static_cast<const float*>(rotary.sin) + sin_offset, angles.sin);
-    } else {
-      load_entries(static_cast<const T*>(rotary.cos) + cos_offset, angles.cos);
-      load_entries(static_cast<const T*>(rotary.sin) + sin_offset, angles.sin);
-    }
-    return angles;
-  }
-
-  float cos[kCount];
-  float sin[kCount];
-};
-
-// A head of a row, of which the first `rotary_dims` elements are rotated as at `position`.
-template <typename T>
-struct SourceRow {
-  // Eight elements from `first` on.
-  __device__ Float8 eight(int first) const {
-    Float8 values = load_eight(x + first);
-    if (first >= rotary_dims) {
-      return values;
-    }
-    if (rotary.is_interleaved && first + kVector <= rotary_dims) {
-      rotate_neighbours(values, first);
-    } else if (!rotary.is_interleaved && rotary_dims % (2 * kVector) == 0) {
-      rotate_halves(values, first);
-    } else {
-      rotate_each(values, first);
-    }
-    return values;
-  }
-
-  __device__ void rotate_neighbours(Float8& values, int first) const {
-    const auto angles = Angles<kVector / 2>::template load<T>(rotary, position, first / 2);
-#pragma unroll
-    for (int i = 0; i < kVector / 2; ++i) {
-      const float x1 = values.value[2 * i];
-      const float x2 = values.value[2 * i + 1];
-      values.value[2 * i] = rotated_first(x1, x2, angles.cos[i], angles.sin[i]);
-      values.value[2 * i + 1] = rotated_second(x1, x2, angles.cos[i], angles.sin[i]);
-    }
-  }
-
-  __device__ void rotate_halves(Float8& values, int first) const {
-    const int half = rotary_dims / 2;
-    const bool is_second = first >= half;
-    const int pair = is_second ? first - half : first;
-    const Float8 partners = load_eight(x + (is_second ? pair : first + half));
-    const auto angles = Angles<kVector>::template load<T>(rotary, position, pair);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const float value = values.value[i];
-      const float partner = partners.value[i];
-      values.value[i] = is_second ? rotated_second(partner, value, angles.cos[i], angles.sin[i])
-                                  : rotated_first(value, partner, angles.cos[i], angles.sin[i]);
-    }
-  }
-
-  __device__ void rotate_each(Float8& values, int first) const {
-    const int half = rotary_dims / 2;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const int dim = first + i;
-      if (dim >= rotary_dims) {
-        continue;
-      }
-      const bool is_second = rotary.is_interleaved ? dim % 2 != 0 : dim >= half;
-      const int step = rotary.is_interleaved ? 1 : half;
-      const int dim1 = is_second ? dim - step : dim;
-      const auto angle =
-          Angles<1>::template load<T>(rotary, position, rotary.is_interleaved ? dim / 2 : dim1);
-      const auto x1 = static_cast<float>(x[dim1]);
-      const auto x2 = static_cast<float>(x[dim1 + step]);
-      values.value[i] = is_second ? rotated_second(x1, x2, angle.cos[0], angle.sin[0])
-                                  : rotated_first(x1, x2, angle.cos[0], angle.sin[0]);
-    }
-  }
-
-  const T* x;
-  const Rotary& rotary;
-  int rotary_dims;
-  std::int64_t position;
 };
 
 // ---- Storing

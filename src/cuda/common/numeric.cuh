@@ -60,4 +60,17 @@ __device__ __forceinline__ std::uint32_t pack_fp16x2(float low, float high) {
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
+// Four values rounded to E4M3, the first in the lowest byte. Beyond +-448 they saturate; a NaN
+// becomes 0x7f.
+__device__ __forceinline__ std::uint32_t pack_e4m3x4(float a, float b, float c, float d) {
+  std::uint32_t packed;
+  asm("{.reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};}"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return packed;
+}
+
 }  // namespace tilewright::cuda

@@ -49,12 +49,14 @@ CUtensorMap encode_tensor_map(const void* base, const TensorMapSpec& spec) {
   constexpr std::array<std::uint32_t, 4> kElementStrides = {1, 1, 1, 1};
   CUtensorMap map{};
   const auto encode_it = [&] {
-    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base),
-                  spec.size.data(), spec.stride_bytes.data(), spec.box.data(),
-                  kElementStrides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
-                  spec.promotion_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-                                              : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return encode(
+        &map,
+        spec.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        4, const_cast<void*>(base), spec.size.data(), spec.stride_bytes.data(), spec.box.data(),
+        kElementStrides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, code_of(spec.swizzle),
+        spec.promotion_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                                    : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult result = encode_it();
   if (result == CUDA_ERROR_INVALID_CONTEXT) {

@@ -13,19 +13,26 @@ constexpr int block_threads(int consumers) { return (1 + consumers) * kWarpgroup
 
 // At the start the SM's registers are spread evenly over the threads, 168 or 128 each. The producer
 // then gives back what the consumers take. Both numbers are multiples of 8.
-constexpr int producer_registers(int consumers) { return consumers == 3 ? 32 : 40; }
-constexpr int consumer_registers(int consumers) { return consumers == 3 ? 160 : 232; }
+struct RoleRegisters {
+  int producer;
+  int consumer;
+};
+
+constexpr RoleRegisters role_registers(int consumers) {
+  return consumers == 3 ? RoleRegisters{32, 160} : RoleRegisters{40, 232};
+}
 
 // Each warp of warpgroup 0 runs `produce` with its index. Each other warpgroup runs `consume` with
 // its number, from 0 on.
-template <int kConsumers, typename Produce, typename Consume>
+template <int kConsumers, RoleRegisters kRegisters = role_registers(kConsumers), typename Produce,
+          typename Consume>
 __device__ __forceinline__ void run_roles(Produce&& produce, Consume&& consume) {
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<producer_registers(kConsumers)>();
+    cutlass::arch::warpgroup_reg_dealloc<kRegisters.producer>();
     produce(cutlass::canonical_warp_idx_sync());
   } else {
-    cutlass::arch::warpgroup_reg_alloc<consumer_registers(kConsumers)>();
+    cutlass::arch::warpgroup_reg_alloc<kRegisters.consumer>();
     consume(warpgroup - 1);
   }
 }

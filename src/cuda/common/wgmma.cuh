@@ -11,11 +11,11 @@ inline constexpr int kWarpgroupThreads = 128;
 
 // Issues C (+)= A B over all steps of K, or over the first 1 / kFraction of them, and returns at
 // once. A is in SMEM or registers, B in SMEM, C in registers. No thread may touch C or A's
-// registers before wgmma_wait. Without kAccumulate, C is overwritten.
-template <bool kAccumulate, int kFraction = 1, typename TiledMma, typename TensorA,
-          typename TensorB, typename TensorC>
-__device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, const TensorB& tB,
-                                            TensorC& tC) {
+// registers before wgmma_wait. C is overwritten unless the product is accumulated.
+template <int kFraction = 1, typename TiledMma, typename TensorA, typename TensorB,
+          typename TensorC>
+__device__ __forceinline__ void wgmma_issue_if(bool accumulate, TiledMma mma, const TensorA& tA,
+                                               const TensorB& tB, TensorC& tC) {
   using namespace cute;
   constexpr int kSteps = decltype(size<2>(tA))::value;
   static_assert(kSteps % kFraction == 0);
@@ -26,13 +26,21 @@ __device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, con
   }
   warpgroup_fence_operand(tC);
   warpgroup_arrive();
-  mma.accumulate_ = kAccumulate ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
+  mma.accumulate_ = accumulate ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
 #pragma unroll
   for (int k = 0; k < kSteps / kFraction; ++k) {
     gemm(mma, tA(_, _, k), tB(_, _, k), tC);
     mma.accumulate_ = GMMA::ScaleOut::One;
   }
   warpgroup_commit_batch();
+}
+
+// The same where it is known beforehand.
+template <bool kAccumulate, int kFraction = 1, typename TiledMma, typename TensorA,
+          typename TensorB, typename TensorC>
+__device__ __forceinline__ void wgmma_issue(TiledMma mma, const TensorA& tA, const TensorB& tB,
+                                            TensorC& tC) {
+  wgmma_issue_if<kFraction>(kAccumulate, mma, tA, tB, tC);
 }
 
 // Returns when at most kPending of the issued GEMMs are unfinished. `tC` is the result of the

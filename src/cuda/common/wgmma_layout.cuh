@@ -67,20 +67,31 @@ __host__ __device__ constexpr RowLanes row_lanes() {
 }
 
 // Which register of an accumulator C (64 x N) each register of a following MMA's A operand
-// (64 x K per step) is: the layout (A's values, 1, steps) over C's values. It exists because C and
-// A give every thread the same rows and, pair by pair, the same columns; otherwise it does not
-// compile.
-template <typename TiledMmaC, typename TiledMmaA>
-__host__ __device__ constexpr auto c_registers_of_a() {
+// (64 x K per step) is: the layout (A's values, 1, steps) over C's values. `columns` is C's column
+// for each column of A. It exists because C and A give every thread the same rows and, with those
+// columns, the same elements; otherwise it does not compile.
+template <typename TiledMmaC, typename TiledMmaA, typename Columns>
+__host__ __device__ constexpr auto c_registers_of_a(Columns columns) {
   using namespace cute;
   using C = typename TiledMmaC::AtomLayoutC_TV;
   using A = typename TiledMmaA::AtomLayoutA_TV;
-  static_assert(is_same_v<decltype(layout<0>(C{})), decltype(layout<0>(A{}))>,
-                "C and A must be spread over the threads alike");
-  // A step of K covers as many positions of C as A has elements.
+  constexpr auto kM = size<0>(typename TiledMmaC::AtomShape_MNK{});
+  // A step of K covers as many positions of A's whole tile as A has elements.
   const auto steps = make_layout(size<1>(C{}) / size<1>(A{}), size(A{}));
-  const auto positions = make_layout(layout<1>(A{}), make_layout(_1{}), steps);
-  return composition(left_inverse(layout<1>(C{})), positions);
+  const auto positions = make_layout(layout<0>(A{}), layout<1>(A{}), steps);
+  const auto in_c = composition(logical_product(make_layout(kM), columns), positions);
+  static_assert(is_same_v<decltype(layout<0>(C{})), decltype(layout<0>(in_c))>,
+                "C and A must be spread over the threads alike");
+  return composition(left_inverse(layout<1>(C{})),
+                     make_layout(layout<1>(in_c), make_layout(_1{}), layout<2>(in_c)));
+}
+
+// The same where A's columns are C's.
+template <typename TiledMmaC, typename TiledMmaA>
+__host__ __device__ constexpr auto c_registers_of_a() {
+  using namespace cute;
+  return c_registers_of_a<TiledMmaC, TiledMmaA>(
+      make_layout(size<1>(typename TiledMmaC::AtomShape_MNK{})));
 }
 
 }  // namespace tilewright::cuda

@@ -25,13 +25,12 @@
 // Maximum   `amax` compares the bits of |x| as unsigned integers. Each thread block writes its own
 //           partial maximum, so that there are no atomics and no memory has to be cleared.
 // Limits    Each row of x is aligned to 16 bytes, each row of codes to 8.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include "common/nvfp4_recipe.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/launch_order.cuh"
+#include "cuda/common/value_block.cuh"
 #include "cuda/conversions/block_tiles.cuh"
 #include "ops/quantize_nvfp4/params.hpp"
 
@@ -53,76 +52,14 @@ constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : 6;
 template <typename T>
 constexpr int kBatch = 4 / sizeof(T);
 
-// Sixteen neighbouring values as they lie in memory.
 template <typename T>
-struct Block {
-  static constexpr int kVectors = sizeof(T);  // 16 values of sizeof(T) bytes, 16 bytes a vector
-  static constexpr int kWords = 4 * kVectors;
-
-  __device__ std::uint32_t word(int i) const {
-    const uint4& v = vectors[i / 4];
-    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
-  }
-
-  uint4 vectors[kVectors];
-};
-
-template <typename T>
-__device__ Block<T> load_block(const QuantizeNvfp4Params& p, int row, int column) {
-  const auto* const source = reinterpret_cast<const uint4*>(
-      static_cast<const T*>(p.x) + row * p.x_stride + std::int64_t{column} * kBlock);
-  Block<T> block;
-#pragma unroll
-  for (int i = 0; i < Block<T>::kVectors; ++i) {
-    block.vectors[i] = source[i];
-  }
-  return block;
-}
-
-// Value i of the block.
-__device__ float value(const Block<float>& block, int i) { return __uint_as_float(block.word(i)); }
-__device__ float value(const Block<__nv_bfloat16>& block, int i) {
-  const std::uint32_t word = block.word(i / 2);
-  return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
-}
-__device__ float value(const Block<__half>& block, int i) {
-  const std::uint32_t word = block.word(i / 2);
-  const __half2 pair = reinterpret_cast<const __half2&>(word);
-  return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
-}
-
-// The bits of the largest magnitude in FP32. As integers, numbers < infinity < NaN.
-__device__ std::uint32_t amax_bits(const Block<float>& block) {
-  std::uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < kBlock; ++i) {
-    largest = max(largest, block.word(i) & kMagnitude);
-  }
-  return largest;
-}
-template <typename Half, typename Half2>
-__device__ std::uint32_t amax_bits_of_halves(const Block<Half>& block) {
-  const auto magnitudes = [&](int i) {
-    const std::uint32_t word = block.word(i);
-    return __habs2(reinterpret_cast<const Half2&>(word));
-  };
-  Half2 largest = magnitudes(0);
-#pragma unroll
-  for (int i = 1; i < Block<Half>::kWords; ++i) {
-    largest = __hmax2_nan(largest, magnitudes(i));
-  }
-  return __float_as_uint(static_cast<float>(__hmax_nan(largest.x, largest.y))) & kMagnitude;
-}
-__device__ std::uint32_t amax_bits(const Block<__nv_bfloat16>& block) {
-  return amax_bits_of_halves<__nv_bfloat16, __nv_bfloat162>(block);
-}
-__device__ std::uint32_t amax_bits(const Block<__half>& block) {
-  return amax_bits_of_halves<__half, __half2>(block);
+__device__ ValueBlock<T> load_block(const QuantizeNvfp4Params& p, int row, int column) {
+  return load_values(static_cast<const T*>(p.x) + row * p.x_stride + std::int64_t{column} * kBlock);
 }
 
 // The same over finite values, 0 where there are none.
 template <typename T>
-__device__ std::uint32_t finite_amax_bits(const Block<T>& block) {
+__device__ std::uint32_t finite_amax_bits(const ValueBlock<T>& block) {
   std::uint32_t largest = amax_bits(block);
   if (largest >= kInfinity) {  // rare
     largest = 0;
@@ -159,7 +96,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
   std::uint32_t largest = 0;
   for (int column = first.column; column < p.blocks; column += first.column_step) {
     for (int row = first.row; row < p.rows; row += kBatch<T> * first.row_step) {
-      Block<T> batch[kBatch<T>] = {};
+      ValueBlock<T> batch[kBatch<T>] = {};
 #pragma unroll
       for (int i = 0; i < kBatch<T>; ++i) {
         if (row + i * first.row_step < p.rows) {
@@ -195,40 +132,10 @@ __device__ float global_scale_of(const QuantizeNvfp4Params& p, int partials) {
   return global_scale;
 }
 
-// The bytes with the signs of four values: every second one of eight, from `first` (+ 1 if `odd`).
-// They come from x in memory, as converting a NaN to FP32 may lose its sign.
-template <typename T>
-__device__ std::uint32_t sign_bytes(const Block<T>& block, int first, int odd) {
-  constexpr int kPerWord = 4 / sizeof(T);
-  const auto word = [&](int i) { return block.word((first + 2 * i + odd) / kPerWord); };
-  const std::uint32_t pick = kPerWord == 2 && odd == 0 ? 0x0051 : 0x0073;
-  return __byte_perm(__byte_perm(word(0), word(1), pick), __byte_perm(word(2), word(3), pick),
-                     0x5410);
-}
-
-// Eight codes in a word, the first in the lowest bits.
-template <typename T>
-__device__ std::uint32_t eight_codes(const Block<T>& block, int first, float m) {
-  std::uint32_t magnitude[8];  // in the lowest byte
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(value(block, first + i), m)));
-  }
-  // The lowest bytes of every second word, in one word.
-  const auto low_bytes = [](const std::uint32_t* v) {
-    return __byte_perm(__byte_perm(v[0], v[2], 0x0040), __byte_perm(v[4], v[6], 0x0040), 0x5410);
-  };
-  constexpr std::uint32_t kHighBits = 0x80808080u;
-  const std::uint32_t even = low_bytes(magnitude) | (sign_bytes(block, first, 0) & kHighBits) >> 4;
-  const std::uint32_t odd =
-      low_bytes(magnitude + 1) << 4 | (sign_bytes(block, first, 1) & kHighBits);
-  return even | odd;
-}
-
 // Writes the codes of a block and returns its scale.
 template <typename T>
-__device__ std::uint8_t quantize_block(const QuantizeNvfp4Params& p, const Block<T>& block, int row,
-                                       int column, float e, const float* factors) {
+__device__ std::uint8_t quantize_block(const QuantizeNvfp4Params& p, const ValueBlock<T>& block,
+                                       int row, int column, float e, const float* factors) {
   const float block_amax = __uint_as_float(amax_bits(block));
   const std::uint8_t scale =
       __nv_cvt_float_to_fp8(nvfp4::exact_scale(block_amax, e), __NV_SATFINITE, __NV_E4M3);
@@ -261,7 +168,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm<T>)
       const auto is_block = [&](int i) {
         return row(i) >= 0 && row(i) < p.rows && column < p.blocks;
       };
-      Block<T> batch[kBatch<T>] = {};
+      ValueBlock<T> batch[kBatch<T>] = {};
 #pragma unroll
       for (int i = 0; i < kBatch<T>; ++i) {
         if (is_block(i)) {

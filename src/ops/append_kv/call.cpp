@@ -3,6 +3,7 @@
 
 #include "ops/append_kv/checks.hpp"
 #include "ops/attention_strides.hpp"
+#include "ops/rotary_tables.hpp"
 #include "tilewright/append_kv.hpp"
 
 namespace tilewright {
@@ -39,13 +40,9 @@ Rotary rotary_of(const AppendKvTensors& t, const AppendKvOptions& options) {
   if (!t.rotary_cos) {
     return {};
   }
-  return {.cos = t.rotary_cos->data,
-          .sin = t.rotary_sin->data,
-          .cos_stride = stride_of(*t.rotary_cos, 0),
-          .sin_stride = stride_of(*t.rotary_sin, 0),
-          .dtype = t.rotary_cos->dtype,
-          .dims = static_cast<int>(2 * t.rotary_cos->shape[1]),
-          .is_interleaved = options.interleaved};
+  Rotary rotary = rotary_of_tables(*t.rotary_cos, *t.rotary_sin);
+  rotary.is_interleaved = options.interleaved;
+  return rotary;
 }
 
 AppendDescales descales_of(const std::optional<ConstTensorView>& given,

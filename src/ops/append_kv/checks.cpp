@@ -4,13 +4,13 @@
 #include <array>
 
 #include "ops/overlap.hpp"
+#include "ops/rotary_tables.hpp"
 
 namespace tilewright {
 namespace {
 
 constexpr std::array kRows = {"sequences", "tokens", "heads", "head_dim"};
 constexpr std::array kCache = {"pages", "page size", "heads", "head_dim"};
-constexpr std::array kTable = {"positions", "pairs"};
 constexpr std::array kPages = {"sequences", "pages"};
 constexpr std::array kSequences = {"sequences"};
 constexpr std::array kSequencesAndOne = {"sequences + 1"};
@@ -23,28 +23,6 @@ bool is_packed(const AppendKvTensors& t) {
 }
 
 // ---- Which arguments are given
-
-std::string text_of(Pieces pieces) {
-  std::string text;
-  for (const std::string_view piece : pieces) {
-    text += piece;
-  }
-  return text;
-}
-
-template <typename View>
-void check_is_absent(const char* argument, const std::optional<View>& tensor, Pieces where) {
-  if (tensor) {
-    fail(argument, "is given, must be absent where " + text_of(where));
-  }
-}
-
-template <typename View>
-void check_is_given(const char* argument, const std::optional<View>& tensor, Pieces where) {
-  if (!tensor) {
-    fail(argument, "is absent, must be given where " + text_of(where));
-  }
-}
 
 void check_way_of_placing(const AppendKvTensors& t) {
   if (!t.slot_mapping) {
@@ -181,34 +159,11 @@ void check_places(const AppendKvTensors& t) {
   }
 }
 
-void check_table(const char* argument, const ConstTensorView& table, const AppendKvTensors& t) {
-  check_tensor(argument, table, kTable);
-  check_device(argument, table, t.k.device, "k");
-  check_last_dim_is_contiguous(argument, table, "must be");
-  check_is_aligned(argument, table.data, static_cast<int>(size_bytes(table.dtype)));
-}
-
 void check_rotation(const AppendKvTensors& t) {
   if (!t.rotary_cos) {
     return;
   }
-  check_table("rotary_cos", *t.rotary_cos, t);
-  if (t.rotary_cos->dtype != DType::fp32 && t.rotary_cos->dtype != t.k.dtype) {
-    fail("rotary_cos", "has dtype " + std::string(name(t.rotary_cos->dtype)) +
-                           ", must be fp32 or " + std::string(name(t.k.dtype)) +
-                           ", the dtype of k");
-  }
-  if (2 * t.rotary_cos->shape[1] > head_dim_of(t.k)) {
-    fail("rotary_cos", "has " + std::to_string(t.rotary_cos->shape[1]) +
-                           " pairs, must have at most half of k's head_dim " +
-                           std::to_string(head_dim_of(t.k)));
-  }
-  check_table("rotary_sin", *t.rotary_sin, t);
-  check_dtype("rotary_sin", *t.rotary_sin, t.rotary_cos->dtype, ", the dtype of rotary_cos");
-  for (int i = 0; i < 2; ++i) {
-    check_same("rotary_sin", kTable[static_cast<std::size_t>(i)], t.rotary_sin->shape[i],
-               "rotary_cos'", t.rotary_cos->shape[i]);
-  }
+  check_rotary_tables(*t.rotary_cos, *t.rotary_sin, "k", t.k);
   const DimNames row_dims = DimNames(kRows).first<2>();
   check_integers("positions", t.positions, DType::int64,
                  is_packed(t) ? row_dims.subspan(1) : row_dims, t);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/append_rows.hpp"
+#include "common/rotary.hpp"
 #include "common/strides.hpp"
 #include "tilewright/append_kv.hpp"
 
@@ -15,17 +16,6 @@ struct AppendDescales {
   std::int64_t head_stride = 0;
   float* computed = nullptr;
   OuterStrides computed_stride{};  // the page's as the batch's
-};
-
-// The tables of a rotation.
-struct Rotary {
-  const void* cos = nullptr;
-  const void* sin = nullptr;
-  std::int64_t cos_stride = 0;  // of positions
-  std::int64_t sin_stride = 0;
-  DType dtype = DType::fp32;
-  int dims = 0;  // R; 0: nothing is rotated
-  bool is_interleaved = false;
 };
 
 // Strides of caches have the page's as the batch's.

@@ -1,12 +1,12 @@
 // Checks of a call of append_kv() by the values of its slots, lengths, pages and positions. They
 // look at copies on the host.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ops/append_kv/checks.hpp"
 #include "ops/length_checks.hpp"
+#include "ops/slot_checks.hpp"
 
 namespace tilewright {
 namespace {
@@ -40,27 +40,7 @@ struct HostRows {
   AppendRows rows;
 };
 
-// Checks that a value is at least `least` and at most `most`, which is that of `of`.
-void check_range(const char* argument, std::int64_t value, const std::string& where,
-                 std::int64_t least, std::int64_t most, const char* of) {
-  if (value < least || value > most) {
-    fail(argument, "is " + std::to_string(value) + " for " + where + ", must be from " +
-                       std::to_string(least) + " to " + std::to_string(most) + ", the " + of);
-  }
-}
-
 std::string sequence_text(int sequence) { return "sequence " + std::to_string(sequence); }
-
-void check_slots(const AppendRows& rows) {
-  const std::int64_t slots = std::int64_t{rows.pages} * rows.page_size;
-  for (int row = 0; row < rows.count; ++row) {
-    if (rows.slots[row] < -1 || rows.slots[row] >= slots) {
-      fail("slot_mapping", "is " + std::to_string(rows.slots[row]) + " for row " +
-                               std::to_string(row) + ", must be -1 or less than " +
-                               std::to_string(slots) + ", the slots of k_cache");
-    }
-  }
-}
 
 // The number of a sequence's new rows.
 std::int64_t new_rows(const AppendRows& rows, int sequence) {
@@ -132,8 +112,8 @@ const char* name_of_places(const AppendRows& rows) {
   return rows.block_table != nullptr ? "block_table" : "cache_batch_idx";
 }
 
-void check_slots_are_different(const AppendRows& rows) {
-  std::vector<std::pair<std::int64_t, int>> slots;
+void check_places_are_different(const AppendRows& rows) {
+  std::vector<SlotOfRow> slots;
   slots.reserve(static_cast<std::size_t>(rows.count));
   for (int row = 0; row < rows.count; ++row) {
     const RowPlace place = rows.place_of(row);
@@ -141,13 +121,7 @@ void check_slots_are_different(const AppendRows& rows) {
       slots.emplace_back(place.page * rows.page_size + place.in_page, row);
     }
   }
-  std::ranges::sort(slots);
-  const auto same = std::ranges::adjacent_find(slots, {}, &std::pair<std::int64_t, int>::first);
-  if (same != slots.end()) {
-    fail(name_of_places(rows),
-         "gives slot " + std::to_string(same->first) + " to rows " + std::to_string(same->second) +
-             " and " + std::to_string(std::next(same)->second) + ", must give each row its own");
-  }
+  check_slots_are_different(name_of_places(rows), std::move(slots));
 }
 
 }  // namespace
@@ -156,7 +130,7 @@ void check_values(const AppendKvTensors& t, const AppendRows& of_call, Stream st
   const HostRows host(t, of_call, stream);
   const AppendRows& rows = host.rows;
   if (rows.slots != nullptr) {
-    check_slots(rows);
+    check_slots(host.slots, std::int64_t{rows.pages} * rows.page_size, "k_cache");
   } else {
     if (rows.cu_seqlens_new != nullptr) {
       check_cu_seqlens("cu_seqlens_new", host.cu_seqlens_new, rows.count, "k");
@@ -166,7 +140,7 @@ void check_values(const AppendKvTensors& t, const AppendRows& of_call, Stream st
   if (rows.positions != nullptr) {
     check_positions(rows, t.q.has_value());
   }
-  check_slots_are_different(rows);
+  check_places_are_different(rows);
 }
 
 }  // namespace tilewright

@@ -1,11 +1,12 @@
 // A call of attention(): what it asks for, and how kernels receive it.
-#include "ops/call.hpp"
+#include "ops/attention/call.hpp"
 
 #include <cmath>
 
 #include "ops/attention/checks.hpp"
 #include "ops/attention/params.hpp"
 #include "ops/attention_strides.hpp"
+#include "ops/call.hpp"
 #include "tilewright/attention.hpp"
 #include "tilewright/attention_kernels.hpp"
 

@@ -97,6 +97,10 @@ std::int64_t batch_size(const AttentionTensors& t) {
 
 void check_arguments(const AttentionTensors& tensors, const AttentionOptions& options) {
   check_all_rows(tensors);
+  check_all_but_rows(tensors, options);
+}
+
+void check_all_but_rows(const AttentionTensors& tensors, const AttentionOptions& options) {
   check_length_vectors(tensors);
   check_shapes(tensors);
   check_no_overlap("o", tensors.o);
@@ -114,6 +118,10 @@ void check_alignment(const AttentionTensors& t, const KernelInfo& kernel) {
   check_rows_are_aligned("k", t.k, kernel.alignment_bytes);
   check_rows_are_aligned("v", t.v, kernel.alignment_bytes);
   check_rows_are_aligned("o", t.o, kernel.alignment_bytes);
+  check_vectors_are_aligned(t);
+}
+
+void check_vectors_are_aligned(const AttentionTensors& t) {
   check_elements_are_aligned("lse", t.lse);
   check_elements_are_aligned("row_max", t.row_max);
   check_elements_are_aligned("row_sum", t.row_sum);

@@ -94,16 +94,6 @@ std::vector<Row> make_table() {
   });
 }
 
-std::optional<Reason> size_reason(const AttentionProblem& problem) {
-  return size_range_reason({{"batch", problem.batch},
-                            {"q_len", problem.q_len},
-                            {"kv_len", problem.kv_len},
-                            {"heads", problem.heads},
-                            {"kv_heads", problem.kv_heads},
-                            {"head_dim", problem.head_dim},
-                            {"value_dim", value_dim_of(problem)}});
-}
-
 // The argument by which a caller asks for a feature.
 std::string_view given_for(Feature feature) {
   switch (feature) {

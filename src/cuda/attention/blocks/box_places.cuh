@@ -55,16 +55,4 @@ class BoxPlaces {
   int next_page_ = 0;
 };
 
-// A lane loads a box of one tile of kBc rows.
-template <int kBc, int kHeadDim, int kBox, typename T>
-__device__ __forceinline__ void load_box(const CUtensorMap& map, TmaBarrier& barrier, T* tile,
-                                         int tile_row, int row, int head, int page) {
-  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-#pragma unroll
-  for (int column = 0; column < kHeadDim; column += kBox) {
-    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&barrier), kHint,
-                                 tile + column * kBc + tile_row * kBox, column, row, head, page);
-  }
-}
-
 }  // namespace tilewright::cuda

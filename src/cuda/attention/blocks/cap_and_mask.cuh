@@ -4,18 +4,27 @@
 #include <cstdint>
 #include <cute/tensor.hpp>
 
+#include "cuda/attention/blocks/fp8_layout.cuh"
 #include "cuda/common/numeric.cuh"
 
 namespace tilewright::cuda {
 
-// Each score s becomes softcap * tanh(scale * s / softcap). tanh x is computed as 1 - 2 / (1 +
-// e^2x), which is as exact as FP32 allows.
+// softcap * tanh(scale * s / softcap), where `factor` is cap_factor(scale, softcap). tanh x is
+// computed as 1 - 2 / (1 + e^2x), which is as exact as FP32 allows.
+__device__ inline float cap_factor(float scale, float softcap) {
+  return 2.0f * kLog2e * scale / softcap;
+}
+__device__ inline float capped(float s, float factor, float softcap) {
+  return softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(s * factor)));
+}
+
+// Caps all scores.
 template <typename TensorS>
 __device__ void cap(TensorS& rS, float scale, float softcap) {
-  const float factor = 2.0f * kLog2e * scale / softcap;
+  const float factor = cap_factor(scale, softcap);
 #pragma unroll
   for (int i = 0; i < cute::size(rS); ++i) {
-    rS(i) = softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(rS(i) * factor)));
+    rS(i) = capped(rS(i), factor, softcap);
   }
 }
 
@@ -64,6 +73,24 @@ __device__ void mask_outside(TensorS& rS, const TensorC& cS, const First& first,
       for (int j = word; j < kScores && j < word + 32; ++j) {
         rS(i, j) = seen & (1u << (j - word)) ? rS(i, j) : kMinusInf;
       }
+    }
+  }
+}
+
+// mask_outside() for a tile of 128 keys of which the even ones come first (KeyOrder::kByKeys).
+template <typename TensorS, typename TensorC, typename First, typename End>
+__device__ void mask_reordered(TensorS& rS, const TensorC& cS, const First& first, const End& end) {
+  constexpr int kScores = 32;
+  static_assert(decltype(cute::size<1>(rS))::value == kScores);
+#pragma unroll
+  for (int i = 0; i < cute::size<0>(rS); ++i) {
+    const int row = cute::get<0>(cS(i, 0));
+    const int lane = cute::get<1>(cS(i, 0)) / 2;  // of the four that share the row
+    const std::uint32_t seen =
+        reordered_bits_before(end(row), lane) & ~reordered_bits_before(first(row), lane);
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      rS(i, j) = seen & (1u << j) ? rS(i, j) : kMinusInf;
     }
   }
 }

@@ -30,7 +30,7 @@ __device__ void schedule_tiles(Storage& shared, const Sequences& sequences,
   constexpr int kCluster = C.cluster;
   const auto& p = sequences.params();
   const bool is_packed = kCluster == 1 && p.packed_q.cu_seqlens != nullptr;
-  const int rank = kCluster == 1 ? 0 : static_cast<int>(block_rank_in_cluster());
+  const int rank = kCluster == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster());
   const bool is_leader = threadIdx.x % 32 == 0;
   PackedTiles packed(sequences, C.br());
   typename Storage::TilePosition at;
@@ -68,11 +68,11 @@ __device__ void schedule_tiles(Storage& shared, const Sequences& sequences,
 
 // A thread lets TMA bring what its block needs of the tensor maps.
 __device__ inline void prefetch(const FlashTensorMaps& maps, bool stores_by_tma) {
-  prefetch_tma_descriptor(&maps.k);
-  prefetch_tma_descriptor(&maps.q);
-  prefetch_tma_descriptor(&maps.v);
+  cute::prefetch_tma_descriptor(&maps.k);
+  cute::prefetch_tma_descriptor(&maps.q);
+  cute::prefetch_tma_descriptor(&maps.v);
   if (stores_by_tma) {
-    prefetch_tma_descriptor(&maps.o);
+    cute::prefetch_tma_descriptor(&maps.o);
   }
 }
 
@@ -107,9 +107,10 @@ __device__ void clear_rows(typename Config::Element* sV, int first, int end) {
   __syncwarp();
 }
 
-// One warp clears unseen rows of V tiles: after their load and before the consumers read them.
-template <typename Storage>
-__device__ void clear_unseen(Storage& shared) {
+// One warp clears unseen keys of V tiles: after their load and before the consumers read them.
+// clear(sV, first, end) clears a tile's keys outside [first, end).
+template <typename Storage, typename Clear>
+__device__ void clear_unseen(Storage& shared, const Clear& clear) {
   using Config = typename Storage::Config;
   constexpr auto C = Config::C;
   typename Config::Position at;
@@ -124,8 +125,7 @@ __device__ void clear_unseen(Storage& shared) {
       if (has_unseen<C>(tile, j)) {
         shared.uncleared[at.stage].wait(phases >> at.stage & 1);
         phases ^= 1u << at.stage;
-        clear_rows<Config>(shared.sV[at.stage], tile.seen_first - j * C.bc,
-                           tile.seen_end - j * C.bc);
+        clear(shared.sV[at.stage], tile.seen_first - j * C.bc, tile.seen_end - j * C.bc);
         if (threadIdx.x % 32 == 0) {
           shared.v.full[at.stage].arrive();
         }
@@ -152,7 +152,7 @@ __device__ void store(Storage& shared, const Params& p, const CUtensorMap& map) 
     }
     if (goes_by_tma<C.br()>(p, tile)) {
       for (int consumer = 0; consumer < Config::kConsumers; ++consumer) {
-        tma_store_tile<kWarpgroupRows, C.value_dim, Config::Tiles::kBoxColumns>(
+        tma_store_tile<kWarpgroupRows, C.value_dim, Config::Output::kBoxColumns>(
             map, shared.output.wait(consumer, at),
             tile.q_start + tile.row0 + consumer * kWarpgroupRows, tile.head, tile.batch);
         shared.output.release(consumer);

@@ -50,14 +50,15 @@ __device__ void exponentials(TensorS& rS, int i, float scale_log2, float referen
 // One step of the online softmax: S (rows, keys) becomes P = exp2((S - m) * scale_log2) under the
 // new maxima m, and l is scaled to them. The caller must still scale O by `correction`. That is 1
 // where a maximum stays, since both products are rounded alike; a factor next to 1 for each key
-// tile would add up in the LSE. A row that has seen no key keeps m = -infinity and P = 0.
+// tile would add up in the LSE. A row that has seen no key keeps m = -infinity and P = 0. P, l and
+// O come out scaled by 2^p_log2.
 //
 // after() orders the work: a row's maximum is searched while the exponentials of the row before are
 // computed. Otherwise ptxas searches all maxima first, while the unit of exponentials idles. Short
 // rows are left to ptxas.
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_log2,
-                             float (&correction)[kRows]) {
+                             float (&correction)[kRows], float p_log2 = 0.0f) {
   constexpr bool kInOrder = decltype(cute::size<1>(rS))::value >= 32;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -67,7 +68,7 @@ __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_lo
     correction[i] = exp2_approx(__fmul_rn(state.m[i], scale_log2) - reference);
     state.m[i] = m_new;
     state.l[i] *= correction[i];
-    exponentials(rS, i, scale_log2, reference, state.l[i]);
+    exponentials(rS, i, scale_log2, reference - p_log2, state.l[i]);
   }
 }
 

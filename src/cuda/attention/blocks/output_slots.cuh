@@ -12,11 +12,12 @@
 namespace tilewright::cuda {
 
 // Each consumer has a slot, or they share one, which passes from one to the next. A position counts
-// the tiles that are stored by TMA. `Tiles` is a WgmmaTiles.
+// the tiles that are stored by TMA. `Tiles` has what a WgmmaTiles has of O.
 template <typename Element, typename Tiles, int kConsumers, int kSlots>
 struct OutputSlots {
   static_assert(kSlots == 1 || kSlots == kConsumers);
   static constexpr bool kIsShared = kSlots < kConsumers;
+  static constexpr int kBoxColumns = Tiles::kBoxColumns;  // of a TMA store
   static constexpr int kElements = cute::cosize_v<typename Tiles::LayoutO>;
   alignas(1024) Element sO[kSlots][kElements];        // (64, Dv), swizzled
   cutlass::arch::ClusterBarrier full[kConsumers];     // a consumer's O is there

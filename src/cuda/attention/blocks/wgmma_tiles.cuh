@@ -11,11 +11,52 @@ namespace tilewright::cuda {
 
 inline constexpr int kWarpgroupRows = 64;
 
-// S (64, Bc) = Q K^T reads both operands from SMEM; O (64, Dv) += P V reads P from registers. V
-// lies in SMEM as in GMEM, Dv contiguous; as the B operand (Dv, Bc) that is MN-major. Where a head
-// dim is no multiple of 64, the swizzle has half the width.
-template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim>
-struct WgmmaTiles {
+// The operands and results of S (64, Bc) = Q K^T, which reads both operands from SMEM, and of
+// O (64, Dv) += P V, which reads P from registers. `Layouts` has the SMEM layouts of Q, K and V as
+// the MMAs see them, and the MMAs.
+template <typename Element, int kBc, int kValueDim, typename Layouts>
+struct TileOperands {
+  using Rows = cute::Int<kWarpgroupRows>;
+
+  // Operands in SMEM as the MMA's descriptors: (MMA, MMA_M or MMA_N, MMA_K); K, V with a stage.
+  __device__ static auto operand_q(Element* sQ) {
+    const auto mma = qk().get_slice(0);  // a descriptor is the same for every thread
+    return mma.make_fragment_A(mma.partition_A(tile(sQ, typename Layouts::LayoutQ{})));
+  }
+  __device__ static auto operand_k(Element* sK) {
+    const auto mma = qk().get_slice(0);
+    return mma.make_fragment_B(mma.partition_B(tile(sK, typename Layouts::LayoutK{})));
+  }
+  __device__ static auto operand_v(Element* sV) {
+    const auto mma = pv().get_slice(0);
+    return mma.make_fragment_B(mma.partition_B(tile(sV, typename Layouts::LayoutVt{})));
+  }
+
+  // Accumulators in registers, (MMA, MMA_M, MMA_N), and the coordinates of a thread's elements.
+  // Coordinates are signed or unsigned as `thread` is.
+  using ShapeS = cute::Shape<Rows, cute::Int<kBc>>;
+  using ShapeO = cute::Shape<Rows, cute::Int<kValueDim>>;
+  __device__ static auto scores() { return cute::partition_fragment_C(qk(), ShapeS{}); }
+  __device__ static auto output() { return cute::partition_fragment_C(pv(), ShapeO{}); }
+  __device__ static auto score_coordinates(auto thread) {
+    return qk().get_slice(thread).partition_C(cute::make_identity_tensor(ShapeS{}));
+  }
+  __device__ static auto output_coordinates(auto thread) {
+    return pv().get_slice(thread).partition_C(cute::make_identity_tensor(ShapeO{}));
+  }
+
+  template <typename Layout>
+  __device__ static auto tile(Element* smem, Layout layout) {
+    return cute::make_tensor(cute::make_smem_ptr(smem), layout);
+  }
+
+ private:
+  __device__ static auto qk() { return typename Layouts::TiledMmaQk{}; }
+  __device__ static auto pv() { return typename Layouts::TiledMmaPv{}; }
+};
+
+template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim>
+struct WgmmaLayouts {
   using Rows = cute::Int<kWarpgroupRows>;
   using Bc = cute::Int<kBc>;
   using D = cute::Int<kHeadDim>;
@@ -36,38 +77,13 @@ struct WgmmaTiles {
   using TiledMmaPv = decltype(cute::make_tiled_mma(
       cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, Dv, Bc>,
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
-
-  // Operands in SMEM as the MMA's descriptors: (MMA, MMA_M or MMA_N, MMA_K); K, V with a stage.
-  __device__ static auto operand_q(Element* sQ) {
-    const auto mma = TiledMmaQk{}.get_slice(0);  // a descriptor is the same for every thread
-    return mma.make_fragment_A(mma.partition_A(tile(sQ, LayoutQ{})));
-  }
-  __device__ static auto operand_k(Element* sK) {
-    const auto mma = TiledMmaQk{}.get_slice(0);
-    return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutK{})));
-  }
-  __device__ static auto operand_v(Element* sV) {
-    const auto mma = TiledMmaPv{}.get_slice(0);
-    return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt{})));
-  }
-
-  // Accumulators in registers, (MMA, MMA_M, MMA_N), and the coordinates of a thread's elements.
-  // Coordinates are signed or unsigned as `thread` is.
-  using ShapeS = cute::Shape<Rows, Bc>;
-  using ShapeO = cute::Shape<Rows, Dv>;
-  __device__ static auto scores() { return cute::partition_fragment_C(TiledMmaQk{}, ShapeS{}); }
-  __device__ static auto output() { return cute::partition_fragment_C(TiledMmaPv{}, ShapeO{}); }
-  __device__ static auto score_coordinates(auto thread) {
-    return TiledMmaQk{}.get_slice(thread).partition_C(cute::make_identity_tensor(ShapeS{}));
-  }
-  __device__ static auto output_coordinates(auto thread) {
-    return TiledMmaPv{}.get_slice(thread).partition_C(cute::make_identity_tensor(ShapeO{}));
-  }
-
-  template <typename Layout>
-  __device__ static auto tile(Element* smem, Layout layout) {
-    return cute::make_tensor(cute::make_smem_ptr(smem), layout);
-  }
 };
+
+// Tiles of 16-bit elements. V lies in SMEM as in GMEM, Dv contiguous; as the B operand (Dv, Bc)
+// that is MN-major. Where a head dim is no multiple of 64, the swizzle has half the width.
+template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim>
+struct WgmmaTiles : WgmmaLayouts<Element, kHeadDim, kBc, kStages, kValueDim>,
+                    TileOperands<Element, kBc, kValueDim,
+                                 WgmmaLayouts<Element, kHeadDim, kBc, kStages, kValueDim>> {};
 
 }  // namespace tilewright::cuda

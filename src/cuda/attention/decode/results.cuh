@@ -10,7 +10,7 @@
 #pragma once
 
 #include "cuda/attention/blocks/row_results.cuh"
-#include "cuda/attention/decode/cluster.cuh"
+#include "cuda/common/cluster.cuh"
 #include "cuda/attention/decode/config.cuh"
 #include "cuda/common/ticket.cuh"
 

@@ -5,7 +5,8 @@
 // the O of the previous one. The features (masks, soft cap, sinks, packed sequences, splits,
 // un-normalised O) are chosen at run time. A key tile that needs neither mask nor soft cap takes a
 // step without their code. A problem with no feature beyond a causal mask runs a kernel that is
-// compiled without the others (plain.cuh). A consumer skips key tiles that its rows do not see.
+// compiled without the others (plain_problem.cuh). A consumer skips key tiles that its rows do not
+// see.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     configs.hpp: Br = 64 rows for each of 1 to 3 consumers; Bc = 64 to 176 keys.
@@ -26,11 +27,11 @@
 // Worklog   docs/worklog/flash.md
 #pragma once
 
+#include "cuda/attention/blocks/dense_sequences.cuh"
 #include "cuda/attention/blocks/flash_consumer.cuh"
 #include "cuda/attention/blocks/flash_producer.cuh"
+#include "cuda/attention/blocks/plain_problem.cuh"
 #include "cuda/attention/flash/configs.hpp"
-#include "cuda/attention/flash/plain.cuh"
-#include "cuda/attention/flash/sequences.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/warp_roles.cuh"
 
@@ -136,7 +137,8 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
         } else if (warp == 1) {
           schedule_tiles(shared, sequences, schedule);
         } else if (warp == 2 && may_clear) {
-          clear_unseen(shared);
+          clear_unseen(shared,
+                       [](auto* sV, int first, int end) { clear_rows<Config>(sV, first, end); });
         } else if (warp == 3 && threadIdx.x % 32 == 0) {
           store(shared, p, maps.o);
         }

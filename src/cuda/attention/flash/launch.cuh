@@ -3,10 +3,9 @@
 
 #include <algorithm>
 
-#include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/dense_schedule.hpp"
 #include "cuda/attention/flash/flash.cuh"
 #include "cuda/attention/flash/launch.hpp"
-#include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 
@@ -34,22 +33,7 @@ void launch_config(const AttentionParams& p, const FlashPlan& plan, void* ticket
     maps.o = map(p.o, packs_q, p.q_len, p.heads, C.value_dim, p.o_stride, kWarpgroupRows);
   }
 
-  FlashSchedule schedule{};
-  schedule.row_tiles = ceil_div(p.q_len, C.br() * C.cluster);
-  schedule.section = plan.section;
-  schedule.group = p.heads / p.kv_heads;
-  schedule.splits = plan.splits;
-  schedule.split_tiles = plan.split_len / C.bc;
-  std::int64_t most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * p.heads;  // if packed
-  if (!packs_q) {
-    schedule.heads = p.batch * p.heads;
-    schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
-    most_tiles = schedule.tiles;
-  }
-  if (ticket != nullptr) {
-    schedule.tickets = {.word = static_cast<std::uint64_t*>(ticket), .epoch = next_epoch()};
-  }
-
+  const auto [schedule, most_tiles] = dense_schedule(p, plan, C, ticket);
   const int clusters =
       static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors / C.cluster));
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);

@@ -74,21 +74,27 @@ std::optional<int> best_flash_config(const AttentionProblem& p, int sms) {
 }
 
 FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> config) {
+  const int index = config ? *config : best_flash_config(p, sms).value();
+  FlashPlan plan = plan_in_config(p, sms, kFlashConfigs[index], p.head_dim + value_dim(p));
+  plan.config = index;
+  return plan;
+}
+
+FlashPlan plan_in_config(const AttentionProblem& p, int sms, const FlashConfig& c,
+                         std::int64_t dims) {
   FlashPlan plan{};
-  plan.config = config ? *config : best_flash_config(p, sms).value();
   plan.is_dynamic = has_mask(p) || p.packed;
   plan.section = plan.is_dynamic ? heads_of_section({.sequences = p.batch,
                                                      .heads = p.heads,
                                                      .kv_heads = p.kv_heads,
                                                      .kv_len = p.kv_len,
-                                                     .dims = p.head_dim + value_dim(p)})
+                                                     .dims = dims})
                                  : 1;
 
   // Keys are split if SMs would idle otherwise. A batch-invariant call counts the tiles of one
   // sequence alone.
   constexpr std::int64_t kMinSplit_len = 1024;
   constexpr std::int64_t kMaxSplits = 32;
-  const FlashConfig& c = kFlashConfigs[plan.config];
   const std::int64_t tiles = row_tiles(p, c.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;
   plan.split_len = static_cast<int>(p.kv_len);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "cuda/attention/flash/configs.hpp"
@@ -26,6 +27,11 @@ std::optional<int> best_flash_config(const AttentionProblem& problem, int sms);
 // The plan for `problem` on a GPU of `sms` SMs, in `config` or, without one, in the best config.
 FlashPlan plan_flash(const AttentionProblem& problem, int sms,
                      std::optional<int> config = std::nullopt);
+
+// The same but for the config's number, in any config of flash's kind. `dims` are those of a key
+// and its value together, in 16 bits.
+FlashPlan plan_in_config(const AttentionProblem& problem, int sms, const FlashConfig& config,
+                         std::int64_t dims);
 
 // What lies where in the workspace, in bytes from its start.
 struct FlashWorkspace {

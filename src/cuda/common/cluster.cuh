@@ -40,15 +40,31 @@ __device__ __forceinline__ void send(float2* own, int rank, const float2& value,
       : "memory");
 }
 
+// Copies `bytes` from SMEM to the same place in block `rank`, where the barrier counts them. One
+// thread calls it, behind a fence of those that wrote them.
+__device__ __forceinline__ void copy_to_block(const void* own, std::uint32_t bytes, int rank,
+                                              const TmaBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(address_in_block(own, rank)),
+      "r"(cute::cast_smem_ptr_to_uint(own)), "r"(bytes), "r"(address_in_block(&barrier, rank))
+      : "memory");
+}
+
+// Arrives at this barrier in block `rank`, behind all that the thread has read before.
+__device__ inline void arrive_in_block(cutlass::arch::ClusterBarrier& barrier, int rank) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   address_in_block(&barrier, rank))
+               : "memory");
+}
+
 // Arrives at this barrier in every block of a cluster of `size`, once for each block. What the
 // caller's threads have read from their SMEM before a barrier among them, they have read before
 // those who wait with wait_for_all() go on. The consumer's threads call it.
 __device__ inline void arrive_in_all(cutlass::arch::ClusterBarrier& barrier, int size) {
   const int rank = threadIdx.x;
   if (rank < size) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     address_in_block(&barrier, rank))
-                 : "memory");
+    arrive_in_block(barrier, rank);
   }
 }
 

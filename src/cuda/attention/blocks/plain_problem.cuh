@@ -15,10 +15,10 @@ inline bool is_plain(const AttentionParams& p) {
 }
 
 // `p` itself or, in the plain kernel, a copy whose constants the compiler knows.
-template <bool kIsPlain>
-__device__ decltype(auto) with_constants(const AttentionParams& p) {
+template <bool kIsPlain, typename Params>
+__device__ decltype(auto) with_constants(const Params& p) {
   if constexpr (kIsPlain) {
-    AttentionParams plain = p;
+    Params plain = p;
     plain.statistics.max = plain.statistics.sum = nullptr;
     plain.window = {};
     plain.softcap = 0.0f;

@@ -1,0 +1,1 @@
+"""Peers of DeepSeek-V4's attention."""

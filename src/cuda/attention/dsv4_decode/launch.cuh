@@ -1,0 +1,54 @@
+// What the launches of dsv4_decode's configs have in common.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "cuda/attention/dsv4_decode/launch.hpp"
+#include "cuda/attention/dsv4_decode/tiles.cuh"
+#include "cuda/common/epoch.hpp"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.hpp"
+
+namespace tilewright::cuda::dsv4 {
+
+// The map of q, whose loads bring 64 dims of an item's rows.
+inline CUtensorMap map_of_q(const Params& p, const ItemShape& shape) {
+  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
+  const auto bytes = [](std::int64_t elements, int size) {
+    return static_cast<std::uint64_t>(size > 1 ? elements : kDims) * sizeof(Element);
+  };
+  const int batch = is_packed ? 1 : p.batch;
+  return encode_tensor_map(
+      p.q, {.size = {kDims, static_cast<std::uint64_t>(p.heads),
+                     static_cast<std::uint64_t>(p.q_len), static_cast<std::uint64_t>(batch)},
+            .stride_bytes = {bytes(p.q_stride.head, p.heads), bytes(p.q_stride.seq, p.q_len),
+                             bytes(p.q_stride.batch, batch)},
+            .box = {kBlockDims, static_cast<std::uint32_t>(shape.tile_heads),
+                    static_cast<std::uint32_t>(shape.tile_tokens), 1},
+            .swizzle = TmaSwizzle::b128});
+}
+
+inline Launch launch_of(const Params& p, const Dsv4Details& details) {
+  const auto& [plan, at] = details;
+  auto* const workspace = static_cast<char*>(p.workspace);
+  Launch launch{.shape = plan.shape,
+                .is_packed = p.packed_q.cu_seqlens != nullptr,
+                .items = static_cast<int>(plan.items),
+                .units = static_cast<int>(plan.items * plan.most_parts),
+                .q_len = p.q_len,
+                .o = reinterpret_cast<float4*>(workspace + at.o),
+                .statistics = reinterpret_cast<float4*>(workspace + at.statistics),
+                .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
+                .epoch = next_epoch()};
+  const std::array scopes = {&p.window, &p.compressed};
+  for (std::size_t i = 0; i < scopes.size(); ++i) {
+    if (scopes[i]->rows != nullptr) {
+      launch.page_size[i] = Divisor(scopes[i]->page_size);
+      launch.ring[i] = Divisor(std::max(scopes[i]->ring, 1));
+    }
+  }
+  return launch;
+}
+
+}  // namespace tilewright::cuda::dsv4

@@ -1,0 +1,47 @@
+// How the kernel dsv4_decode runs a problem: decided on the host, from shapes and the number of
+// SMs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/attention/dsv4_decode/schedule.hpp"
+#include "tilewright/dsv4_attention_kernels.hpp"
+
+namespace tilewright::cuda {
+
+struct Dsv4Plan {
+  dsv4::ItemShape shape;
+  std::int64_t items;
+  int most_parts;  // of an item, as far as shapes tell
+  int cluster;     // blocks that share an item: 1, 4 or 8
+  int blocks;      // without clusters
+};
+
+// What lies where in the workspace, in bytes from its start. Without parts there is none.
+struct Dsv4Workspace {
+  std::size_t o;           // (most_parts, items) of 64 x 512 FP32
+  std::size_t statistics;  // (most_parts, items) of 64 x 4 FP32
+  std::size_t counters;    // (items, cluster) 8 bytes each
+  std::size_t bytes;
+};
+
+// What a Plan of this kernel has.
+struct Dsv4Details {
+  Dsv4Plan plan;
+  Dsv4Workspace at;
+};
+
+// The configs, by the blocks of a cluster.
+inline constexpr std::array kDsv4Clusters = {1, 4, 8};
+
+// Can a cluster of so many blocks share the problem's items?
+bool takes(int cluster, const Dsv4AttentionProblem& problem);
+
+// The config for `problem` on a GPU of `sms` SMs, as an index.
+int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms);
+
+Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int config);
+
+}  // namespace tilewright::cuda

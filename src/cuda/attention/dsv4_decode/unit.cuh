@@ -1,0 +1,262 @@
+// What a block of dsv4_attention() computes: a part of an item. One warp finds it out and leaves it
+// in SMEM.
+#pragma once
+
+#include <climits>
+
+#include "cuda/attention/dsv4_decode/schedule.hpp"
+#include "cuda/common/numeric.cuh"
+#include "ops/dsv4_attention/params.hpp"
+
+namespace tilewright::cuda::dsv4 {
+
+using Params = Dsv4AttentionParams;
+using Scope = Dsv4ScopeParams;
+
+// The keys of an item come from the two scopes and the fresh rows, in this order.
+enum Source : int { kWindow, kCompressed, kFresh, kSources };
+
+// A unit of work: a part of an item.
+struct Unit {
+  int index;  // its number
+  int request;
+  int token0;  // of the tensor's or the batch entry's first token; packed tensors have batch 0
+  int tokens;  // 0: there is nothing to do
+  int fresh0;  // token0 counted from the request's first token
+  int head0;
+  int heads;
+  int part;
+  int parts;
+  int first_tile;  // of the part, counted through the item's sources
+  int end_tile;
+  // What the block has done before: units with rows; tiles, of which the unit's tile t is number
+  // ring0 + t; and of each unit the tiles with even and with odd numbers.
+  int units;
+  int ring0;
+  int places[2];
+  int tiles[kSources];  // of the item
+  int begin[kSources];  // of a range: the first position of the item's first tile; of a list: 0
+  int keys[kSources];   // of the item
+  // What each token sees: positions of ranges; a list's token sees all of it.
+  int sees_begin[kSources][kMostTokens];
+  int sees_end[kSources][kMostTokens];
+};
+
+// The launch, beside the call's params.
+struct Launch {
+  ItemShape shape;
+  bool is_packed = false;
+  int items = 0;
+  int units = 0;  // items, and as many again for each further part that an item may have
+  int q_len = 0;  // tokens of a request; packed: unused
+  Divisor page_size[2] = {Divisor(1), Divisor(1)};  // of the scopes
+  Divisor ring[2] = {Divisor(1), Divisor(1)};
+  // Partial results: one slot for each unit.
+  float4* o = nullptr;                // (units, kRows * kDims / 4), in the threads' order
+  float4* statistics = nullptr;       // (units, kRows): reference, maximum, sum, rounded sum
+  std::uint64_t* counters = nullptr;  // (items, blocks of a cluster)
+  std::uint64_t epoch = 0;
+};
+
+__device__ inline std::int64_t at(const TokenStrides& stride, int request, int token) {
+  return request * stride.batch + token * stride.token;
+}
+
+// The request whose token `token` of a packed tensor is; -1 if it is behind the last one. A warp
+// calls it.
+__device__ inline int request_of(const int* cu_seqlens, int batch, int token) {
+  int before = 0;
+  for (int i = threadIdx.x % 32; i < batch; i += 32) {
+    before += cu_seqlens[i + 1] <= token;
+  }
+  const int request = __reduce_add_sync(0xffffffffu, before);
+  return request < batch && token >= cu_seqlens[0] ? request : -1;
+}
+
+// The positions that a cache with this scope has.
+__device__ inline int capacity_of(const Scope& scope) {
+  const std::int64_t capacity = std::int64_t{scope.max_pages} * scope.page_size;
+  return scope.ring > 0 || capacity > INT_MAX ? INT_MAX : static_cast<int>(capacity);
+}
+
+// Sets what the item's tokens see of a scope. Lane i of the warp has token i.
+__device__ inline void find_keys(Unit& unit, int source, const Scope& scope) {
+  const int lane = threadIdx.x % 32;
+  int begin = 0;
+  int end = 0;
+  if (scope.keys == Scope::Keys::list) {
+    const int len = scope.list_lengths != nullptr
+                        ? max(0, min(scope.list_lengths[unit.request], scope.list_len))
+                        : scope.list_len;
+    begin = 0;
+    end = len;
+  } else if (lane < unit.tokens) {
+    const int batch = unit.request;
+    const int token = unit.token0 + lane;
+    const int capacity = capacity_of(scope);
+    begin = scope.range_begin != nullptr
+                ? max(0, scope.range_begin[at(scope.begin_stride, batch, token)])
+                : 0;
+    end = min(capacity, scope.range_end[at(scope.end_stride, batch, token)]);
+    end = max(begin, end);
+  }
+  const bool counts = lane < unit.tokens && end > begin;
+  const int first = __reduce_min_sync(0xffffffffu, counts ? begin : INT_MAX);
+  const int last = __reduce_max_sync(0xffffffffu, counts ? end : 0);
+  if (lane < unit.tokens) {
+    unit.sees_begin[source][lane] = begin;
+    unit.sees_end[source][lane] = end;
+  }
+  if (lane == 0) {
+    unit.begin[source] = last > 0 ? first : 0;
+    unit.keys[source] = last > 0 ? last - first : 0;
+    unit.tiles[source] = (unit.keys[source] + kTileKeys - 1) / kTileKeys;
+  }
+}
+
+// The same of fresh rows, which a token sees up to its own.
+__device__ inline void find_fresh(Unit& unit, bool has_fresh) {
+  const int lane = threadIdx.x % 32;
+  if (lane < unit.tokens) {
+    unit.sees_begin[kFresh][lane] = 0;
+    unit.sees_end[kFresh][lane] = has_fresh ? unit.fresh0 + lane + 1 : 0;
+  }
+  if (lane == 0) {
+    unit.begin[kFresh] = 0;
+    unit.keys[kFresh] = has_fresh ? unit.fresh0 + unit.tokens : 0;
+    unit.tiles[kFresh] = unit.keys[kFresh] > 0;
+  }
+}
+
+// Sets which rows the item has. All lanes of a warp call it.
+__device__ inline void find_rows(Unit& unit, const Params& p, const Launch& launch, int item) {
+  const ItemShape& shape = launch.shape;
+  const int tile = item / shape.head_tiles;
+  const int head0 = (item - tile * shape.head_tiles) * kRows;
+  int request = 0;
+  int first = 0;  // the request's first token in the tensor
+  int token = 0;
+  int tokens = 0;
+  const int* const cu_seqlens = p.packed_q.cu_seqlens;
+  if (shape.is_by_token && launch.is_packed) {
+    request = request_of(cu_seqlens, p.batch, tile);
+    token = tile;
+    tokens = request >= 0;
+    first = tokens > 0 ? cu_seqlens[request] : 0;
+    request = max(request, 0);
+  } else {
+    const int per_request = shape.is_by_token ? launch.q_len : shape.token_tiles;
+    request = tile / per_request;
+    const int token0 = (tile - request * per_request) * shape.tile_tokens;
+    int len = launch.q_len;
+    if (launch.is_packed) {
+      first = cu_seqlens[request];
+      len = cu_seqlens[request + 1] - first;
+    }
+    token = first + token0;
+    tokens = max(0, min(shape.tile_tokens, len - token0));
+  }
+  if (threadIdx.x % 32 == 0) {
+    unit.request = request;
+    unit.token0 = token;
+    unit.tokens = tokens;
+    unit.fresh0 = token - first;
+    unit.head0 = head0;
+    unit.heads = min(shape.tile_heads, p.heads - head0);
+  }
+  __syncwarp();
+}
+
+// Before the block's first unit.
+__device__ inline void begin(Unit& unit, int index) {
+  unit.index = index;
+  unit.tokens = 0;
+  unit.units = 0;
+  unit.first_tile = 0;
+  unit.end_tile = 0;
+  unit.ring0 = 0;
+  unit.places[0] = 0;
+  unit.places[1] = 0;
+}
+
+// The block goes on from a unit to number `index`. One thread calls it.
+__device__ inline void go_on(Unit& unit, int index) {
+  const int tiles = unit.end_tile - unit.first_tile;
+  unit.index = index;
+  unit.units += unit.tokens > 0;
+  unit.ring0 += unit.end_tile;
+  unit.places[0] += (tiles + 1) / 2;
+  unit.places[1] += tiles / 2;
+  unit.first_tile = 0;
+  unit.end_tile = 0;
+}
+
+// Finds out what unit `index` is, if there is one; `unit` holds the block's unit before. All lanes
+// of a warp call it.
+__device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index) {
+  __syncwarp();  // all lanes have read the index before
+  if (threadIdx.x % 32 == 0) {
+    go_on(unit, index);
+  }
+  if (index >= launch.units) {
+    return;
+  }
+  const int part = index / launch.items;
+  find_rows(unit, p, launch, index - part * launch.items);
+  if (p.window.rows != nullptr) {
+    find_keys(unit, kWindow, p.window);
+  }
+  if (p.compressed.rows != nullptr) {
+    find_keys(unit, kCompressed, p.compressed);
+  }
+  find_fresh(unit, p.fresh.rows != nullptr);
+  if (threadIdx.x % 32 == 0) {
+    if (p.window.rows == nullptr) {
+      unit.keys[kWindow] = unit.tiles[kWindow] = 0;
+    }
+    if (p.compressed.rows == nullptr) {
+      unit.keys[kCompressed] = unit.tiles[kCompressed] = 0;
+    }
+    const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
+    unit.parts = parts_of_tiles(tiles);
+    unit.part = part;
+    unit.tokens = part < unit.parts ? unit.tokens : 0;
+    if (unit.tokens > 0) {
+      unit.first_tile = first_tile(part, unit.parts, tiles);
+      unit.end_tile = first_tile(part + 1, unit.parts, tiles);
+      unit.ring0 -= unit.first_tile;
+    }
+  }
+  __syncwarp();
+}
+
+// A key tile: its source, and its first key there.
+struct TileAt {
+  int source;
+  int key0;
+};
+
+__device__ inline TileAt tile_at(const Unit& unit, int tile) {
+  int source = kWindow;
+  while (source < kFresh && tile >= unit.tiles[source]) {
+    tile -= unit.tiles[source++];
+  }
+  return {source, tile * kTileKeys};
+}
+
+// A row of the item.
+struct Row {
+  int token;  // of the tensor's or the batch entry's
+  int head;
+  bool exists;
+};
+
+__device__ inline Row row_of(const Unit& unit, const ItemShape& shape, int row) {
+  const int token = row / shape.tile_heads;
+  const int head = row - token * shape.tile_heads;
+  return {.token = unit.token0 + token,
+          .head = unit.head0 + head,
+          .exists = token < unit.tokens && head < unit.heads};
+}
+
+}  // namespace tilewright::cuda::dsv4

@@ -1,0 +1,107 @@
+// What flash_fp8 knows of its config at compile time, its tiles, and the SMEM of a block.
+#pragma once
+
+#include "cuda/attention/blocks/block_descales.cuh"
+#include "cuda/attention/blocks/dense_sequences.cuh"
+#include "cuda/attention/blocks/flash_config.cuh"
+#include "cuda/attention/blocks/fp8_tiles.cuh"
+#include "cuda/attention/blocks/output_slots.cuh"
+#include "cuda/attention/flash_fp8/configs.hpp"
+#include "cuda/common/warp_roles.cuh"
+#include "ops/attention_fp8/params.hpp"
+
+namespace tilewright::cuda {
+namespace flash_fp8 {
+
+using namespace cute;
+
+// How O lies in its slot, in 16 bits.
+template <typename T, int kHeadDim>
+struct OutputTiles {
+  static constexpr int kBoxColumns = 64;
+  using LayoutO =
+      decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<T>{}, Shape<_64, Int<kHeadDim>>{}));
+  using TiledMmaPv = typename Fp8Layouts<kHeadDim, block_descales::kBc, 1>::TiledMmaPv;
+
+  __device__ static auto tile(T* smem, LayoutO layout) {
+    return make_tensor(make_smem_ptr(smem), layout);
+  }
+};
+
+// Config kIndex of the table, with O of type T: what FlashStorage and its warps ask of a config.
+template <int kIndex, typename T>
+struct ConfigOf {
+  using Element = float_e4m3_t;
+  static constexpr FlashConfig C = kFp8Configs[kIndex];
+  static_assert(C.bc == block_descales::kBc && C.cluster == 1);
+  static constexpr int kConsumers = C.consumers;
+  static constexpr int kThreads = block_threads(kConsumers);
+  static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
+  static constexpr RoleRegisters kRegisters = {48, 232};
+  using Position = RingPosition<C.stages>;
+  using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
+  using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
+};
+
+// What finish_output() asks of a config, of which O's type is the element.
+template <typename Config, typename T>
+struct OutputConfig {
+  using Element = T;
+  using Tiles = OutputTiles<T, Config::C.head_dim>;
+  static constexpr FlashConfig C = Config::C;
+};
+
+// A consumer's rows see key tiles up to `end`, and [whole_first, whole_end) whole.
+struct SeenKeyTiles {
+  int end;
+  int whole_first;
+  int whole_end;
+};
+
+// What a consumer asks for once in a key tile stays here: it has no registers to keep it.
+struct Tile : FlashTile {
+  static constexpr int kMaxConsumers = 2;
+  int sequence;  // whose descales count
+  SeenKeyTiles seen[kMaxConsumers];
+};
+
+class Sequences : public flash::DenseSequences {
+ public:
+  using DenseSequences::DenseSequences;
+
+  template <typename Config>
+  __device__ void write_keys(Tile& tile, const FlashSchedule& s, const Config& config, int sequence,
+                             int row0, int q_len, int split) const {
+    DenseSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
+    tile.sequence = sequence;
+#pragma unroll 1
+    for (int consumer = 0; consumer < config.consumers; ++consumer) {
+      const SeenTiles seen(params(), tile, row0 + consumer * kWarpgroupRows, kWarpgroupRows,
+                           config.bc);
+      tile.seen[consumer] = {seen.end, seen.lazy_first, seen.lazy_end};
+    }
+  }
+};
+
+template <typename Config>
+struct SharedStorage : FlashStorage<Config, Tile> {
+  block_descales::TileDescales descales[Config::C.stages];  // of V's ring, and there before K is
+};
+
+// Where a block's tile number `count` lies in the ring of tiles, and its Q. A consumer keeps the
+// number alone.
+__device__ inline auto tile_position(int count) {
+  using Ring = TileRing<Tile>;
+  return typename Ring::Position{count % Ring::kSlots,
+                                 static_cast<std::uint32_t>(count / Ring::kSlots % 2)};
+}
+__device__ inline RingPosition<1> q_position(int count) {
+  return {0, static_cast<std::uint32_t>(count % 2)};
+}
+
+struct TensorMaps {
+  CUtensorMap q, keys[2], v, o;  // every other key, from the first and from the second on
+};
+
+}  // namespace flash_fp8
+}  // namespace tilewright::cuda

@@ -1,0 +1,18 @@
+// The configs in which the kernel flash_fp8 exists: one for each head dim.
+#pragma once
+
+#include "cuda/attention/flash/configs.hpp"
+
+namespace tilewright::cuda {
+
+inline constexpr FlashConfig kFp8Configs[] = {
+    // D  Dv  FP16 consumers Bc stages cluster
+    {64, 64, true, 2, 128, 4, 1, FlashUse::any, 0},    //
+    {128, 128, true, 2, 128, 4, 1, FlashUse::any, 0},  //
+};
+inline constexpr int kFp8ConfigCount = sizeof(kFp8Configs) / sizeof(kFp8Configs[0]);
+
+// After how many key tiles sums are promoted to FP32 (docs/worklog/k8.md).
+inline constexpr int kFp8PromotionTiles = 1;
+
+}  // namespace tilewright::cuda

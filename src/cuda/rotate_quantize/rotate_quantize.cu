@@ -1,0 +1,413 @@
+// rotate_quantize: a thread block takes a block of rows of one head, all of which stays in its
+// registers.
+//
+//   load 16 bytes at a time, RoPE | signs, butterflies | largest magnitude --> descale | e4m3,
+//   store
+//
+// Source    tilewright/rotate_quantize.hpp has the arithmetic, whose order is kept: CPU and GPU
+// give
+//           the same bytes. The Hadamard matrix in log2(D) stages of sums and differences: fast
+//           Walsh-Hadamard transform.
+// Tiles     M = 64 or 128 rows x D, M D / 64 threads: a thread has 64 values. Four lanes share a
+//           row; lane l has its vectors l, l + 4, l + 8, ... of eight values.
+// Rotation  Butterflies over dims that differ by 1, 2, 4 and by 32 and more lie within a thread.
+//           Those over 8 and 16 take a shuffle for each value. A lane computes x[i] + x[i + h] or
+//           x[i] - x[i + h] as one FMA with a factor of 1 or -1, which rounds the same.
+// SMEM      out_transposed only: the rows' bytes, M x D, 4 to 32 KB. Word w of row r lies at w XOR
+//           4 f(r), where f has other values for rows that lanes write or read together.
+// Registers as many as the compiler takes.
+// Limits    D = 64, 128 or 256. Rows of x are aligned to 16 bytes, those of out to 8. A store of
+//           out_transposed has 16 columns, a multiple of 16 bytes from the tensor's start; at the
+//           ends of packed sequences it has single bytes.
+// Format    docs/fp8.md
+#include <algorithm>
+#include <cfloat>
+
+#include "common/block_scale.hpp"
+#include "common/ceil_div.hpp"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/source_row.cuh"
+#include "ops/rotate_quantize/params.hpp"
+
+namespace tilewright::cuda {
+namespace rotate_quantize {
+
+constexpr int kLanes = 4;          // of a row
+constexpr int kThreadValues = 64;  // of all rows
+
+constexpr int threads_of(int head_dim, int rows) { return rows * head_dim / kThreadValues; }
+
+// A thread's part of the block: rows `first_row + kRowStep * i`, and of each the vectors
+// `lane + kLanes * j`.
+template <int kHeadDim, int kRows>
+struct Part {
+  static constexpr int kThreads = threads_of(kHeadDim, kRows);
+  static constexpr int kRowStep = kThreads / kLanes;
+  static constexpr int kRowCount = kRows / kRowStep;
+  static constexpr int kVectors = kHeadDim / (kVector * kLanes);
+  static constexpr int kValues = kVector * kVectors;  // of a row
+
+  __device__ static int lane() { return threadIdx.x % kLanes; }
+  __device__ static int row(int i) { return threadIdx.x / kLanes + kRowStep * i; }
+  __device__ static int dim(int value) {
+    return kVector * (lane() + kLanes * (value / kVector)) + value % kVector;
+  }
+
+  float x[kRowCount][kValues];
+};
+
+// The block's place: its rows in x, counted from the batch entry's first.
+struct Block {
+  RowBlock rows;
+  int entry;
+  int index;
+  int head;
+  int first;  // row, in the batch entry
+
+  __device__ Block(const RotateQuantizeParams& p, int number) : entry(0), head(number % p.heads) {
+    number /= p.heads;
+    const int count = p.blocks.count();
+    index = number % count;
+    entry = number / count;
+    rows = p.blocks.block(entry, index);
+    first = rows.first + (p.blocks.cu_seqlens == nullptr ? 0 : p.blocks.cu_seqlens[rows.sequence]);
+  }
+};
+
+// ---- Loading
+
+// A row's position; -1 if it is not in the tables.
+__device__ std::int64_t position_of(const RotateQuantizeParams& p, const Block& block, int row) {
+  const std::int64_t position =
+      p.positions == nullptr
+          ? block.rows.first + row
+          : p.positions[block.entry * p.positions_batch_stride + block.first + row];
+  return position >= 0 && position < p.max_positions ? position : -1;
+}
+
+// Rows that there are not, and those whose position is not in the tables, are zeros. Without RoPE
+// there is no branch between the loads, so that all of them are on their way together.
+template <typename T, bool kHasRope, typename P>
+__device__ void load(const RotateQuantizeParams& p, const Block& block, P& part) {
+#pragma unroll
+  for (int i = 0; i < P::kRowCount; ++i) {
+    const int row = P::row(i);
+    const bool exists = row < block.rows.count;
+    const std::int64_t position = kHasRope && exists ? position_of(p, block, row) : 0;
+    const std::int64_t offset = p.x_stride.offset(block.entry, block.first + row, block.head);
+    const SourceRow<T> source{static_cast<const T*>(p.x) + offset, p.rotary, p.rotary.dims,
+                              position};
+#pragma unroll
+    for (int j = 0; j < P::kVectors; ++j) {
+      Float8 values{};
+      if (exists && position >= 0) {
+        const int dim = P::dim(kVector * j);
+        values = kHasRope ? source.eight(dim) : load_eight(source.x + dim);
+      }
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        part.x[i][kVector * j + k] = values.value[k];
+      }
+    }
+  }
+}
+
+// ---- Rotation
+
+template <typename P>
+__device__ void change_signs(const NegativeDims& negative, P& part) {
+#pragma unroll
+  for (int j = 0; j < P::kVectors; ++j) {
+    const int dim = P::dim(kVector * j);
+    const std::uint32_t bits =
+        negative.words[dim / NegativeDims::kBits] >> dim % NegativeDims::kBits;
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      const std::uint32_t sign = bits >> k << 31;
+#pragma unroll
+      for (int i = 0; i < P::kRowCount; ++i) {
+        float& x = part.x[i][kVector * j + k];
+        x = __uint_as_float(__float_as_uint(x) ^ sign);
+      }
+    }
+  }
+}
+
+// Butterflies over values of a thread that are kDistance apart.
+template <int kDistance, int kValues>
+__device__ void butterflies(float (&x)[kValues]) {
+#pragma unroll
+  for (int first = 0; first < kValues; ++first) {
+    if ((first & kDistance) == 0) {
+      const float a = x[first];
+      const float b = x[first + kDistance];
+      x[first] = __fadd_rn(a, b);
+      x[first + kDistance] = __fsub_rn(a, b);
+    }
+  }
+}
+
+// Butterflies over the values of lanes that are kDistance apart.
+template <int kDistance, int kValues>
+__device__ void butterflies_of_lanes(float (&x)[kValues]) {
+  const float sign = (threadIdx.x & kDistance) == 0 ? 1.0f : -1.0f;
+#pragma unroll
+  for (float& own : x) {
+    own = __fmaf_rn(own, sign, __shfl_xor_sync(0xffffffffu, own, kDistance));
+  }
+}
+
+template <typename P>
+__device__ void rotate(const RotateQuantizeParams& p, P& part) {
+  change_signs(p.negative_dims, part);
+#pragma unroll
+  for (auto& x : part.x) {
+    butterflies<1>(x);
+    butterflies<2>(x);
+    butterflies<4>(x);
+    butterflies_of_lanes<1>(x);  // dims 8 apart
+    butterflies_of_lanes<2>(x);  // 16
+    if constexpr (P::kVectors >= 2) {
+      butterflies<kVector>(x);  // 32
+    }
+    if constexpr (P::kVectors >= 4) {
+      butterflies<2 * kVector>(x);  // 64
+    }
+    if constexpr (P::kVectors >= 8) {
+      butterflies<4 * kVector>(x);  // 128
+    }
+#pragma unroll
+    for (float& value : x) {
+      value = __fmul_rn(value, p.rotation_factor);
+    }
+  }
+}
+
+// ---- Descales
+
+// The bits of the largest finite magnitude of the block, in all threads.
+template <typename P>
+__device__ std::uint32_t largest_of_block(const P& part) {
+  constexpr std::uint32_t kMagnitude = 0x7fffffffu;
+  constexpr std::uint32_t kInfinity = 0x7f800000u;
+  constexpr int kWarps = P::kThreads / 32;
+  __shared__ std::uint32_t of_warps[kWarps];
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (const auto& x : part.x) {
+#pragma unroll
+    for (const float value : x) {
+      const std::uint32_t magnitude = __float_as_uint(value) & kMagnitude;
+      largest = max(largest, magnitude < kInfinity ? magnitude : 0u);
+    }
+  }
+  of_warps[threadIdx.x / 32] = __reduce_max_sync(0xffffffffu, largest);
+  __syncthreads();
+#pragma unroll
+  for (const std::uint32_t of_warp : of_warps) {
+    largest = max(largest, of_warp);
+  }
+  return largest;
+}
+
+template <typename P>
+__device__ float descale_of(const RotateQuantizeParams& p, const Block& block, const P& part) {
+  if (p.descale == nullptr) {
+    return p.fixed_descale[p.descale_stride.offset(block.rows.sequence, 0, block.head)];
+  }
+  const float amax = __uint_as_float(largest_of_block(part));
+  const float descale = amax == 0.0f ? 1.0f : fmaxf(__fdiv_rn(amax, kE4m3Max), FLT_MIN);
+  if (threadIdx.x == 0) {
+    p.descale[p.descale_stride.offset(block.entry, block.index, block.head)] = descale;
+  }
+  return descale;
+}
+
+// ---- Storing
+
+// Eight values as bytes, the first in the lowest.
+__device__ uint2 quantize(const float* x, float inverse) {
+  const auto word = [&](int i) {
+    return pack_e4m3x4(__fmul_rn(x[i], inverse), __fmul_rn(x[i + 1], inverse),
+                       __fmul_rn(x[i + 2], inverse), __fmul_rn(x[i + 3], inverse));
+  };
+  return {word(0), word(4)};
+}
+
+template <typename P>
+__device__ void store_rows(const RotateQuantizeParams& p, const Block& block, const P& part,
+                           float inverse) {
+#pragma unroll
+  for (int i = 0; i < P::kRowCount; ++i) {
+    const int row = P::row(i);
+    std::uint8_t* const out =
+        p.out + p.out_stride.offset(block.entry, block.first + row, block.head);
+    if (row < block.rows.count) {
+#pragma unroll
+      for (int j = 0; j < P::kVectors; ++j) {
+        *reinterpret_cast<uint2*>(out + P::dim(kVector * j)) =
+            quantize(&part.x[i][kVector * j], inverse);
+      }
+    }
+  }
+}
+
+// The block's bytes in SMEM.
+template <int kHeadDim, int kRows>
+struct ByteTile {
+  std::uint32_t words[kRows * kHeadDim / 4];
+
+  // The place of word `word` of a row. Words of a row move by whole vectors of 16 bytes, within
+  // their 128 bytes of SMEM.
+  __device__ static int place(int row, int word) {
+    const int line = kHeadDim == 64 ? row / 2 : row;  // of 128 bytes, or the first of two
+    return (row * (kHeadDim / 4) + word) ^ 4 * ((line + row / 16) % 8);
+  }
+};
+
+// A 4 x 4 transpose of bytes: word i of the result has byte i of each word.
+__device__ void transpose_bytes(std::uint32_t (&w)[4]) {
+  const std::uint32_t low01 = __byte_perm(w[0], w[1], 0x5140);
+  const std::uint32_t high01 = __byte_perm(w[0], w[1], 0x7362);
+  const std::uint32_t low23 = __byte_perm(w[2], w[3], 0x5140);
+  const std::uint32_t high23 = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(low01, low23, 0x5410);
+  w[1] = __byte_perm(low01, low23, 0x7632);
+  w[2] = __byte_perm(high01, high23, 0x5410);
+  w[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+// Stores columns [first, first + 16) of four dims, of which `bytes` has a word for each four
+// columns. Those outside [begin, end) are left as they are.
+__device__ void store_columns(std::uint8_t* out, std::int64_t dim_stride,
+                              const std::uint32_t (&bytes)[4][4], int first, int begin, int end) {
+#pragma unroll
+  for (int dim = 0; dim < 4; ++dim) {
+    std::uint8_t* const columns = out + dim * dim_stride + first;
+    if (first >= begin && first + 16 <= end) {
+      *reinterpret_cast<uint4*>(columns) =
+          make_uint4(bytes[0][dim], bytes[1][dim], bytes[2][dim], bytes[3][dim]);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (first + i >= begin && first + i < end) {
+        columns[i] = static_cast<std::uint8_t>(bytes[i / 4][dim] >> 8 * (i % 4));
+      }
+    }
+  }
+}
+
+// Stores the block's columns. A thread takes four dims of 16 columns, which begin at a multiple of
+// 16 of the tensor's; a block of a packed sequence may begin within them.
+template <int kHeadDim, int kRows, typename P>
+__device__ void store_transposed(const RotateQuantizeParams& p, const Block& block, const P& part,
+                                 float inverse) {
+  using Tile = ByteTile<kHeadDim, kRows>;
+  __shared__ Tile tile;
+#pragma unroll
+  for (int i = 0; i < P::kRowCount; ++i) {
+#pragma unroll
+    for (int j = 0; j < P::kVectors; ++j) {
+      *reinterpret_cast<uint2*>(&tile.words[Tile::place(P::row(i), P::dim(kVector * j) / 4)]) =
+          quantize(&part.x[i][kVector * j], inverse);
+    }
+  }
+  __syncthreads();
+
+  const int begin = block.first;
+  const int end = block.first + block.rows.count;
+  const int first_chunk = begin / 16;
+  constexpr int kChunks = kRows / 16;
+  const int chunks = begin % 16 == 0 ? kChunks : kChunks + 1;
+  std::uint8_t* const out = p.out + p.out_stride.offset(block.entry, 0, block.head);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < chunks * (kHeadDim / 4); i += P::kThreads) {
+    const int first = 16 * (first_chunk + i % chunks);
+    const int word = i / chunks;
+    std::uint32_t bytes[4][4];
+#pragma unroll
+    for (int column = 0; column < 16; ++column) {
+      const int row = min(max(first + column - begin, 0), kRows - 1);
+      bytes[column / 4][column % 4] = tile.words[Tile::place(row, word)];
+    }
+#pragma unroll
+    for (auto& columns : bytes) {
+      transpose_bytes(columns);
+    }
+    store_columns(out + 4 * word * p.out_dim_stride, p.out_dim_stride, bytes, first, begin, end);
+  }
+}
+
+// Sets the columns behind a head's last row to 0.
+__device__ void clear_columns(const RotateQuantizeParams& p, const Block& block) {
+  const int rows =
+      p.blocks.cu_seqlens == nullptr ? p.blocks.len : p.blocks.cu_seqlens[p.blocks.batch];
+  std::uint8_t* const out = p.out + p.out_stride.offset(block.entry, 0, block.head);
+  for (int dim = 0; dim < p.head_dim; ++dim) {
+    for (int column = rows + threadIdx.x; column < p.out_columns; column += blockDim.x) {
+      out[dim * p.out_dim_stride + column] = 0;
+    }
+  }
+}
+
+template <typename T, int kHeadDim, int kRows, bool kHasRope>
+__global__ void __launch_bounds__(threads_of(kHeadDim, kRows))
+    rotate_quantize(const __grid_constant__ RotateQuantizeParams p) {
+  const Block block(p, static_cast<int>(blockIdx.x));
+  Part<kHeadDim, kRows> part;
+  load<T, kHasRope>(p, block, part);
+  if (p.is_rotated) {
+    rotate(p, part);
+  }
+  const float inverse = __fdiv_rn(1.0f, descale_of(p, block, part));
+  if (!p.is_transposed) {
+    store_rows(p, block, part, inverse);
+    return;
+  }
+  store_transposed<kHeadDim, kRows>(p, block, part, inverse);
+  if (block.index == p.blocks.count() - 1) {
+    clear_columns(p, block);
+  }
+}
+
+template <typename T, int kRows, bool kHasRope>
+void launch_rows(const RotateQuantizeParams& p, Stream stream) {
+  const bool is_packed = p.blocks.cu_seqlens != nullptr;
+  const unsigned blocks = static_cast<unsigned>(p.blocks.count()) *
+                          static_cast<unsigned>(p.heads * (is_packed ? 1 : p.blocks.batch));
+  dispatch_head_dim<64, 128, 256>(p.head_dim, [&]<int kHeadDim>() {
+    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope>>(blocks, threads_of(kHeadDim, kRows), 0,
+                                                          stream, p);
+  });
+}
+
+template <typename T, bool kHasRope>
+void launch_rope(const RotateQuantizeParams& p, Stream stream) {
+  if (p.blocks.rows == 64) {
+    launch_rows<T, 64, kHasRope>(p, stream);
+  } else {
+    launch_rows<T, 128, kHasRope>(p, stream);
+  }
+}
+
+template <typename T>
+void launch_type(const RotateQuantizeParams& p, Stream stream) {
+  if (p.rotary.dims > 0) {
+    launch_rope<T, true>(p, stream);
+  } else {
+    launch_rope<T, false>(p, stream);
+  }
+}
+
+}  // namespace rotate_quantize
+
+void launch_rotate_quantize(const RotateQuantizeParams& p, Stream stream) {
+  if (p.dtype == DType::fp16) {
+    rotate_quantize::launch_type<__half>(p, stream);
+  } else {
+    rotate_quantize::launch_type<__nv_bfloat16>(p, stream);
+  }
+}
+
+}  // namespace tilewright::cuda
