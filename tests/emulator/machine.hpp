@@ -176,13 +176,19 @@ struct Grid {
 
  private:
   std::unique_ptr<Cluster> make_cluster(std::uint64_t number, std::uint32_t first_sm);
-  std::unique_ptr<Block> make_block(Cluster& cluster, Dim3 index, std::uint32_t rank);
+  std::unique_ptr<Block> make_block(Cluster& cluster, Dim3 index, std::uint32_t rank,
+                                    std::uint32_t sm);
   std::unique_ptr<Warp> make_warp(Block& block, std::uint32_t index);
   void fill_specials(Warp& warp);
+  std::uint64_t take_turns();
   void remove_finished();
+  void nothing_happened(std::uint64_t ran, std::uint64_t idle);
   std::string where_everybody_stands() const;
+  std::string where_it_happened() const;
 
   std::vector<std::unique_ptr<Cluster>> resident_;
+  const Warp* current_ = nullptr;  // whose turn it is
+  std::uint64_t events_at_timeout_ = ~std::uint64_t{0};
 };
 
 // Where a warp stands, for messages.

@@ -7,29 +7,24 @@
 #include "emulator/tma.hpp"
 
 namespace tilewright::emulator {
-namespace {
 
-// An address as an instruction of its own, so that several can be in one.
+// An address as an instruction of its own has it, so that several can be in one.
 struct Address {
   std::uint32_t row = 0;
   bool wide = true;
   std::int64_t offset = 0;
 };
 
-// What an asynchronous copy needs: places of its operands.
-struct CopyOperands {
+// The operands of an asynchronous copy. Rows that are 0 are absent.
+struct Copy {
   Address to, from, barrier;
   std::vector<std::uint32_t> coordinates;
-  std::uint32_t size = 0;  // row
-  std::uint32_t mask = 0;  // row of the multicast's blocks
+  std::uint32_t size = 0;
+  std::uint32_t mask = 0;  // the multicast's blocks
   Space from_space = Space::generic;
   Space to_space = Space::generic;
   NumberFormat format{};
 };
-
-}  // namespace
-
-struct Copy : CopyOperands {};
 
 namespace {
 

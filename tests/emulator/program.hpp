@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "emulator/convert.hpp"
+#include "emulator/memory.hpp"
 #include "emulator/tensor_core.hpp"
 
 namespace tilewright::emulator {
@@ -150,6 +151,13 @@ struct Kernel {
   std::uint32_t dynamic_shared_alignment = 16;
   std::uint32_t local_bytes = 0;
   std::uint32_t max_threads = 1024;
+  // Where dynamic SMEM begins, behind what the system and static variables take.
+  std::uint32_t dynamic_shared_offset() const {
+    const std::uint32_t end = kReservedShared_bytes + static_shared_bytes;
+    return (end + dynamic_shared_alignment - 1) / dynamic_shared_alignment *
+           dynamic_shared_alignment;
+  }
+
   std::uint32_t required_cluster[3] = {0, 0, 0};
   std::vector<ImmediateRow> immediates;
   std::vector<SpecialRow> specials;
