@@ -1,5 +1,7 @@
-#include <bit>
 #include <algorithm>
+#include <array>
+// Places of operands in a warp's registers.
+#include <bit>
 #include <utility>
 
 #include "emulator/parser.hpp"
@@ -59,14 +61,13 @@ const Variable* Builder::find_variable(const std::string& name) {
   }
   const Variable& variable = found->second;
   if (variable.dynamic) {
-    kernel_.dynamic_shared_alignment = std::max(kernel_.dynamic_shared_alignment,
-                                                static_cast<std::uint32_t>(variable.address));
+    kernel_.dynamic_shared_alignment =
+        std::max(kernel_.dynamic_shared_alignment, static_cast<std::uint32_t>(variable.address));
   } else if (variable.space == Space::shared) {
-    const std::size_t size = module->size_of(name);
-    return &(variables[name] = {Space::shared,
-                                place_shared(static_cast<std::uint32_t>(size >> 16),
-                                             static_cast<std::uint32_t>(size & 0xffff)),
-                                false});
+    const Declaration& declaration = module->shared_variable(name);
+    Variable& placed = variables[name];
+    placed = {Space::shared, place_shared(declaration.bytes, declaration.alignment), false};
+    return &placed;
   }
   return &variable;
 }
@@ -89,8 +90,8 @@ std::uint32_t Builder::source(const Operand& operand, Width width, std::string_v
       if (type == "f32" && operand.literal == 'd') {
         bits = std::bit_cast<std::uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
       } else if (type == "f64" && operand.literal == 'f') {
-        bits = std::bit_cast<std::uint64_t>(static_cast<double>(
-            std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
+        bits = std::bit_cast<std::uint64_t>(
+            static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
       } else if (type.ends_with("16")) {
         bits &= 0xffff;
       } else if (width == Width::w32) {
@@ -163,6 +164,15 @@ Details& Builder::details(Instruction& instruction) {
 Instruction& Builder::append(Instruction instruction) {
   kernel_.code.push_back(instruction);
   return kernel_.code.back();
+}
+
+bool decode_statement(Builder& builder, const Statement& statement, Instruction& in) {
+  constexpr std::array kGroups = {
+      decode_moves,    decode_arithmetic, decode_predicates, decode_logic, decode_packed,
+      decode_memory,   decode_atomics,    decode_control,    decode_sync,  decode_warp_wide,
+      decode_mbarrier, decode_async,      decode_tensor};
+  return std::any_of(kGroups.begin(), kGroups.end(),
+                     [&](auto* decode) { return decode(builder, statement, in); });
 }
 
 }  // namespace tilewright::emulator

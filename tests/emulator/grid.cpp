@@ -128,17 +128,16 @@ std::unique_ptr<Warp> Grid::make_warp(Block& block, std::uint32_t index) {
   return warp;
 }
 
-std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint32_t rank) {
+std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint32_t rank,
+                                        std::uint32_t sm) {
   auto block = std::make_unique<Block>();
   block->cluster = &cluster;
   block->grid = this;
   block->index = index;
   block->rank = rank;
+  block->smid = sm;
   constexpr std::uint32_t kAlignment = 1024;
-  const std::uint32_t static_end = kReservedShared_bytes + kernel->static_shared_bytes;
-  const std::uint32_t alignment = kernel->dynamic_shared_alignment;
-  const std::uint32_t bytes =
-      (static_end + alignment - 1) / alignment * alignment + shape.dynamic_shared_bytes;
+  const std::uint32_t bytes = kernel->dynamic_shared_offset() + shape.dynamic_shared_bytes;
   block->shared_storage.resize(bytes + kAlignment);
   void* base = block->shared_storage.data();
   std::size_t space = block->shared_storage.size();
@@ -147,7 +146,8 @@ std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint3
   block->unfenced.resize(bytes / kGranule_bytes + 1);
   block->local.resize(kernel->local_bytes * shape.block.count());
   poison(block->local.data(), block->local.size());
-  const auto warps = static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);
+  const auto warps =
+      static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);
   for (std::uint32_t warp = 0; warp < warps; ++warp) {
     block->warps.push_back(make_warp(*block, warp));
   }
@@ -164,42 +164,80 @@ std::unique_ptr<Cluster> Grid::make_cluster(std::uint64_t number, std::uint32_t 
     const Dim3 index = {cluster_index.x * shape.cluster.x + inside.x,
                         cluster_index.y * shape.cluster.y + inside.y,
                         cluster_index.z * shape.cluster.z + inside.z};
-    auto block = make_block(*cluster, index, rank);
     const auto sms = static_cast<std::uint32_t>(settings().multiprocessors);
-    const std::uint32_t sm = (first_sm + rank) % sms;
-    for (const auto& warp : block->warps) {
-      for (const SpecialRow& special : kernel->specials) {
-        if (special.special == Special::smid) {
-          std::fill_n(warp->row<std::uint32_t>(special.row), kWarpLanes, sm);
-        }
-      }
-    }
-    cluster->blocks.push_back(std::move(block));
+    cluster->blocks.push_back(make_block(*cluster, index, rank, (first_sm + rank) % sms));
   }
   return cluster;
 }
 
 std::uint64_t Grid::resident_clusters() const {
-  const std::uint32_t shared_per_block = kReservedShared_bytes + kernel->static_shared_bytes +
-                                         shape.dynamic_shared_bytes;
+  const std::uint32_t shared_per_block =
+      kReservedShared_bytes + kernel->static_shared_bytes + shape.dynamic_shared_bytes;
   constexpr std::uint32_t kSharedPerSm_bytes = 228 * 1024;
   constexpr std::uint32_t kThreadsPerSm = 2048;
   const auto per_sm = std::max<std::uint64_t>(
-      1, std::min<std::uint64_t>({kSharedPerSm_bytes / shared_per_block,
-                                  kThreadsPerSm / shape.block.count(), 32}));
+      1, std::min<std::uint64_t>(
+             {kSharedPerSm_bytes / shared_per_block, kThreadsPerSm / shape.block.count(), 32}));
   return std::max<std::uint64_t>(
       1, static_cast<std::uint64_t>(settings().multiprocessors) * per_sm / shape.cluster.count());
 }
 
+void Grid::remove_finished() {
+  std::erase_if(resident_, [&](const auto& cluster) {
+    if (!cluster->done()) {
+      return false;
+    }
+    for (const PendingCopy& copy : pending) {
+      if (copy.cluster == cluster.get()) {
+        throw EmulationError("a block has ended before a copy into its shared memory has:\n  " +
+                             copy.issued);
+      }
+    }
+    return true;
+  });
+}
+
+// Lets every warp that does not wait take its turn. Returns how much they ran.
+std::uint64_t Grid::take_turns() {
+  std::uint64_t ran = 0;
+  for (const auto& cluster : resident_) {
+    for (const auto& block : cluster->blocks) {
+      for (const auto& warp : block->warps) {
+        if (!warp->done() && !warp->waits) {
+          current_ = warp.get();
+          ran += static_cast<std::uint64_t>(warp->run(kSlice));
+        }
+      }
+    }
+  }
+  current_ = nullptr;
+  return ran;
+}
+
+// After a round in which nothing happened that another warp may wait for: does a copy that is
+// under way, or lets waits time out, or gives up.
+void Grid::nothing_happened(std::uint64_t ran, std::uint64_t idle) {
+  constexpr std::uint64_t kPatience = 400'000'000;  // instructions
+  if (!pending.empty()) {
+    const PendingCopy copy = std::move(pending.front());
+    pending.pop_front();
+    copy.work();
+    ++events;
+  } else if (idle > kPatience) {
+    throw EmulationError("nothing happens any more: every warp spins" + where_everybody_stands());
+  } else if (ran == 0 && events_at_timeout_ == events) {
+    throw EmulationError("deadlock: every warp waits" + where_everybody_stands());
+  } else if (ran == 0) {
+    timeout = true;
+    events_at_timeout_ = events;
+  }
+}
+
 void Grid::run() {
-  constexpr std::uint64_t kPatience = 400'000'000;  // instructions without an event
   const std::uint64_t clusters = shape.grid.count() / shape.cluster.count();
   const std::uint64_t slots = resident_clusters();
   std::uint64_t next = 0;
   std::uint64_t idle = 0;
-  std::uint64_t seen = 0;
-  std::uint64_t events_at_timeout = ~std::uint64_t{0};
-  const Warp* current = nullptr;
   try {
     while (next < clusters || !resident_.empty()) {
       while (next < clusters && resident_.size() < slots) {
@@ -207,53 +245,33 @@ void Grid::run() {
             make_cluster(next, static_cast<std::uint32_t>(next * shape.cluster.count())));
         ++next;
       }
-      std::uint64_t ran = 0;
-      for (const auto& cluster : resident_) {
-        for (const auto& block : cluster->blocks) {
-          for (const auto& warp : block->warps) {
-            if (!warp->done() && !warp->waits) {
-              current = warp.get();
-              ran += static_cast<std::uint64_t>(warp->run(kSlice));
-            }
-          }
-        }
-      }
-      std::erase_if(resident_, [](const auto& cluster) { return cluster->done(); });
+      const std::uint64_t seen = events;
+      const std::uint64_t ran = take_turns();
+      remove_finished();
       timeout = false;
-      idle = events == seen ? idle + ran : 0;
-      if (events == seen && !resident_.empty()) {
-        if (!pending.empty()) {
-          const AsyncWork work = std::move(pending.front());
-          pending.erase(pending.begin());
-          work();
-          ++events;
-        } else if (idle > kPatience) {
-          throw EmulationError("nothing happens any more: every warp spins" +
-                               where_everybody_stands());
-        } else if (ran == 0 && events_at_timeout == events) {
-          throw EmulationError("deadlock: every warp waits" + where_everybody_stands());
-        } else if (ran == 0) {
-          timeout = true;
-          events_at_timeout = events;
-        }
+      if (events != seen) {
+        idle = 0;
+      } else if (!resident_.empty()) {
+        idle += ran;
+        nothing_happened(ran, idle);
       }
-      seen = events;
-    }
-    for (const AsyncWork& work : std::exchange(pending, {})) {
-      work();
     }
   } catch (const EmulationError& error) {
-    std::string where = "\n  kernel " + kernel->name;
-    if (current != nullptr) {
-      where += "\n  " + describe(*current, current->at);
-      if (current->lane >= 0) {
-        where += " [thread " +
-                 text_of(at(shape.block, current->index * kWarpLanes +
-                                             static_cast<std::uint32_t>(current->lane))) + "]";
-      }
-    }
-    throw EmulationError(error.what() + where);
+    throw EmulationError(error.what() + where_it_happened());
   }
+}
+
+std::string Grid::where_it_happened() const {
+  std::string where = "\n  kernel " + kernel->name;
+  if (current_ != nullptr) {
+    where += "\n  " + describe(*current_, current_->at);
+    if (current_->lane >= 0) {
+      const std::uint32_t thread =
+          current_->index * kWarpLanes + static_cast<std::uint32_t>(current_->lane);
+      where += " [thread " + text_of(at(shape.block, thread)) + "]";
+    }
+  }
+  return where;
 }
 
 }  // namespace tilewright::emulator

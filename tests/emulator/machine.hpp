@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -67,12 +68,12 @@ struct Warp {
   LaneMask alive = 0;
   LaneMask carry = 0;  // the carry flag of each lane
   std::vector<LaneGroup> others;
-  bool stop = false;       // a handler wants the scheduler
-  bool waits = false;      // for a barrier of the block or cluster
-  std::uint32_t polled = 0;  // the last instruction's part of the budget
-  int lane = -1;           // of the access under way, for messages
-  std::uint32_t at = 0;    // the instruction under way, for messages
-  int named_barrier = -1;  // that it waits for
+  bool stop = false;                // a handler wants the scheduler
+  bool waits = false;               // for a barrier of the block or cluster
+  std::uint32_t polled = 0;         // the last instruction's part of the budget
+  int lane = -1;                    // of the access under way, for messages
+  std::uint32_t at = 0;             // the instruction under way, for messages
+  int named_barrier = -1;           // that it waits for
   std::uint64_t cluster_phase = 0;  // the phase of the cluster that its last arrival ends
   AsyncGroups copies, bulk_copies, wgmmas;
 
@@ -104,7 +105,7 @@ struct Warp {
 struct NamedBarrier {
   std::uint32_t expected = 0;  // threads; 0: all of the block
   std::uint32_t arrived = 0;
-  std::uint32_t votes = 0;     // of barrier.red
+  std::uint32_t votes = 0;  // of barrier.red
   std::uint32_t voters = 0;
   struct Waiter {
     Warp* warp;
@@ -151,6 +152,13 @@ struct LaunchShape {
   bool has_cluster = false;
 };
 
+// A copy into a cluster's SMEM that is under way, in late mode.
+struct PendingCopy {
+  const Cluster* cluster;
+  AsyncWork work;
+  std::string issued;  // where, for messages
+};
+
 struct Grid {
   const Kernel* kernel = nullptr;
   LaunchShape shape;
@@ -158,7 +166,7 @@ struct Grid {
   std::vector<std::byte> parameters_storage;
   std::uint64_t events = 0;  // what may let another warp go on: stores, arrivals, ends
   bool timeout = false;      // waits that may time out do
-  std::vector<AsyncWork> pending;  // of the async proxy, in late mode
+  std::deque<PendingCopy> pending;
 
   // Runs the launch to its end. Throws EmulationError.
   void run();
@@ -168,12 +176,19 @@ struct Grid {
 
  private:
   std::unique_ptr<Cluster> make_cluster(std::uint64_t number, std::uint32_t first_sm);
-  std::unique_ptr<Block> make_block(Cluster& cluster, Dim3 index, std::uint32_t rank);
+  std::unique_ptr<Block> make_block(Cluster& cluster, Dim3 index, std::uint32_t rank,
+                                    std::uint32_t sm);
   std::unique_ptr<Warp> make_warp(Block& block, std::uint32_t index);
   void fill_specials(Warp& warp);
+  std::uint64_t take_turns();
+  void remove_finished();
+  void nothing_happened(std::uint64_t ran, std::uint64_t idle);
   std::string where_everybody_stands() const;
+  std::string where_it_happened() const;
 
   std::vector<std::unique_ptr<Cluster>> resident_;
+  const Warp* current_ = nullptr;  // whose turn it is
+  std::uint64_t events_at_timeout_ = ~std::uint64_t{0};
 };
 
 // Where a warp stands, for messages.
@@ -243,8 +258,8 @@ inline void note_write(Warp& warp, const std::byte* place, std::uint32_t bytes) 
 
 // The address of a lane: the register plus the immediate.
 inline std::uint64_t address_of(Warp& warp, const Instruction& in, int lane) {
-  const std::uint64_t base = in.wide_address ? warp.row<std::uint64_t>(in.a)[lane]
-                                             : warp.row<std::uint32_t>(in.a)[lane];
+  const std::uint64_t base =
+      in.wide_address ? warp.row<std::uint64_t>(in.a)[lane] : warp.row<std::uint32_t>(in.a)[lane];
   return base + static_cast<std::uint64_t>(in.immediate);
 }
 

@@ -34,8 +34,8 @@ Mbarrier::Mbarrier(std::byte* place) : place_(place) {
   pending_ = static_cast<std::uint32_t>(word) & kCountMask;
   expected_ = static_cast<std::uint32_t>(word >> kCountBits) & kCountMask;
   constexpr int kUnused = 64 - 2 * kCountBits - kBytesBits;
-  bytes_ = static_cast<std::int32_t>(static_cast<std::int64_t>(word << kUnused) >>
-                                     (64 - kBytesBits));
+  bytes_ =
+      static_cast<std::int32_t>(static_cast<std::int64_t>(word << kUnused) >> (64 - kBytesBits));
   phase_ = static_cast<std::uint32_t>(word >> kPhaseBit) & 1;
 }
 
@@ -52,8 +52,8 @@ void Mbarrier::store(std::uint32_t pending, std::uint32_t expected, std::int32_t
   const std::uint64_t byte_bits =
       static_cast<std::uint64_t>(bytes) & ((std::uint64_t{1} << kBytesBits) - 1);
   const std::uint64_t word = kInitialised | std::uint64_t{phase} << kPhaseBit |
-                             byte_bits << (2 * kCountBits) |
-                             std::uint64_t{expected} << kCountBits | pending;
+                             byte_bits << (2 * kCountBits) | std::uint64_t{expected} << kCountBits |
+                             pending;
   std::memcpy(place_, &word, sizeof(word));
 }
 
@@ -61,8 +61,9 @@ std::uint64_t Mbarrier::arrive(std::uint32_t count, bool drops) {
   std::uint64_t before = 0;
   std::memcpy(&before, place_, sizeof(before));
   if (count > pending_) {
-    throw EmulationError("an arrival of " + std::to_string(count) + " at an mbarrier that expects " +
-                         std::to_string(pending_) + " more of " + std::to_string(expected_));
+    throw EmulationError("an arrival of " + std::to_string(count) +
+                         " at an mbarrier that expects " + std::to_string(pending_) + " more of " +
+                         std::to_string(expected_));
   }
   store(pending_ - count, drops ? expected_ - count : expected_, bytes_, phase_);
   return before;

@@ -10,9 +10,9 @@ namespace {
 
 std::uint32_t bytes_of_type(std::string_view type) {
   static const std::unordered_map<std::string_view, std::uint32_t> kBytes = {
-      {"b8", 1},  {"u8", 1},  {"s8", 1},  {"b16", 2}, {"u16", 2}, {"s16", 2},  {"f16", 2},
-      {"bf16", 2}, {"b32", 4}, {"u32", 4}, {"s32", 4}, {"f32", 4}, {"b64", 8}, {"u64", 8},
-      {"s64", 8}, {"f64", 8}, {"b128", 16}, {"pred", 1}};
+      {"b8", 1},  {"u8", 1},   {"s8", 1},  {"b16", 2}, {"u16", 2},   {"s16", 2},
+      {"f16", 2}, {"bf16", 2}, {"b32", 4}, {"u32", 4}, {"s32", 4},   {"f32", 4},
+      {"b64", 8}, {"u64", 8},  {"s64", 8}, {"f64", 8}, {"b128", 16}, {"pred", 1}};
   const auto found = kBytes.find(type);
   return found == kBytes.end() ? 0 : found->second;
 }
@@ -111,25 +111,6 @@ void Module::scan() {
     }
     at.next();
     std::string_view word = at.word();
-    if (word == "section") {
-      at.skip_to('{');
-      at.skip_braces();
-      continue;
-    }
-    if (word == "file") {
-      const auto number = static_cast<int>(at.number());
-      at.skip_to('"');
-      at.next();
-      const std::size_t first = at.position();
-      at.skip_to('"');
-      files_[number] = std::string(std::string_view(text_).substr(first, at.position() - first));
-      at.skip_line();
-      continue;
-    }
-    if (word == "version" || word == "target" || word == "address_size" || word == "loc") {
-      at.skip_line();
-      continue;
-    }
     bool is_extern = false;
     while (word == "visible" || word == "extern" || word == "weak" || word == "common") {
       is_extern = is_extern || word == "extern";
@@ -138,53 +119,73 @@ void Module::scan() {
       word = at.word();
     }
     if (word == "entry") {
-      const std::string name(at.word());
-      entries_[name].begin = begin;
+      entries_[std::string(at.word())].begin = begin;
       at.skip_to('{');
       at.skip_braces();
     } else if (word == "func") {
-      const DeviceFunction function = parse_function_head(at);
-      at.skip_to_any("{;");
-      if (at.peek() == '{') {
-        functions_[function.name] = function;
-        functions_[function.name].body = at.position();
-        at.skip_braces();
-      } else {
-        at.next();
-      }
-    } else if (word == "global" || word == "const" || word == "shared") {
-      const std::size_t first = at.position();
-      at.skip_statement();
-      const std::string_view text =
-          std::string_view(text_).substr(first, at.position() - first - 1);
-      const Declaration declaration = parse_declaration(text);
-      Variable variable;
-      if (word == "shared") {
-        variable = {Space::shared, declaration.alignment, true};
-        if (!is_extern) {
-          variable.dynamic = false;
-          variable.address = ~std::uint64_t{0};  // each kernel that uses it finds it a place
-          sizes_[declaration.name] = std::size_t{declaration.bytes} << 16 | declaration.alignment;
-        }
-      } else {
-        auto storage = std::make_unique<std::byte[]>(declaration.bytes + 256);
-        void* base = storage.get();
-        std::size_t space = declaration.bytes + 256;
-        auto* const place = static_cast<std::byte*>(
-            std::align(std::max(declaration.alignment, 16u), declaration.bytes, base, space));
-        std::memset(place, 0, declaration.bytes);
-        fill_variable(place, declaration);
-        storage_.push_back(std::move(storage));
-        device_memory().add_variable(place, declaration.bytes);
-        variable = {Space::global, reinterpret_cast<std::uintptr_t>(place), false};
-        sizes_[declaration.name] = declaration.bytes;
-      }
-      variables_[declaration.name] = variable;
+      scan_function(at);
+    } else if (word == "shared") {
+      declare_shared(parse_declaration(at.statement()), is_extern);
+    } else if (word == "global" || word == "const") {
+      declare_global(parse_declaration(at.statement()));
+    } else if (word == "section") {
+      at.skip_to('{');
+      at.skip_braces();
+    } else if (word == "file") {
+      scan_file(at);
     } else if (word == "alias" || word == "pragma") {
-      at.skip_to(';');
-      at.next();
+      at.skip_statement();
+    } else {
+      at.skip_line();
     }
   }
+}
+
+// What follows ".file": a number and a name in quotes.
+void Module::scan_file(Cursor& at) {
+  const auto number = static_cast<int>(at.number());
+  at.skip_to('"');
+  at.next();
+  const std::size_t first = at.position();
+  at.skip_to('"');
+  files_[number] = at.since(first);
+  at.skip_line();
+}
+
+void Module::scan_function(Cursor& at) {
+  DeviceFunction function = parse_function_head(at);
+  at.skip_to_any("{;");
+  if (at.peek() != '{') {  // it is defined elsewhere
+    at.next();
+    return;
+  }
+  function.body = at.position();
+  functions_[function.name] = function;
+  at.skip_braces();
+}
+
+void Module::declare_shared(const Declaration& declaration, bool is_extern) {
+  Variable& variable = variables_[declaration.name];
+  if (is_extern) {
+    variable = {Space::shared, declaration.alignment, true};
+  } else {
+    variable = {Space::shared, 0, false};  // each kernel that uses it finds it a place
+    shared_[declaration.name] = declaration;
+  }
+}
+
+void Module::declare_global(const Declaration& declaration) {
+  const std::size_t alignment = std::max<std::size_t>(declaration.alignment, 16);
+  auto storage = std::make_unique<std::byte[]>(declaration.bytes + alignment);
+  void* base = storage.get();
+  std::size_t space = declaration.bytes + alignment;
+  auto* const place =
+      static_cast<std::byte*>(std::align(alignment, declaration.bytes, base, space));
+  fill_variable(place, declaration);
+  storage_.push_back(std::move(storage));
+  device_memory().add_variable(place, declaration.bytes);
+  variables_[declaration.name] = {Space::global, reinterpret_cast<std::uintptr_t>(place), false};
+  sizes_[declaration.name] = declaration.bytes;
 }
 
 std::byte* Module::variable(const std::string& name, std::size_t* bytes) {
@@ -215,7 +216,8 @@ void fill_variable(std::byte* place, const Declaration& declaration) {
     } else if (at.at_end()) {
       return;
     } else {
-      throw EmulationError("variable '" + declaration.name + "' has an initial value that is not known");
+      throw EmulationError("variable '" + declaration.name +
+                           "' has an initial value that is not known");
     }
   }
 }

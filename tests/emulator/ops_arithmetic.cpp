@@ -79,9 +79,8 @@ using Twice = std::conditional_t<
     std::conditional_t<sizeof(T) == 2, std::uint32_t,
                        std::conditional_t<sizeof(T) == 4, std::uint64_t, Unsigned128>>>;
 template <typename T>
-constexpr auto kMulHi = [](T a, T b) -> T {
-  return static_cast<T>((static_cast<Twice<T>>(a) * b) >> (8 * sizeof(T)));
-};
+constexpr auto kMulHi =
+    [](T a, T b) -> T { return static_cast<T>((static_cast<Twice<T>>(a) * b) >> (8 * sizeof(T))); };
 template <typename T>
 constexpr auto kMulWide = [](T a, T b) -> Twice<T> { return static_cast<Twice<T>>(a) * b; };
 template <typename T>
@@ -217,17 +216,18 @@ Handler float_handler(const Statement& s, std::string_view name, std::string_vie
     const bool is_min = name == "min";
     if (type == "f64") return is_min ? binary<double, kMin<double>> : binary<double, kMax<double>>;
     if (s.operands.size() == 4) {
-      return is_min ? ternary<float, [](float a, float b, float c) {
-        return kMin<float>(kMin<float>(a, b), c);
-      }> : ternary<float, [](float a, float b, float c) {
-        return kMax<float>(kMax<float>(a, b), c);
-      }>;
+      return is_min ? ternary<float, [](float a, float b,
+                                        float c) { return kMin<float>(kMin<float>(a, b), c); }>
+                    : ternary<float, [](float a, float b, float c) {
+                        return kMax<float>(kMax<float>(a, b), c);
+                      }>;
     }
     if (s.has("NaN")) return is_min ? binary<float, kMinNan> : binary<float, kMaxNan>;
     return is_min ? with_modifiers<binary<float, kMin<float>>>(s)
                   : with_modifiers<binary<float, kMax<float>>>(s);
   }
-  return type == "f32" ? of_type.template operator()<float>() : of_type.template operator()<double>();
+  return type == "f32" ? of_type.template operator()<float>()
+                       : of_type.template operator()<double>();
 }
 
 template <Function kFunction, bool kFlush>
@@ -236,7 +236,8 @@ constexpr auto kEvaluate = [](float x) { return evaluate(kFunction, x, kFlush); 
 Handler approximate(const Statement& s, std::string_view name) {
   const bool flush = s.has("ftz");
   const auto choose = [&]<Function kFunction>() -> Handler {
-    return flush ? unary<float, kEvaluate<kFunction, true>> : unary<float, kEvaluate<kFunction, false>>;
+    return flush ? unary<float, kEvaluate<kFunction, true>>
+                 : unary<float, kEvaluate<kFunction, false>>;
   };
   if (name == "ex2") return choose.operator()<Function::ex2>();
   if (name == "lg2") return choose.operator()<Function::lg2>();
@@ -287,10 +288,12 @@ Handler integer_handler(const Statement& s, std::string_view name, std::string_v
     if (name == "neg") return unary<T, [](T a) -> T { return kSub<T>(0, a); }>;
     const bool relu = s.has("relu");
     if (name == "min") {
-      return relu ? binary<T, [](T a, T b) { return kMax<T>(kMin<T>(a, b), 0); }> : binary<T, kMin<T>>;
+      return relu ? binary<T, [](T a, T b) { return kMax<T>(kMin<T>(a, b), 0); }>
+                  : binary<T, kMin<T>>;
     }
     if (name == "max") {
-      return relu ? binary<T, [](T a, T b) { return kMax<T>(kMax<T>(a, b), 0); }> : binary<T, kMax<T>>;
+      return relu ? binary<T, [](T a, T b) { return kMax<T>(kMax<T>(a, b), 0); }>
+                  : binary<T, kMax<T>>;
     }
     if (name == "sad") {
       return ternary<T, [](T a, T b, T c) {
@@ -373,11 +376,17 @@ Handler carry_handler(const Statement& s, std::string_view name, bool wide) {
   const auto of_type = [&]<typename T>() -> Handler {
     if (name == "add") return with_carry<T, false, false, true>;
     if (name == "sub") return with_carry<T, true, false, true>;
-    if (name == "addc") return gives ? with_carry<T, false, true, true> : with_carry<T, false, true, false>;
-    if (name == "subc") return gives ? with_carry<T, true, true, true> : with_carry<T, true, true, false>;
-    if (name == "mad") return s.has("hi") ? mad_with_carry<T, true, false, true> : mad_with_carry<T, false, false, true>;
-    if (name == "madc" && s.has("hi")) return gives ? mad_with_carry<T, true, true, true> : mad_with_carry<T, true, true, false>;
-    if (name == "madc") return gives ? mad_with_carry<T, false, true, true> : mad_with_carry<T, false, true, false>;
+    if (name == "addc")
+      return gives ? with_carry<T, false, true, true> : with_carry<T, false, true, false>;
+    if (name == "subc")
+      return gives ? with_carry<T, true, true, true> : with_carry<T, true, true, false>;
+    if (name == "mad")
+      return s.has("hi") ? mad_with_carry<T, true, false, true>
+                         : mad_with_carry<T, false, false, true>;
+    if (name == "madc" && s.has("hi"))
+      return gives ? mad_with_carry<T, true, true, true> : mad_with_carry<T, true, true, false>;
+    if (name == "madc")
+      return gives ? mad_with_carry<T, false, true, true> : mad_with_carry<T, false, true, false>;
     return nullptr;
   };
   return wide ? of_type.operator()<std::uint64_t>() : of_type.operator()<std::uint32_t>();
@@ -388,8 +397,9 @@ Handler carry_handler(const Statement& s, std::string_view name, bool wide) {
 bool decode_arithmetic(Builder& builder, const Statement& s, Instruction& in) {
   const std::string_view name = s.part(0);
   static const std::vector<std::string_view> kNames = {
-      "add", "sub",  "mul",   "mad", "fma", "div", "rem", "abs", "neg",      "min",  "max",  "sad",
-      "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "addc", "subc", "madc"};
+      "add", "sub", "mul", "mad",  "fma",      "div",  "rem",   "abs",
+      "neg", "min", "max", "sad",  "rcp",      "sqrt", "rsqrt", "ex2",
+      "lg2", "sin", "cos", "tanh", "copysign", "addc", "subc",  "madc"};
   if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
     return false;
   }

@@ -7,29 +7,24 @@
 #include "emulator/tma.hpp"
 
 namespace tilewright::emulator {
-namespace {
 
-// An address as an instruction of its own, so that several can be in one.
+// An address as an instruction of its own has it, so that several can be in one.
 struct Address {
   std::uint32_t row = 0;
   bool wide = true;
   std::int64_t offset = 0;
 };
 
-// What an asynchronous copy needs: places of its operands.
-struct CopyOperands {
+// The operands of an asynchronous copy. Rows that are 0 are absent.
+struct Copy {
   Address to, from, barrier;
   std::vector<std::uint32_t> coordinates;
-  std::uint32_t size = 0;  // row
-  std::uint32_t mask = 0;  // row of the multicast's blocks
+  std::uint32_t size = 0;
+  std::uint32_t mask = 0;  // the multicast's blocks
   Space from_space = Space::generic;
   Space to_space = Space::generic;
   NumberFormat format{};
 };
-
-}  // namespace
-
-struct Copy : CopyOperands {};
 
 namespace {
 
@@ -66,7 +61,7 @@ void each(LaneMask lanes, F&& f) {
 void issue(Warp& warp, AsyncWork work) {
   ++warp.grid->events;
   if (settings().late) {
-    warp.grid->pending.push_back(std::move(work));
+    warp.grid->pending.push_back({warp.block->cluster, std::move(work), describe(warp, warp.at)});
   } else {
     work();
   }
@@ -127,8 +122,7 @@ void tensor_load(Warp& warp, const Instruction& in, LaneMask lanes) {
       if ((mask >> rank & 1) != 0) {
         const std::uint32_t window = (rank + 1) << kRankShift;
         const SharedPlace place = shared_place(warp, window | (to & kOffsetMask));
-        load(*place.block, place.offset,
-             resolve_shared(warp, window | (at & kOffsetMask), 8, 8));
+        load(*place.block, place.offset, resolve_shared(warp, window | (at & kOffsetMask), 8, 8));
       }
     }
   });
@@ -194,15 +188,14 @@ void bulk_copy(Warp& warp, const Instruction& in, LaneMask lanes) {
 bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
   auto copy = std::make_shared<Copy>();
   const bool is_tensor = s.has("tensor");
-  const auto mbarrier =
-      std::find_if(s.parts.begin(), s.parts.end(), [](std::string_view part) {
-        return part.starts_with("mbarrier");
-      });
+  const auto mbarrier = std::find_if(s.parts.begin(), s.parts.end(), [](std::string_view part) {
+    return part.starts_with("mbarrier");
+  });
   const bool has_barrier = mbarrier != s.parts.end();
   const bool to_global = std::find(s.parts.begin(), s.parts.end(), "global") <
-                         std::find_if(s.parts.begin(), s.parts.end(), [](std::string_view part) {
-                           return part.starts_with("shared");
-                         });
+                         std::find_if(
+                             s.parts.begin(), s.parts.end(),
+                             [](std::string_view part) { return part.starts_with("shared"); });
   const bool adds = s.part(1) == "reduce";
   if (adds && !s.has("add")) {
     return false;
@@ -234,7 +227,9 @@ bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
     }
   }
   if (is_tensor) {
-    in.run = !to_global ? tensor_load : adds ? tensor_store<tma_reduce_add> : tensor_store<tma_store>;
+    in.run = !to_global ? tensor_load
+             : adds     ? tensor_store<tma_reduce_add>
+                        : tensor_store<tma_store>;
   } else {
     if (adds) {
       std::string_view type = s.last();
@@ -319,8 +314,7 @@ bool decode_copy_async(Builder& builder, const Statement& s, Instruction& in) {
     in.option = static_cast<std::uint32_t>(s.operands.at(2).bits);
     const std::size_t rest = s.operands.size() - (s.has("L2::cache_hint") ? 1 : 0);
     if (rest > 3) {
-      if (s.operands[3].kind == Operand::Kind::reg &&
-          s.operands[3].reg.width == Width::predicate) {
+      if (s.operands[3].kind == Operand::Kind::reg && s.operands[3].reg.width == Width::predicate) {
         return false;  // ignore-src
       }
       in.b = builder.source(s.operands[3], Width::w32);

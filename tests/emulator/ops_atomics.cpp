@@ -147,8 +147,8 @@ bool decode_atomics(Builder& builder, const Statement& s, Instruction& in) {
   }
   static const std::vector<std::string_view> kOperations = {"exch", "cas", "add", "inc", "dec",
                                                             "and",  "or",  "xor", "min", "max"};
-  const auto operation = std::find_first_of(s.parts.begin(), s.parts.end(), kOperations.begin(),
-                                            kOperations.end());
+  const auto operation =
+      std::find_first_of(s.parts.begin(), s.parts.end(), kOperations.begin(), kOperations.end());
   if (operation == s.parts.end()) {
     return false;
   }

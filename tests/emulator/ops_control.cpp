@@ -109,8 +109,7 @@ void fail_assertion(Warp& warp, const Instruction& in, LaneMask lanes) {
   argument.a = in.a;
   std::uint64_t message = 0;
   std::memcpy(&message, resolve(warp, argument, std::countr_zero(lanes), 8, 8), 8);
-  throw EmulationError("assertion failed: " +
-                       std::string(reinterpret_cast<const char*>(message)));
+  throw EmulationError("assertion failed: " + std::string(reinterpret_cast<const char*>(message)));
 }
 
 // Calls of the runtime's functions. The parser puts the bodies of all others in place of the calls.

@@ -23,9 +23,8 @@ std::uint32_t word(Warp& warp, std::uint32_t row, int lane) {
 }
 
 void init(Warp& warp, const Instruction& in, LaneMask lanes) {
-  each(warp, lanes, [&](int lane) {
-    Mbarrier::init(resolve(warp, in, lane, 8, 8), word(warp, in.b, lane));
-  });
+  each(warp, lanes,
+       [&](int lane) { Mbarrier::init(resolve(warp, in, lane, 8, 8), word(warp, in.b, lane)); });
 }
 
 void invalidate(Warp& warp, const Instruction& in, LaneMask lanes) {
@@ -75,8 +74,7 @@ void wait(Warp& warp, const Instruction& in, LaneMask lanes) {
 
 void pending_count(Warp& warp, const Instruction& in, LaneMask lanes) {
   for_lanes(lanes, [&](int lane) {
-    warp.row<std::uint32_t>(in.d)[lane] =
-        Mbarrier::pending_of(warp.row<std::uint64_t>(in.a)[lane]);
+    warp.row<std::uint32_t>(in.d)[lane] = Mbarrier::pending_of(warp.row<std::uint64_t>(in.a)[lane]);
   });
 }
 

@@ -1,8 +1,9 @@
 // Loads and stores.
+#include "emulator/ops_memory.hpp"
+
 #include <algorithm>
 
 #include "emulator/ops.hpp"
-#include "emulator/ops_memory.hpp"
 
 namespace tilewright::emulator {
 namespace {
@@ -129,8 +130,7 @@ Space space_of(Builder& builder, const Statement& s, const Operand& address) {
   const Variable* const variable =
       base.kind == Operand::Kind::symbol ? builder.find_variable(base.name) : nullptr;
   if (s.has("param")) {
-    return variable != nullptr && variable->space == Space::local ? Space::local
-                                                                  : Space::parameter;
+    return variable != nullptr && variable->space == Space::local ? Space::local : Space::parameter;
   }
   return variable != nullptr ? variable->space : Space::generic;
 }

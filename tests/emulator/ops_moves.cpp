@@ -43,12 +43,11 @@ void unpack(Warp& warp, const Instruction& in, LaneMask lanes) {
 
 template <typename T>
 void read_clock(Warp& warp, const Instruction& in, LaneMask lanes) {
-  const auto now = static_cast<std::uint64_t>(
-      std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+  const auto now = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                              std::chrono::nanoseconds(1));
   const bool high = static_cast<Special>(in.option) == Special::globaltimer_hi;
-  for_lanes(lanes, [&](int lane) {
-    warp.row<T>(in.d)[lane] = static_cast<T>(high ? now >> 32 : now);
-  });
+  for_lanes(lanes,
+            [&](int lane) { warp.row<T>(in.d)[lane] = static_cast<T>(high ? now >> 32 : now); });
   warp.polled = 32;  // who looks at the clock may be waiting
 }
 
@@ -278,8 +277,8 @@ bool decode_mapa(Builder& builder, const Statement& s, Instruction& in) {
 
 void rank_of(Warp& warp, const Instruction& in, LaneMask lanes) {
   for_lanes(lanes, [&](int lane) {
-    const std::uint64_t address = in.option != 0 ? warp.row<std::uint64_t>(in.a)[lane]
-                                                 : warp.row<std::uint32_t>(in.a)[lane];
+    const std::uint64_t address =
+        in.option != 0 ? warp.row<std::uint64_t>(in.a)[lane] : warp.row<std::uint32_t>(in.a)[lane];
     warp.row<std::uint32_t>(in.d)[lane] =
         shared_place(warp, static_cast<std::uint32_t>(address)).block->rank;
   });

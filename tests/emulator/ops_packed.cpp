@@ -10,18 +10,30 @@ enum class Operation { add, sub, mul, fma, min, max, min_nan, max_nan, neg, abs,
 
 double apply(Operation operation, double a, double b, double c) {
   switch (operation) {
-    case Operation::add: return a + b;
-    case Operation::sub: return a - b;
-    case Operation::mul: return a * b;
-    case Operation::fma: return a * b + c;
-    case Operation::min: return std::isnan(a) ? b : std::isnan(b) || a < b ? a : b;
-    case Operation::max: return std::isnan(a) ? b : std::isnan(b) || a > b ? a : b;
-    case Operation::min_nan: return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
-    case Operation::max_nan: return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
-    case Operation::neg: return -a;
-    case Operation::abs: return std::fabs(a);
-    case Operation::ex2: return std::exp2(a);
-    case Operation::tanh: return std::tanh(a);
+    case Operation::add:
+      return a + b;
+    case Operation::sub:
+      return a - b;
+    case Operation::mul:
+      return a * b;
+    case Operation::fma:
+      return a * b + c;
+    case Operation::min:
+      return std::isnan(a) ? b : std::isnan(b) || a < b ? a : b;
+    case Operation::max:
+      return std::isnan(a) ? b : std::isnan(b) || a > b ? a : b;
+    case Operation::min_nan:
+      return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
+    case Operation::max_nan:
+      return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
+    case Operation::neg:
+      return -a;
+    case Operation::abs:
+      return std::fabs(a);
+    case Operation::ex2:
+      return std::exp2(a);
+    case Operation::tanh:
+      return std::tanh(a);
   }
   return 0;
 }
@@ -29,8 +41,7 @@ double apply(Operation operation, double a, double b, double c) {
 // option: the operation; bit 8: bf16; 9: a pair; 10: relu; 11: sat; 16 up: unused operands
 void packed(Warp& warp, const Instruction& in, LaneMask lanes) {
   const auto operation = static_cast<Operation>(in.option & 0xff);
-  const NumberFormat format =
-      (in.option & 0x100) != 0 ? NumberFormat::bf16 : NumberFormat::f16;
+  const NumberFormat format = (in.option & 0x100) != 0 ? NumberFormat::bf16 : NumberFormat::f16;
   const int halves = (in.option & 0x200) != 0 ? 2 : 1;
   for_lanes(lanes, [&](int lane) {
     std::uint32_t result = 0;
@@ -55,8 +66,7 @@ void packed(Warp& warp, const Instruction& in, LaneMask lanes) {
 // setp of f16 and bf16, alone: the comparison is in details->text's opcode.
 template <typename F>
 void compare(Warp& warp, const Instruction& in, LaneMask lanes) {
-  const NumberFormat format =
-      (in.option & 0x100) != 0 ? NumberFormat::bf16 : NumberFormat::f16;
+  const NumberFormat format = (in.option & 0x100) != 0 ? NumberFormat::bf16 : NumberFormat::f16;
   LaneMask result = 0;
   for_lanes(lanes, [&](int lane) {
     const double a = decode(format, warp.row<std::uint32_t>(in.a)[lane] & 0xffff);
@@ -89,8 +99,8 @@ bool decode_integer_pair(Builder& builder, const Statement& s, Instruction& in) 
     if (name == "max") return binary<U, pair<T, kMore>>;
     return nullptr;
   };
-  in.run = s.last() == "u16x2" ? choose.operator()<std::uint16_t>()
-                               : choose.operator()<std::int16_t>();
+  in.run =
+      s.last() == "u16x2" ? choose.operator()<std::uint16_t>() : choose.operator()<std::int16_t>();
   if (in.run != nullptr) {
     set_operands(builder, s, in, Width::w32, "b32");
   }
@@ -150,8 +160,8 @@ bool decode_packed(Builder& builder, const Statement& s, Instruction& in) {
     return decode_comparison(builder, s, in);
   }
   static const std::unordered_map<std::string_view, Operation> kOperations = {
-      {"add", Operation::add}, {"sub", Operation::sub}, {"mul", Operation::mul},
-      {"fma", Operation::fma}, {"neg", Operation::neg}, {"abs", Operation::abs},
+      {"add", Operation::add}, {"sub", Operation::sub},  {"mul", Operation::mul},
+      {"fma", Operation::fma}, {"neg", Operation::neg},  {"abs", Operation::abs},
       {"ex2", Operation::ex2}, {"tanh", Operation::tanh}};
   Operation operation{};
   if (name == "min" || name == "max") {

@@ -77,7 +77,8 @@ bool decode_mma(Builder& builder, const Statement& s, Instruction& in) {
 // b: the scale's predicate; option: bit 0: the predicate is negated. a, c: descriptors.
 void wgmma_async(Warp& warp, const Instruction& in, LaneMask lanes) {
   check_whole_warp(lanes);
-  const bool scale = (((in.option & 1) != 0 ? ~warp.predicates[in.b] : warp.predicates[in.b]) & 1) != 0;
+  const bool scale =
+      (((in.option & 1) != 0 ? ~warp.predicates[in.b] : warp.predicates[in.b]) & 1) != 0;
   const WgmmaKind& kind = in.details->wgmma;
   const std::uint64_t a = kind.a_in_registers ? 0 : warp.row<std::uint64_t>(in.a)[0];
   const std::uint64_t b = warp.row<std::uint64_t>(in.c)[0];

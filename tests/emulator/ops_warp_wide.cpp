@@ -105,8 +105,7 @@ void vote(Warp& warp, const Instruction& in, LaneMask lanes) {
 
 bool decode_vote(Builder& builder, const Statement& s, Instruction& in) {
   const std::string_view mode = s.part(2);
-  in.d = builder.destination(s.operands.at(0),
-                             mode == "ballot" ? Width::w32 : Width::predicate);
+  in.d = builder.destination(s.operands.at(0), mode == "ballot" ? Width::w32 : Width::predicate);
   if (s.operands.at(1).kind == Operand::Kind::immediate) {
     in.a = builder.allocate(Width::predicate).where;  // which nobody writes: false
     in.option = s.operands[1].bits != 0 ? 1 : 0;
@@ -137,8 +136,9 @@ void match(Warp& warp, const Instruction& in, LaneMask lanes) {
     });
     const bool is_same = all_same == group;
     for_lanes(group, [&](int lane) {
-      warp.row<std::uint32_t>(in.d)[lane] =
-          in.option == 0 ? masks[static_cast<std::size_t>(lane)] : is_same ? group : 0;
+      warp.row<std::uint32_t>(in.d)[lane] = in.option == 0 ? masks[static_cast<std::size_t>(lane)]
+                                            : is_same      ? group
+                                                           : 0;
     });
     if (in.b != 0) {
       LaneMask& p = warp.predicates[in.b - 1];
@@ -156,7 +156,8 @@ bool decode_match(Builder& builder, const Statement& s, Instruction& in) {
   } else {
     in.d = builder.destination(to, Width::w32);
   }
-  const Width width = width_of_type(s.parts[s.has("sync") && s.last() == "sync" ? 2 : s.parts.size() - 1]);
+  const Width width =
+      width_of_type(s.parts[s.has("sync") && s.last() == "sync" ? 2 : s.parts.size() - 1]);
   in.a = builder.source(s.operands.at(1), width);
   in.members = builder.source(s.operands.at(2), Width::w32);
   in.run = width == Width::w64 ? match<std::uint64_t> : match<std::uint32_t>;

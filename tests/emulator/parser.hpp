@@ -14,6 +14,8 @@
 
 namespace tilewright::emulator {
 
+class Cursor;
+
 struct Register {
   Width width = Width::w32;
   std::uint32_t where = 0;  // a row, or a predicate
@@ -24,9 +26,9 @@ struct Operand {
   enum class Kind { reg, immediate, special, symbol, address, vector, pair, sink };
   Kind kind = Kind::sink;
   Register reg;
-  bool negated = false;        // !p
-  char literal = 'i';          // immediate: an (i)nteger, (f)loat or (d)ouble as bits
-  std::uint64_t bits = 0;      // immediate
+  bool negated = false;    // !p
+  char literal = 'i';      // immediate: an (i)nteger, (f)loat or (d)ouble as bits
+  std::uint64_t bits = 0;  // immediate
   Special special{};
   std::string name;            // symbol
   std::int64_t offset = 0;     // address
@@ -58,6 +60,18 @@ struct Variable {
   bool dynamic = false;  // extern shared
 };
 
+// A variable's declaration: ".align 8 .b8 name[336]".
+struct Declaration {
+  std::string name;
+  std::uint32_t bytes = 0;
+  std::uint32_t alignment = 1;
+  bool is_array_of_unknown_size = false;
+  std::uint32_t element_bytes = 4;
+  std::string_view initial;
+};
+Declaration parse_declaration(std::string_view text);
+void fill_variable(std::byte* place, const Declaration& declaration);
+
 // A function that kernels call. The parser puts its body in place of the call.
 struct DeviceFunction {
   std::string name;
@@ -83,7 +97,8 @@ class Module {
     return found == functions_.end() ? nullptr : &found->second;
   }
   const std::map<int, std::string>& files() const { return files_; }
-  std::size_t size_of(const std::string& name) const { return sizes_.at(name); }
+  // The declaration of a variable in SMEM that is not extern.
+  const Declaration& shared_variable(const std::string& name) const { return shared_.at(name); }
 
  private:
   struct Entry {
@@ -92,31 +107,24 @@ class Module {
   };
 
   void scan();
-
+  void scan_file(Cursor& at);
+  void scan_function(Cursor& at);
+  void declare_shared(const Declaration& declaration, bool is_extern);
+  void declare_global(const Declaration& declaration);
 
   std::string text_;
   std::unordered_map<std::string, Entry> entries_;
   std::unordered_map<std::string, Variable> variables_;
-  std::unordered_map<std::string, std::size_t> sizes_;
+  std::unordered_map<std::string, std::size_t> sizes_;  // of those in global memory
+  std::unordered_map<std::string, Declaration> shared_;
   std::unordered_map<std::string, DeviceFunction> functions_;
   std::map<int, std::string> files_;
   std::vector<std::unique_ptr<std::byte[]>> storage_;
 };
 
-// A variable's declaration: ".align 8 .b8 name[336]".
-struct Declaration {
-  std::string name;
-  std::uint32_t bytes = 0;
-  std::uint32_t alignment = 1;
-  bool is_array_of_unknown_size = false;
-  std::uint32_t element_bytes = 4;
-  std::string_view initial;
-};
-Declaration parse_declaration(std::string_view text);
-void fill_variable(std::byte* place, const Declaration& declaration);
-
 // Parses the kernel whose ".entry" is at the position.
-std::unique_ptr<Kernel> parse_kernel(const Module& module, std::string_view text, std::size_t begin);
+std::unique_ptr<Kernel> parse_kernel(const Module& module, std::string_view text,
+                                     std::size_t begin);
 
 // Builds a kernel: places for registers, immediates and special registers.
 class Builder {
@@ -160,8 +168,12 @@ class Builder {
 Width width_of_type(std::string_view type);
 Handler exit_handler();
 
-// Turns a statement into an instruction. Returns false if it is not one of the group's.
+// Turns a statement into an instruction, or into none if it has nothing to do (run is null then).
+// Returns false if nobody knows it. The others below return false if it is not one of their group.
+bool decode_statement(Builder& builder, const Statement& statement, Instruction& instruction);
+
 bool decode_arithmetic(Builder& builder, const Statement& statement, Instruction& instruction);
+bool decode_predicates(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_logic(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_packed(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_moves(Builder& builder, const Statement& statement, Instruction& instruction);

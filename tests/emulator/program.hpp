@@ -1,4 +1,5 @@
-// A kernel as the interpreter runs it: instructions whose operands are places in a warp's registers.
+// A kernel as the interpreter runs it: instructions whose operands are places in a warp's
+// registers.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "emulator/convert.hpp"
+#include "emulator/memory.hpp"
 #include "emulator/tensor_core.hpp"
 
 namespace tilewright::emulator {
@@ -34,10 +36,10 @@ struct Copy;
 
 struct Details {
   std::string text;
-  std::string location;                // file:line of the CUDA source, if the PTX has it
+  std::string location;                   // file:line of the CUDA source, if the PTX has it
   std::vector<std::uint32_t> d, a, b, c;  // rows of vector operands
-  std::string table_label;             // of brx.idx
-  std::shared_ptr<const Copy> copy;  // of an asynchronous copy
+  std::string table_label;                // of brx.idx
+  std::shared_ptr<const Copy> copy;       // of an asynchronous copy
   Conversion conversion;
   MmaKind mma;
   WgmmaKind wgmma;
@@ -45,7 +47,7 @@ struct Details {
 
 struct Instruction {
   enum Flag : std::uint8_t {
-    kTarget = 1,     // a label stands before it: groups of lanes may meet here
+    kTarget = 1,       // a label stands before it: groups of lanes may meet here
     kAllTogether = 2,  // waits for all lanes of the warp
     kMembers = 4,      // waits for the lanes of the mask in row `members`
   };
@@ -55,7 +57,7 @@ struct Instruction {
   bool guard_negated = false;
   std::uint8_t flags = 0;
   Space space = Space::generic;
-  bool wide_address = true;             // the address's register has 64 bits
+  bool wide_address = true;                  // the address's register has 64 bits
   std::uint32_t d = 0, a = 0, b = 0, c = 0;  // rows, or predicates
   std::uint32_t members = 0;
   std::int64_t immediate = 0;  // of an address; or a branch's target
@@ -66,14 +68,53 @@ struct Instruction {
 
 // Values that are the same for a whole launch, block or thread, and lie in rows of their own.
 enum class Special : std::uint8_t {
-  tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z,
-  nctaid_x, nctaid_y, nctaid_z, laneid, warpid, nwarpid, smid, nsmid, gridid,
-  clusterid_x, clusterid_y, clusterid_z, nclusterid_x, nclusterid_y, nclusterid_z,
-  cluster_ctaid_x, cluster_ctaid_y, cluster_ctaid_z,
-  cluster_nctaid_x, cluster_nctaid_y, cluster_nctaid_z, cluster_ctarank, cluster_nctarank,
-  is_explicit_cluster, lanemask_eq, lanemask_lt, lanemask_le, lanemask_gt, lanemask_ge,
-  dynamic_smem_size, total_smem_size, dynamic_smem_base, parameters,
-  clock, clock64, globaltimer, globaltimer_lo, globaltimer_hi,
+  tid_x,
+  tid_y,
+  tid_z,
+  ntid_x,
+  ntid_y,
+  ntid_z,
+  ctaid_x,
+  ctaid_y,
+  ctaid_z,
+  nctaid_x,
+  nctaid_y,
+  nctaid_z,
+  laneid,
+  warpid,
+  nwarpid,
+  smid,
+  nsmid,
+  gridid,
+  clusterid_x,
+  clusterid_y,
+  clusterid_z,
+  nclusterid_x,
+  nclusterid_y,
+  nclusterid_z,
+  cluster_ctaid_x,
+  cluster_ctaid_y,
+  cluster_ctaid_z,
+  cluster_nctaid_x,
+  cluster_nctaid_y,
+  cluster_nctaid_z,
+  cluster_ctarank,
+  cluster_nctarank,
+  is_explicit_cluster,
+  lanemask_eq,
+  lanemask_lt,
+  lanemask_le,
+  lanemask_gt,
+  lanemask_ge,
+  dynamic_smem_size,
+  total_smem_size,
+  dynamic_smem_base,
+  parameters,
+  clock,
+  clock64,
+  globaltimer,
+  globaltimer_lo,
+  globaltimer_hi,
 };
 
 inline bool changes_with_time(Special special) { return special >= Special::clock; }
@@ -110,6 +151,13 @@ struct Kernel {
   std::uint32_t dynamic_shared_alignment = 16;
   std::uint32_t local_bytes = 0;
   std::uint32_t max_threads = 1024;
+  // Where dynamic SMEM begins, behind what the system and static variables take.
+  std::uint32_t dynamic_shared_offset() const {
+    const std::uint32_t end = kReservedShared_bytes + static_shared_bytes;
+    return (end + dynamic_shared_alignment - 1) / dynamic_shared_alignment *
+           dynamic_shared_alignment;
+  }
+
   std::uint32_t required_cluster[3] = {0, 0, 0};
   std::vector<ImmediateRow> immediates;
   std::vector<SpecialRow> specials;

@@ -49,7 +49,6 @@ struct GraphNode {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   std::function<cudaError_t()> work;
 };
-cudaError_t enqueue(cudaStream_t stream, cudaGraphNodeType type,
-                    std::function<cudaError_t()> work);
+cudaError_t enqueue(cudaStream_t stream, cudaGraphNodeType type, std::function<cudaError_t()> work);
 
 }  // namespace tilewright::emulator

@@ -296,8 +296,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
                                                                    int threads,
                                                                    std::size_t shared_bytes,
                                                                    unsigned) {
-  const cudaLaunchConfig_t config = config_of(
-      dim3(1), dim3(static_cast<unsigned>(threads)), shared_bytes, nullptr);
+  const cudaLaunchConfig_t config =
+      config_of(dim3(1), dim3(static_cast<unsigned>(threads)), shared_bytes, nullptr);
   int all = 0;
   const cudaError_t error = cudaOccupancyMaxActiveClusters(&all, stub, &config);
   *blocks = all / settings().multiprocessors;
@@ -306,8 +306,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* stub,
                                                           int threads, std::size_t shared_bytes) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, stub, threads,
-                                                                shared_bytes, 0);
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, stub, threads, shared_bytes,
+                                                                0);
 }
 
 }  // extern "C"

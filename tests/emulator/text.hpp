@@ -54,6 +54,12 @@ class Cursor {
     skip_to(';');
     ++at_;
   }
+  // The text up to the ';' that ends it, which is passed.
+  std::string_view statement() {
+    const std::size_t first = at_;
+    skip_statement();
+    return text_.substr(first, at_ - first - 1);
+  }
   // Past the '}' that belongs to the '{' here.
   void skip_braces() {
     int depth = 0;

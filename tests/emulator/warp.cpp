@@ -9,6 +9,7 @@ namespace tilewright::emulator {
 
 int Warp::run(int budget) {
   int spent = 0;
+  bool polls = false;
   if (active == 0 && !pick()) {
     return 0;
   }
@@ -37,6 +38,7 @@ int Warp::run(int budget) {
     ++spent;
     if (lanes != 0) {
       in->run(*this, *in, lanes);
+      polls = polls || polled != 0;
       spent += static_cast<int>(std::exchange(polled, 0));
       if (stop) {
         stop = false;
@@ -45,6 +47,9 @@ int Warp::run(int budget) {
         }
       }
     }
+  }
+  if (!polls) {
+    ++grid->events;  // it computes
   }
   if (active != 0 && !others.empty()) {  // whoever spins lets the others go
     others.push_back({pc, active, 0, true});
@@ -155,6 +160,10 @@ void Warp::exit(LaneMask lanes) {
   active &= ~lanes;
   ++grid->events;
   if (alive == 0) {
+    for (AsyncGroups* const groups : {&copies, &bulk_copies, &wgmmas}) {
+      groups->commit();
+      groups->wait(0);
+    }
     for (NamedBarrier& barrier : block->barriers) {
       block->barrier_changed(barrier);
     }
