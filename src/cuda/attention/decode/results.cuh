@@ -10,8 +10,8 @@
 #pragma once
 
 #include "cuda/attention/blocks/row_results.cuh"
-#include "cuda/common/cluster.cuh"
 #include "cuda/attention/decode/config.cuh"
+#include "cuda/common/cluster.cuh"
 #include "cuda/common/ticket.cuh"
 
 namespace tilewright::cuda {
