@@ -241,13 +241,13 @@ void for_each_atom(Check check) {
 
 template <GMMA::Major kMajorA, GMMA::Major kMajorB>
 void expect_bf16_wgmma() {
-  constexpr bool kA = kMajorA == GMMA::Major::MN;
-  constexpr bool kB = kMajorB == GMMA::Major::MN;
+  constexpr bool kMnA = kMajorA == GMMA::Major::MN;
+  constexpr bool kMnB = kMajorB == GMMA::Major::MN;
   for_each_atom<bfloat16_t, kMajorA>([&](auto atom_a) {
     for_each_atom<bfloat16_t, kMajorB>([&](auto atom_b) {
       expect_wgmma<SM90_64x128x16_F32BF16BF16_SS<kMajorA, kMajorB>,
                    SM90_64x128x16_F32BF16BF16_RS<GMMA::Major::K, kMajorB>>(
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16", atom_a, atom_b, kA, kB);
+          "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16", atom_a, atom_b, kMnA, kMnB);
     });
   });
 }
