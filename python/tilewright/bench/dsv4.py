@@ -5,14 +5,18 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import oracle
 from tilewright.bench.case import Case, Errors
-from tilewright.bench.dsv4_inputs import DIM, ROW_BYTES, Dsv4Inputs
 from tilewright.bench.options import SWITCH, numbers
 from tilewright.bench.timing import CudaTimer, add_timed_argument, bytes_between, timer_of
 
+if TYPE_CHECKING:
+    from tilewright.bench.dsv4_inputs import Dsv4Inputs
+
+DIM = 512
+ROW_BYTES = {"bf16": 1024, "e4m3_bf16": 584, "e4m3": 528, "e2m1": 288}
 SIZE_BYTES = {"fp32": 4, "bf16": 2}
 ERROR_LIMITS = {"fp32": 1e-5, "bf16": 3e-3}
 
@@ -124,13 +128,15 @@ class Dsv4Case(Case):
             f"--inverse-rope {'on' if self.inverse_rope else 'off'}"
         )
 
-    def make_inputs(self, seed: int) -> Dsv4Inputs:
+    def make_inputs(self, seed: int) -> "Dsv4Inputs":
+        from tilewright.bench.dsv4_inputs import Dsv4Inputs  # which needs PyTorch
+
         return Dsv4Inputs(self, seed)
 
-    def errors(self, inputs: Dsv4Inputs, output: Any, lse: Any = None) -> Errors:
+    def errors(self, inputs: "Dsv4Inputs", output: Any, lse: Any = None) -> Errors:
         return oracle.errors(self, inputs.expected, output, lse, of_worst_sequence=True)
 
-    def error_limit(self, inputs: Dsv4Inputs, is_ours: bool) -> float:
+    def error_limit(self, inputs: "Dsv4Inputs", is_ours: bool) -> float:
         return ERROR_LIMITS[self.dtype]
 
 

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 
 import tilewright
+from tilewright.bench.dsv4 import DIM, ROW_BYTES
 from tilewright.bench.oracle import Expected
 from tilewright.bench.tensors import normal, permutation
 from tilewright.bench.timing import Rotation, copies_to_rotate
 
-DIM = 512
 ROTARY_DIMS = 64
 POSITIONS = 4096  # of the rotation
 PLANE_BYTES = 576  # pages of rows in planes are padded to multiples of it
-ROW_BYTES = {"bf16": 1024, "e4m3_bf16": 584, "e4m3": 528, "e2m1": 288}
 MOST_ROWS = 1 << 16  # that are quantised at a time
 
 

@@ -201,8 +201,9 @@ def counter_rows(lines: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def resources_table(folder: pathlib.Path, page: str) -> str:
-    """Registers of each kernel of a page, as ptxas reported them."""
-    files = [folder / f"{page}.json", *sorted(folder.glob(f"{page}_*.json"))]
+    """Registers of each kernel of a page, as ptxas reported them. FP8's kernels have their own."""
+    steps = sorted(set(folder.glob(f"{page}_*.json")) - {folder / f"{page}_fp8.json"})
+    files = [folder / f"{page}.json", *steps]
     body = [
         [f"`{name}`", str(used["registers"])]
         for file in files

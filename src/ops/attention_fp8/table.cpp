@@ -68,7 +68,7 @@ std::vector<Row> make_table() {
                                    "docs/worklog/k7.md",
                                    {.head_dims = kHeadDims, .features = kFeaturesOfK7}),
       rung_of_k8<cuda::launch_k8_never>(
-          "k8_never", "K7 with block descales and transposed V, sums in the tensor cores alone",
+          "k8_never", "K7 with block descales and transposed V, no sums in FP32 registers",
           kHeadDims),
       rung_of_k8<cuda::launch_k8_8>("k8_8", "the same, sums promoted to FP32 every 8 key tiles"),
       rung_of_k8<cuda::launch_k8_4>("k8_4", "the same, sums promoted to FP32 every 4 key tiles"),

@@ -5,7 +5,6 @@
 
 #include "common/ceil_div.hpp"
 #include "cuda/attention/blocks/flash_tiles.cuh"
-#include "cuda/attention/flash/plan.hpp"
 #include "cuda/common/epoch.hpp"
 #include "ops/attention/params.hpp"
 
@@ -16,9 +15,11 @@ struct DenseSchedule {
   std::int64_t most_tiles;  // that there can be, if packed
 };
 
-// `ticket` is where tickets are counted; null: tiles are taken by number.
-inline DenseSchedule dense_schedule(const AttentionParams& p, const FlashPlan& plan,
-                                    const FlashConfig& config, void* ticket) {
+// Plan and Config are those of a kernel like flash. `ticket` is where tickets are counted; null:
+// tiles are taken by number.
+template <typename Plan, typename Config>
+DenseSchedule dense_schedule(const AttentionParams& p, const Plan& plan, const Config& config,
+                             void* ticket) {
   FlashSchedule schedule{};
   schedule.row_tiles = ceil_div(p.q_len, config.br() * config.cluster);
   schedule.section = plan.section;
