@@ -72,14 +72,24 @@ std::string because(const KernelInfo& kernel, const std::string& reason) {
   return text;
 }
 
-// A line for each operation and each kernel. A kernel that cannot run here has a mark, and the
-// reasons come last, each once, in the order of their marks.
+// What a line says of a kernel behind its name.
+std::string facts_text(const KernelInfo& kernel) {
+  return fmt::format("{:<6} {:<18} {}", device_text(kernel),
+                     fmt::format("{}", fmt::join(names_of(kernel.dtypes), " ")), kernel.summary);
+}
+
+// A line for each operation, with its kernel `cpu`, and one for each other kernel. A kernel that
+// cannot run here has a mark, and the reasons come last, each once, in the order of their marks.
 void print_table() {
   std::vector<std::string> reasons;
   std::string_view operation;
   for (const KernelInfo* const kernel : kernels()) {
     if (kernel->operation != operation) {
       operation = kernel->operation;
+      if (kernel->name == "cpu") {
+        fmt::print("{:<15} {}\n", operation, facts_text(*kernel));
+        continue;
+      }
       fmt::print("{}\n", operation);
     }
     char mark = ' ';
@@ -91,8 +101,7 @@ void print_table() {
         reasons.push_back(text);
       }
     }
-    fmt::print("{} {:<13} {:<6} {:<18} {}\n", mark, kernel->name, device_text(*kernel),
-               fmt::format("{}", fmt::join(names_of(kernel->dtypes), " ")), kernel->summary);
+    fmt::print("{} {:<13} {}\n", mark, kernel->name, facts_text(*kernel));
   }
   for (std::size_t i = 0; i < reasons.size(); ++i) {
     fmt::print("\n{}: cannot run here: {}\n", static_cast<char>('a' + i), reasons[i]);

@@ -6,7 +6,6 @@ are hidden from it: what it says here is what it says on a machine without one.
 
 import json
 import os
-import pathlib
 import shlex
 import subprocess
 
@@ -14,7 +13,6 @@ import pytest
 from results_file import read_lines
 
 PASS, MISMATCH, USAGE, UNSUPPORTED = range(4)
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--seqlen", "40", "--heads", "2", "--headdim", "16", "--gap", "0"]
 # Of each command a small case, and the operations whose kernels it runs.
 COMMANDS = {
@@ -49,53 +47,6 @@ def test_a_missing_command_is_bad_usage(cli):
     result = cli()
     assert result.returncode == USAGE
     assert result.stderr.startswith("error: A command is required\n")
-
-
-# ---- list and info
-
-
-def test_list_is_a_table_that_fits_a_screen(cli):
-    result = cli("list")
-    assert result.returncode == PASS
-    kernels = json.loads(cli("list", "--json").stdout)
-    lines = [line for line in result.stdout.splitlines() if line]
-    operations = list(dict.fromkeys(kernel["operation"] for kernel in kernels))
-    assert [line for line in lines if line in operations] == operations
-    rows = [line for line in lines if line not in operations and ": cannot run here: " not in line]
-    assert [row[2:].split()[0] for row in rows] == [kernel["name"] for kernel in kernels]
-    for row, kernel in zip(rows, kernels, strict=True):
-        assert (row[0] == " ") == kernel["can_run"]
-        assert row.endswith(kernel["summary"]) and len(row) <= 110
-    assert len(result.stdout.splitlines()) <= 80
-
-
-def test_list_says_once_why_no_gpu_kernel_runs(cli):
-    reasons = [line for line in cli("list").stdout.splitlines() if "cannot run here: " in line]
-    assert len(reasons) == 1 and "cuda:0" in reasons[0]
-
-
-def test_list_as_json(kernels_of):
-    kernels = {kernel["name"]: kernel for kernel in kernels_of("attention")}
-    assert len(kernels) == len(kernels_of("attention")), "no name stands for two kernels"
-    assert next(iter(kernels)) == "cpu"
-    cpu, k4 = kernels["cpu"], kernels["k4"]
-    assert cpu["can_run"] and cpu["reason"] is None
-    assert cpu["limits"] == {"head_dim": "at most 16384"} and cpu["architectures"] == []
-    assert not k4["can_run"] and "cuda:0" in k4["reason"]
-    assert k4["dtypes"] == ["bf16"] and k4["limits"]["head_dim"] == "64, 128"
-    assert k4["limits"]["window"] == "none"
-    assert k4["architectures"] == [90] and (ROOT / k4["doc"]).suffix == ".md"
-
-
-def test_info_says_what_was_not_measured(cli):
-    result = cli("info")
-    assert result.returncode == PASS
-    rows = {line[:22].strip(): line[23:] for line in result.stdout.splitlines()}
-    version = cli("--version").stdout.strip().removeprefix("tilewright ")
-    assert rows["tilewright"].startswith(version)
-    assert "threads" in rows["cpu"]
-    assert rows["gpu"].startswith("none: ")
-    assert rows["copy, BF16 GEMM"] == "not measured: they need a GPU"
 
 
 # ---- attention

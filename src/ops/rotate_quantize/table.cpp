@@ -28,7 +28,7 @@ std::vector<Row> make_table() {
                 .alignment_bytes = 1,
                 .doc = "docs/fp8.md"},
        .launch = without_plan<RotateQuantize, cpu::rotate_quantize>()},
-      {.info = {.name = "rotate_quantize",
+      {.info = {.name = "hopper",
                 .summary = "a block of rows in a thread block's registers, one pass",
                 .device = DeviceKind::cuda,
                 .architectures = {90},
