@@ -15,9 +15,9 @@
 //
 // Source    DeepSeek-V4 technical report, section 3.3: two kernels with one order of accumulation.
 // Tiles     64 rows, 64 keys; 512 threads: a warpgroup that loads K, one that loads V, 2 consumers.
-// SMEM      Q 64 KB; K of each consumer's tile in 3 stages of 64 dims, 48 KB; V slices of 64 keys
-// in
-//           2 stages of 16 KB (cluster of 4) or 3 of 8 KB (8); P of 8 tiles, 72 KB: 216 KB (+ 9).
+// SMEM      Q 64 KB; K of each consumer's tile in 3 stages of 64 dims, 48 KB; slices of V of 64
+//           keys in 2 stages of 16 KB (cluster of 4) or 3 of 8 KB (8); P of 8 tiles, 72 KB: 216 or
+//           208 KB (+ 5 or 9 KB).
 // Registers 128 a thread, of which 32 hold S and kColumns / 2 hold O.
 //
 //   warps 0 to 3    K of consumer 0's tile (2 warps), of consumer 1's (2 warps), group by group
@@ -98,8 +98,8 @@ struct ClusterStorage {
     cutlass::arch::fence_barrier_init();
   }
 };
-static_assert(sizeof(ClusterStorage<4>) <= 225 * 1024);
-static_assert(sizeof(ClusterStorage<8>) <= 225 * 1024);
+static_assert(sizeof(ClusterStorage<4>) == 221 * 1024);
+static_assert(sizeof(ClusterStorage<8>) == 217 * 1024);
 
 // ---- Loading
 

@@ -16,8 +16,8 @@ inline constexpr int kDims = 512;      // of a key, which is its value, too
 inline constexpr int kRows = 64;       // of an item
 inline constexpr int kTileKeys = 64;   // of a key tile
 inline constexpr int kMostTokens = 8;  // new tokens of a request
-inline constexpr int kPartTiles = 18;  // key tiles that a part has at most, unless kMostParts bind
-inline constexpr int kMostParts = 16;
+inline constexpr int kPartTiles = 18;  // key tiles of a part, at most, until there are
+inline constexpr int kMostParts = 16;  // so many parts of an item
 
 // The parts of an item with so many key tiles. An item without keys has one, too.
 TILEWRIGHT_HOST_DEVICE constexpr int parts_of_tiles(int tiles) {

@@ -20,7 +20,7 @@ enum Source : int { kWindow, kCompressed, kFresh, kSources };
 struct Unit {
   int index;  // its number
   int request;
-  int token0;  // of the tensor's or the batch entry's first token; packed tensors have batch 0
+  int token0;  // the item's first token, by its number in the batch entry; packed: in the tensor
   int tokens;  // 0: there is nothing to do
   int fresh0;  // token0 counted from the request's first token
   int head0;
@@ -29,11 +29,10 @@ struct Unit {
   int parts;
   int first_tile;  // of the part, counted through the item's sources
   int end_tile;
-  // What the block has done before: units with rows; tiles, of which the unit's tile t is number
-  // ring0 + t; and of each unit the tiles with even and with odd numbers.
-  int units;
-  int ring0;
-  int places[2];
+  // What the block has done before.
+  int units;      // that had rows
+  int ring0;      // counted from the block's first tile, tile t of the item is number ring0 + t
+  int places[2];  // tiles that had an even, and an odd, number in their unit
   int tiles[kSources];  // of the item
   int begin[kSources];  // of a range: the first position of the item's first tile; of a list: 0
   int keys[kSources];   // of the item
@@ -79,25 +78,25 @@ __device__ inline int capacity_of(const Scope& scope) {
   return scope.ring > 0 || capacity > INT_MAX ? INT_MAX : static_cast<int>(capacity);
 }
 
-// Sets what the item's tokens see of a scope. Lane i of the warp has token i.
+// Sets what the item's tokens see of a scope, which may be absent. Lane i of the warp has token i.
 __device__ inline void find_keys(Unit& unit, int source, const Scope& scope) {
   const int lane = threadIdx.x % 32;
   int begin = 0;
   int end = 0;
-  if (scope.keys == Scope::Keys::list) {
-    const int len = scope.list_lengths != nullptr
-                        ? max(0, min(scope.list_lengths[unit.request], scope.list_len))
-                        : scope.list_len;
-    begin = 0;
-    end = len;
-  } else if (lane < unit.tokens) {
-    const int batch = unit.request;
+  if (scope.rows != nullptr && scope.keys == Scope::Keys::list) {
+    end = scope.list_lengths != nullptr
+              ? max(0, min(scope.list_lengths[unit.request], scope.list_len))
+              : scope.list_len;
+  } else if (scope.rows != nullptr && lane < unit.tokens) {
+    const int request = unit.request;
     const int token = unit.token0 + lane;
-    const int capacity = capacity_of(scope);
+    end = min(capacity_of(scope), scope.range_end[at(scope.end_stride, request, token)]);
     begin = scope.range_begin != nullptr
-                ? max(0, scope.range_begin[at(scope.begin_stride, batch, token)])
+                ? max(0, scope.range_begin[at(scope.begin_stride, request, token)])
                 : 0;
-    end = min(capacity, scope.range_end[at(scope.end_stride, batch, token)]);
+    if (scope.ring > 0) {  // earlier positions have been overwritten
+      begin = max(begin, end - scope.ring);
+    }
     end = max(begin, end);
   }
   const bool counts = lane < unit.tokens && end > begin;
@@ -203,20 +202,10 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
   }
   const int part = index / launch.items;
   find_rows(unit, p, launch, index - part * launch.items);
-  if (p.window.rows != nullptr) {
-    find_keys(unit, kWindow, p.window);
-  }
-  if (p.compressed.rows != nullptr) {
-    find_keys(unit, kCompressed, p.compressed);
-  }
+  find_keys(unit, kWindow, p.window);
+  find_keys(unit, kCompressed, p.compressed);
   find_fresh(unit, p.fresh.rows != nullptr);
   if (threadIdx.x % 32 == 0) {
-    if (p.window.rows == nullptr) {
-      unit.keys[kWindow] = unit.tiles[kWindow] = 0;
-    }
-    if (p.compressed.rows == nullptr) {
-      unit.keys[kCompressed] = unit.tiles[kCompressed] = 0;
-    }
     const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
     unit.parts = parts_of_tiles(tiles);
     unit.part = part;
@@ -246,7 +235,7 @@ __device__ inline TileAt tile_at(const Unit& unit, int tile) {
 
 // A row of the item.
 struct Row {
-  int token;  // of the tensor's or the batch entry's
+  int token;  // counted as Unit::token0
   int head;
   bool exists;
 };
