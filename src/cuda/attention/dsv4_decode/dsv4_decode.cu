@@ -60,11 +60,12 @@ __device__ void init(SharedStorage& shared) {
 }
 
 // Goes on to the block's next unit that has rows. All threads of the block call it, and return when
-// the unit is known, or false when there is none left.
+// the unit is known, or false when there is none left. The producer's first warp finds it.
+template <bool kIsProducer>
 __device__ bool next_unit(SharedStorage& shared, const Params& p, const Launch& launch) {
   do {
     __syncthreads();  // nobody reads the unit before any more
-    if (threadIdx.x < 32) {
+    if (kIsProducer && threadIdx.x < 32) {
       find_unit(shared.unit, p, launch, shared.unit.index + gridDim.x);
     }
     __syncthreads();
@@ -249,7 +250,7 @@ class Consumer {
 __device__ __forceinline__ void produce_units(SharedStorage& shared, const Params& p,
                                               const Launch& launch, const CUtensorMap& map_q) {
   const KeyStages stages{shared.keys, shared.sK, shared.exist};
-  while (next_unit(shared, p, launch)) {
+  while (next_unit<true>(shared, p, launch)) {
     if (threadIdx.x == 0) {
       load_q(shared.sQ, shared.q_full, shared.unit, launch, map_q);
     }
@@ -262,7 +263,7 @@ template <int kConsumer>
 __device__ __forceinline__ void consume_units(SharedStorage& shared, const Params& p,
                                               const Launch& launch) {
   Consumer<kConsumer> consumer(shared, p, launch);
-  while (next_unit(shared, p, launch)) {
+  while (next_unit<false>(shared, p, launch)) {
     consumer.run();
   }
 }

@@ -44,8 +44,7 @@ dsv4::ItemShape shape_of(const Dsv4AttentionProblem& problem) {
 }
 
 std::int64_t items_of(const Dsv4AttentionProblem& problem) {
-  return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len),
-                                 problem.packed);
+  return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
 }  // namespace

@@ -35,25 +35,21 @@ struct ItemShape {
   int tile_heads = 0;   // heads of an item
   int tile_tokens = 0;  // tokens of an item, at most
   int head_tiles = 0;   // items beside each other of the same tokens
-  // Items with one token each are counted by tokens, others by requests.
+  int token_tiles = 0;  // items behind each other of a request
+  // Items of a packed tensor that have one token each are counted by tokens, not by requests.
   bool is_by_token = false;
-  int token_tiles = 0;  // of a request, where items are counted by requests
 
   constexpr ItemShape() = default;
   constexpr ItemShape(int heads, bool shares_keys, int q_len, bool is_packed)
       : tile_heads(std::min(heads, kRows)),
         tile_tokens(shares_keys ? std::min(kRows / std::min(heads, kRows), kMostTokens) : 1),
         head_tiles(ceil_div(heads, kRows)),
-        is_by_token(tile_tokens == 1) {
-    token_tiles = ceil_div(is_packed ? kMostTokens : q_len, tile_tokens);
-  }
+        token_tiles(ceil_div(is_packed ? kMostTokens : q_len, tile_tokens)),
+        is_by_token(is_packed && tile_tokens == 1) {}
 
   // All items of a call. q_len is as of the params: packed, of all requests together.
-  constexpr std::int64_t items(int batch, int q_len, bool is_packed) const {
-    const std::int64_t tokens =
-        is_by_token ? (is_packed ? std::int64_t{q_len} : std::int64_t{batch} * q_len)
-                    : std::int64_t{batch} * token_tiles;
-    return tokens * head_tiles;
+  constexpr std::int64_t items(int batch, int q_len) const {
+    return (is_by_token ? q_len : std::int64_t{batch} * token_tiles) * head_tiles;
   }
 };
 

@@ -137,16 +137,15 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   int token = 0;
   int tokens = 0;
   const int* const cu_seqlens = p.packed_q.cu_seqlens;
-  if (shape.is_by_token && launch.is_packed) {
+  if (shape.is_by_token) {
     request = request_of(cu_seqlens, p.batch, tile);
     token = tile;
     tokens = request >= 0;
     first = tokens > 0 ? cu_seqlens[request] : 0;
     request = max(request, 0);
   } else {
-    const int per_request = shape.is_by_token ? launch.q_len : shape.token_tiles;
-    request = tile / per_request;
-    const int token0 = (tile - request * per_request) * shape.tile_tokens;
+    request = tile / shape.token_tiles;
+    const int token0 = (tile - request * shape.token_tiles) * shape.tile_tokens;
     int len = launch.q_len;
     if (launch.is_packed) {
       first = cu_seqlens[request];
