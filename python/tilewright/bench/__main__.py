@@ -18,14 +18,20 @@ import tilewright
 from tilewright._extras import needs
 
 with needs("bench"):
-    from tilewright.bench import attention, decode, dsv4, gemm, peers
+    from tilewright.bench import attention, decode, dsv4, fp8, gemm, peers
     from tilewright.bench.machine import CpuMachine, CudaMachine
     from tilewright.bench.race import Entrant, Rules, identity, race, to_line, warm_up
     from tilewright.bench.report import print_case
     from tilewright.bench.results_file import ResultsFile
     from tilewright.bench.timing import CpuTimer
 
-OPERATIONS = {"attention": attention, "decode": decode, "dsv4": dsv4, "gemm": gemm}
+OPERATIONS = {
+    "attention": attention,
+    "fp8": fp8,
+    "decode": decode,
+    "dsv4": dsv4,
+    "gemm": gemm,
+}
 
 try:
     import torch
