@@ -100,7 +100,7 @@ def test_the_reproducing_arguments_give_the_case(options):
 
 
 def test_a_sample_of_packed_rows_is_refused():
-    args = bench.parse_arguments("fp8 --lengths 8,9 --checked-rows 4".split())
+    args = bench.parse_arguments(["fp8", "--lengths=8,9", "--checked-rows=4"])
     with pytest.raises(SystemExit, match="--checked-rows"):
         next(cases(args, "cpu"))
 
