@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RULES = {"samples": 50, "gap": 0.02}
 
+Sweep = dict[str, dict[str, tuple[Any, ...]]]
+
 
 @dataclass(frozen=True)
 class Conversion(Case):
@@ -29,7 +31,7 @@ class Conversion(Case):
 
     device: str
 
-    SWEEP: ClassVar[dict[str, dict[str, tuple[Any, ...]]]]
+    SWEEP: ClassVar[Sweep]
     lengths = ()  # no packed sequences, as the oracle asks
 
     @property
@@ -85,7 +87,7 @@ class RotateQuantizeCase(Conversion):
     transposed: bool = False
 
     operation = "rotate_quantize"
-    SWEEP = {
+    SWEEP: ClassVar[Sweep] = {
         "cuda": {"head_dim": (64, 128, 256), "transposed": (False, True)},
         "cpu": {"batch": (1,), "len": (256,), "heads": (2,), "transposed": (False, True)},
     }
@@ -113,7 +115,7 @@ class DequantizeCase(Conversion):
     page_size: int = 64
 
     operation = "dequantize_kv_rows"
-    SWEEP = {
+    SWEEP: ClassVar[Sweep] = {
         "cuda": {"rows": (128, 8192, 262144), "format": tuple(ROW_BYTES)},
         "cpu": {"rows": (256,), "format": tuple(ROW_BYTES)},
     }
@@ -137,7 +139,7 @@ class RopeCase(Conversion):
     inverse: bool = False
 
     operation = "rope"
-    SWEEP = {
+    SWEEP: ClassVar[Sweep] = {
         "cuda": {"heads": (1, 64), "tokens": (128, 4096, 65536), "inverse": (False, True)},
         "cpu": {"heads": (1, 2), "tokens": (64,), "inverse": (False, True)},
     }

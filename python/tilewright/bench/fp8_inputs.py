@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-
 import tilewright
 from tilewright.bench import oracle
 from tilewright.bench.fp8 import ROW_DTYPE

@@ -29,6 +29,4 @@ class TilewrightConversion(Peer):
 
 
 def peers(device: str) -> list[Peer]:
-    return [
-        peer for name in CONVERSIONS for peer in entrants(name, device, TilewrightConversion)
-    ]
+    return [peer for name in CONVERSIONS for peer in entrants(name, device, TilewrightConversion)]
