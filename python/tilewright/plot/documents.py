@@ -33,8 +33,8 @@ from tilewright.plot.tables import (
 PLOTS = "docs/plots"
 NAME = (
     r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|decode-goals|decode|dsv4-goals"
-    r"|dsv4|fp8-goals|fp8-errors|fp8-cost|fp8|accuracy|copies|quantize|plot|profile|counters|resources|headline"
-    r"|ladder):[\w:.,-]+"
+    r"|dsv4|fp8-goals|fp8-errors|fp8-cost|fp8|accuracy|copies|quantize|plot|profile|counters"
+    r"|resources|headline|ladder):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL

@@ -58,7 +58,8 @@ def fp8_errors_table(path: pathlib.Path) -> str:
             cells.append(percent(max(errors, default=None)))
         body.append([head_dims, mask, *cells])
     table = markdown(["head dim", "mask", *(f"`{impl}`" for impl in results.impls)], body, 2)
-    return f"{table}\n\nPer cent of the exact result's norm, the largest of all lengths."
+    what = "Per cent of the exact result's norm, the largest of all lengths."
+    return f"{table}\n\n{what} {results.provenance}."
 
 
 def percent(error: float | None) -> str:
@@ -68,7 +69,8 @@ def percent(error: float | None) -> str:
 def fp8_cost_table(attention: pathlib.Path, quantizing: pathlib.Path) -> str:
     """What rotating and quantising Q, K and V takes, in per cent of the attention: a row a head dim
     and mask, a column a length."""
-    results, costs = Fp8Results.read(attention), quantizing_us(LinesOfRace.read(quantizing))
+    results, quantizers = Fp8Results.read(attention), LinesOfRace.read(quantizing)
+    costs = quantizing_us(quantizers)
     lengths = sorted({row.seqlen for row in results.rows})
     body = []
     for (head_dims, mask), rows in _groups(results.rows):
@@ -77,7 +79,8 @@ def fp8_cost_table(attention: pathlib.Path, quantizing: pathlib.Path) -> str:
         shares = [cost and times.get(n) and 100 * cost / times[n] for n in lengths]
         body.append([head_dims, mask, number(cost), *map(number, shares)])
     header = ["head dim", "mask", "µs", *map(plain_length, lengths)]
-    return markdown(header, body, 2)
+    both = LinesOfRace(results.lines + quantizers.lines)
+    return f"{markdown(header, body, 2)}\n\nPer cent of the attention's time. {both.provenance}."
 
 
 def quantizing_us(results: LinesOfRace) -> dict[int, float]:
