@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright
+from test_bench import needs_gpu
 from test_peers import FA3_WHEELS, Graph, Tensor, cudnn_library, fa3_libraries, load
 from test_results import VALIDATOR
 from tilewright.bench import __main__ as bench
@@ -299,3 +300,23 @@ def test_cudnn_has_its_results_in_e4m3s_range(cudnn):
 )
 def test_cudnn_supports(cudnn, options, reason):
     assert reason in cudnn.supports(dataclasses.replace(CASE, **options))
+
+
+# ---- On the GPU
+
+
+@needs_gpu
+@each(OWN | FORMS)
+def test_race_on_the_gpu(tmp_path, options):
+    case = dataclasses.replace(CASE, head_dim=128, v_dim=128, device="cuda:0", **options)
+    path = tmp_path / "race.jsonl"
+    arguments = [*case.arguments().split(), "--peers=none", f"--json={path}", "--check"]
+    assert bench.main([*arguments, "--samples=3", "--gap=0"]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        VALIDATOR.validate(line)
+    ran = {line["impl"]: line["rel_fro_error"] for line in lines if line["supported"]}
+    assert all(0 < error < case.error_limit(None, is_ours=True) for error in ran.values())
+    assert {"tilewright/k8", "tilewright/flash_fp8"} <= set(ran)
+    assert ("tilewright/k7" in ran) == (case.descale != "block")
+    assert ("tilewright/k6" in ran) == (case.descale is None)

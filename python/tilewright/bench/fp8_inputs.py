@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 import tilewright
 from tilewright.bench import oracle
 from tilewright.bench.fp8 import ROW_DTYPE
@@ -97,6 +99,6 @@ def _by_tensor(x: Any, **options: Any) -> tuple[Any, Any]:
     """The descale is that of the block with the largest one: no element saturates."""
     sequences = x if x.ndim == 4 else x[None]
     _, descales = tilewright.rotate_quantize(sequences, **options)
-    descale = descales.amax().reshape(1)
+    descale = torch.amax(descales).reshape(1)
     codes = tilewright.rotate_quantize(sequences, fixed_descale=descale, **options)
     return codes if x.ndim == 4 else codes[0], descale

@@ -103,7 +103,7 @@ def table(root: pathlib.Path, name: str) -> str:
     goals:FILE            what such a race was to show, and does
     decode:FILE           a race of attention over KV caches
     dsv4:FILE             a race of DeepSeek-V4's attention
-    fp8:FILE              a race of attention on FP8
+    fp8:FILE[:PAGE]       a race of attention on FP8
     fp8-errors:FILE       its errors
     fp8-cost:FILE:FILE    what quantising takes beside it, by a race of rotate_quantize
     accuracy:FILE         the errors of attention on FP8 against the number of keys
@@ -132,7 +132,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "goals": (results, goals_table),
         "decode": (results, decode_table),
         "dsv4": (results, dsv4_table),
-        "fp8": (results, fp8_table),
+        "fp8": (results, fp8_table, rest[0] if rest else None),
         "fp8-errors": (results, fp8_errors_table),
         "fp8-cost": (results, fp8_cost_table, *others),
         "accuracy": (results, accuracy_table),

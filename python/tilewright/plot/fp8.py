@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.plot.figures import plain_length
 from tilewright.plot.results import LinesOfRace, Results, Row, short_name
-from tilewright.plot.tables import speeds_table
+from tilewright.plot.tables import results_table, speeds_table
 from tilewright.plot.text import markdown, number
 
 PRODUCTION = ("flash_fp8", "k8")  # sums are promoted after each key tile: what counts as ours
@@ -43,8 +43,9 @@ class Fp8Results(Results):
         return fastest and self.times_us[row, fastest[0]]
 
 
-def fp8_table(path: pathlib.Path) -> str:
-    return speeds_table(Fp8Results.read(path))
+def fp8_table(path: pathlib.Path, page: str | None) -> str:
+    """TFLOP/s of all, and the ratio to the best peer; with a page: of that page's kernels."""
+    return results_table(path, page) if page else speeds_table(Fp8Results.read(path))
 
 
 def fp8_errors_table(path: pathlib.Path) -> str:

@@ -13,7 +13,7 @@ from tilewright.bench.peers import Peer
 from tilewright.bench.peers.attention.tilewright import TilewrightAttention
 from tilewright.bench.peers.tilewright_kernel import TilewrightKernel, entrants
 
-IN_16_BITS = ("k6", "flash")
+IN_16_BITS = ("flash", "k6")
 
 
 class TilewrightFp8(TilewrightKernel):
