@@ -55,24 +55,20 @@ def nvfp4_variant_of(case: dict[str, Any]) -> str:
 
 def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     """The problem of a results file's case, its window, soft cap and sinks aside."""
-    return _native.AttentionProblem(**_attention_fields(case), dtype=case["dtype"])
+    asked_for = ("window", "softcap", "sinks", "lengths")
+    fields = {name: value for name, value in case.items() if name not in asked_for}
+    return _native.AttentionProblem(**fields, packed="lengths" in case)
 
 
 def fp8_problem_of(
     case: dict[str, Any], v_transposed: bool, descale_rows: int
 ) -> _native.AttentionFp8Problem:
     """The same of attention on FP8 with BF16 results."""
-    return _native.AttentionFp8Problem(
-        **_attention_fields(case),
-        dtype="bf16",
-        v_transposed=v_transposed,
-        descale_rows=descale_rows,
-    )
-
-
-def _attention_fields(case: dict[str, Any]) -> dict[str, Any]:
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_dim", "causal")
-    return {name: case[name] for name in names} | {"packed": "lengths" in case}
+    sizes = {name: case[name] for name in (*names, "lengths") if name in case}
+    return _native.AttentionFp8Problem(
+        problem_of(sizes | {"dtype": "bf16"}), v_transposed=v_transposed, descale_rows=descale_rows
+    )
 
 
 def kvcache_problem_of(case: dict[str, Any]) -> _native.AttentionWithKvCacheProblem:

@@ -46,25 +46,10 @@ AttentionFp8Call make_call(const nb::dict& tensors, std::optional<double> softma
            .kernel = kernel_name}};
 }
 
-// `dtype` is that of the result.
-AttentionFp8Problem make_problem(std::string_view dtype, std::int64_t batch, std::int64_t q_len,
-                                 std::int64_t kv_len, std::int64_t heads, std::int64_t kv_heads,
-                                 std::int64_t head_dim, std::int64_t v_dim, bool causal,
-                                 bool packed, bool v_transposed, int descale_rows) {
-  return {{.dtype = parse_dtype(dtype),
-           .batch = batch,
-           .q_len = q_len,
-           .kv_len = kv_len,
-           .heads = heads,
-           .kv_heads = kv_heads,
-           .head_dim = head_dim,
-           .value_dim = v_dim,
-           .causal = causal,
-           .packed = packed,
-           .packed_queries = packed,
-           .packed_keys = packed},
-          v_transposed,
-          descale_rows};
+// The dtype of `sizes` is that of the result.
+AttentionFp8Problem make_problem(const AttentionProblem& sizes, bool v_transposed,
+                                 int descale_rows) {
+  return {sizes, v_transposed, descale_rows};
 }
 
 }  // namespace
@@ -76,10 +61,8 @@ void bind_attention_fp8(nb::module_& m) {
                               nb::arg("batch_invariant"), nb::arg("descale_rows"),
                               nb::arg("check_values"), nb::arg("kernel_name"));
   nb::class_<AttentionFp8Problem>(m, "AttentionFp8Problem")
-      .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("batch"),
-           nb::arg("q_len"), nb::arg("kv_len"), nb::arg("heads"), nb::arg("kv_heads"),
-           nb::arg("head_dim"), nb::arg("v_dim"), nb::arg("causal"), nb::arg("packed"),
-           nb::arg("v_transposed"), nb::arg("descale_rows"));
+      .def(nb::new_(&make_problem), nb::arg("sizes"), nb::kw_only(), nb::arg("v_transposed"),
+           nb::arg("descale_rows"));
   bind_queries<AttentionFp8>(m);
 }
 

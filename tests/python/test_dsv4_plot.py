@@ -2,7 +2,7 @@
 
 import pytest
 
-from test_decode_plot import page_with
+from test_decode_plot import goals_of, page_with
 from test_gemm_plot import table_of, write
 from test_results import MEASURED, UNSUPPORTED
 from tilewright.bench import __main__ as bench
@@ -39,13 +39,6 @@ def root(tmp_path):
     (tmp_path / "README.md").write_text("")
     page_with(tmp_path, "dsv4:dsv4-decode", "plot:dsv4-decode", "dsv4:later")
     return tmp_path
-
-
-def goals_of(root):
-    page_with(root, "dsv4-goals:results")
-    _, table = table_of(root)
-    rows = [row.strip("| ").split(" | ") for row in table[2:]]
-    return {row[0]: row[1:] for row in rows}
 
 
 def test_a_race_beside_peers(root):
@@ -86,7 +79,7 @@ def test_the_plot(root):
 
 
 def test_goals_without_results(root):
-    goals = goals_of(root)
+    goals = goals_of(root, "dsv4-goals")
     assert len(goals) == len(dsv4_goals.GOALS) == 14
     assert all(cells[1:2] + cells[3:] == ["0", "—", "—"] for cells in goals.values())
 
@@ -108,7 +101,7 @@ def test_goals(root):
     rows = MEASURED | {"operation": "quantize_kv_rows", "case": case, "impl": "tilewright/hopper"}
     write(root, [rows | {"gbps": 90.0}, rows | {"gbps": 100.0, "impl": "copy"}],
           "quantize_kv_rows")  # fmt: skip
-    reached = {name: (cells[1], *cells[3:]) for name, cells in goals_of(root).items()}
+    reached = {name: (cells[1], *cells[3:]) for name, cells in goals_of(root, "dsv4-goals").items()}
     assert reached == {
         "Flash, batch 128: to FlashMLA": ("1", "2.100", "yes"),
         "Flash, batch 32: to FlashMLA": ("1", "1.650", "no"),

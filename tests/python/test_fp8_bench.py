@@ -236,12 +236,16 @@ class Fp8Graph(Graph):
     def __init__(self, **types):
         assert types["io_data_type"] == "FP8_E4M3"
 
-    def sdpa_fp8(self, q, k, v, generate_stats, attn_scale, name, **options):
+    def sdpa_fp8(self, q, k, v, generate_stats, attn_scale, name, diagonal_alignment=0,
+                 left_bound=None, right_bound=None, **numbers):  # fmt: skip
         names = ("descale_q", "descale_k", "descale_v", "scale_s", "descale_s", "scale_o")
-        self.numbers = {name: options.pop(name) for name in names}
+        self.numbers = numbers
+        assert set(numbers) == set(names)
         assert all(number.dim == [1, 1, 1, 1] for number in self.numbers.values())
         assert not generate_stats and attn_scale == q.dim[3] ** -0.5
-        self.inputs, self.options = (q, k, v), options
+        self.inputs, self.options = (q, k, v), {"diagonal_alignment": diagonal_alignment}
+        for side, bound in (("left", left_bound), ("right", right_bound)):
+            self.options[f"diagonal_band_{side}_bound"] = bound
         self.out, self.amax = Tensor(), [Tensor(), Tensor()]
         return self.out, None, *self.amax
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from test_decode_plot import page_with
+from test_decode_plot import goals_of, page_with
 from test_gemm_plot import table_of, write
 from test_results import MEASURED, UNSUPPORTED, with_case, without
 from tilewright.bench import __main__ as bench
@@ -56,13 +56,6 @@ def root(tmp_path):
     (tmp_path / "docs/worklog").mkdir(parents=True)
     (tmp_path / "README.md").write_text("")
     return tmp_path
-
-
-def goals_of(root):
-    page_with(root, "fp8-goals:results")
-    _, table = table_of(root)
-    rows = [row.strip("| ").split(" | ") for row in table[2:]]
-    return {row[0]: row[1:] for row in rows}
 
 
 def test_the_race(root):
@@ -171,7 +164,7 @@ def test_the_plot_of_accuracy(root):
 
 
 def test_goals_without_results(root):
-    goals = goals_of(root)
+    goals = goals_of(root, "fp8-goals")
     assert len(goals) == len(fp8_goals.GOALS) == 10
     assert all(cells[1:2] + cells[3:] == ["0", "—", "—"] for cells in goals.values())
 
@@ -191,7 +184,7 @@ def test_goals(root):
     normal = accuracy(best) + accuracy({"tilewright/k7": {1024: 0.03}}, **tensor)
     outliers = accuracy(longer, outliers=True) + accuracy(plain, outliers=True, **tensor)
     write(root, normal + outliers, "accuracy-fp8")
-    reached = {name: (cells[1], *cells[3:]) for name, cells in goals_of(root).items()}
+    reached = {name: (cells[1], *cells[3:]) for name, cells in goals_of(root, "fp8-goals").items()}
     mean = (1.25**4 * 0.96) ** 0.2
     of_k8 = (0.02 / 0.04 * 0.023 / 0.08) ** 0.5
     assert reached == {

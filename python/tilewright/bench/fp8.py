@@ -6,6 +6,7 @@ exact attention of the rows, so that they have the share of quantising, too.
 """
 
 import argparse
+import dataclasses
 import itertools
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.bench import attention, oracle
 from tilewright.bench.attention import AttentionCase, cuda_timer
 from tilewright.bench.case import Errors
-from tilewright.bench.options import SWITCH
+from tilewright.bench.options import SWITCH, words_of
 
 if TYPE_CHECKING:
     from tilewright.bench.fp8_inputs import Fp8Inputs
@@ -49,6 +50,12 @@ class Fp8Case(AttentionCase):
     checked_rows: int = 0
 
     operation = "attention_fp8"
+
+    def in_16_bits(self) -> AttentionCase:
+        """The same of the rows before they are quantised."""
+        fields = (field.name for field in dataclasses.fields(AttentionCase))
+        of_rows = {name: getattr(self, name) for name in fields} | {"dtype": ROW_DTYPE}
+        return AttentionCase(**of_rows)
 
     @property
     def compulsory_bytes(self) -> int:
@@ -97,19 +104,11 @@ class Fp8Case(AttentionCase):
         return LSE_LIMITS[self.outliers]
 
 
-def _descales(text: str) -> list[str]:
-    descales = text.split(",")
-    for each in descales:
-        if each not in DESCALES:
-            raise argparse.ArgumentTypeError(f"{each} is not one of {', '.join(DESCALES)}")
-    return descales
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_problem_arguments(parser)
     parser.add_argument(
         "--descale",
-        type=_descales,
+        type=words_of(DESCALES),
         metavar="KIND,...",
         help=f"of {', '.join(DESCALES)} of 128 rows; if not given, what each is made for",
     )

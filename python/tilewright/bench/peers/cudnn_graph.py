@@ -100,17 +100,17 @@ class SdpaGraph:
         self.graph.execute(self.buffers | others, self.workspace, handle=self.handle)
 
 
-def mask(case: Any, is_square: bool) -> dict[str, Any]:
+def mask(case: Any, is_square: bool, prefix: str = "diagonal_band_") -> dict[str, Any]:
     """A band along the diagonal, which for unequal lengths ends in the bottom right. Its left bound
-    counts the query's own key too."""
+    counts the query's own key too. sdpa() and sdpa_fp8() have other names for the bounds."""
     left, right = case.sides
     if left is None and right is None:
         return {}
     alignment = cudnn.diagonal_alignment
     return {
         "diagonal_alignment": alignment.TOP_LEFT if is_square else alignment.BOTTOM_RIGHT,
-        "diagonal_band_left_bound": None if left is None else left + 1,
-        "diagonal_band_right_bound": right,
+        f"{prefix}left_bound": None if left is None else left + 1,
+        f"{prefix}right_bound": right,
     }
 
 

@@ -61,7 +61,7 @@ class Cudnn(CudnnPeer):
             **{name: graph.add_number(name, number) for name, number in numbers.items()},
             generate_stats=False,
             attn_scale=case.head_dim**-0.5,
-            **mask(case, is_square=case.q_len == case.kv_len),
+            **mask(case, is_square=case.q_len == case.kv_len, prefix=""),
         )
         graph.set_output(o, out, *layout(case, out))
         for name, tensor in zip(("amax_s", "amax_o"), amax, strict=True):

@@ -7,10 +7,9 @@ from typing import Any
 
 import tilewright
 from tilewright._kernels import find_kernel, fp8_problem_of, problem_of
-from tilewright.bench.fp8 import ROW_DTYPE
 from tilewright.bench.fp8_inputs import DESCALE_ROWS, Form
 from tilewright.bench.peers import Peer
-from tilewright.bench.peers.attention.tilewright import TilewrightAttention
+from tilewright.bench.peers.attention.tilewright import TilewrightAttention, mask_and_ends
 from tilewright.bench.peers.tilewright_kernel import TilewrightKernel, entrants
 
 IN_16_BITS = ("flash", "k6")
@@ -39,13 +38,8 @@ class TilewrightFp8(TilewrightKernel):
         return tilewright.attention_fp8(
             **inputs.quantized(form),
             descale_rows=DESCALE_ROWS * form.blocks,
-            causal=case.causal,
-            window_size=case.window_size,
-            softcap=case.softcap,
-            sinks=inputs.sinks,
-            cu_seqlens_q=inputs.cu_seqlens,
-            cu_seqlens_k=inputs.cu_seqlens,
             kernel=self.kernel.name,
+            **mask_and_ends(case, inputs),
             **options,
         )
 
@@ -57,7 +51,7 @@ class In16Bits(TilewrightAttention):
         return "has no descales" if case.descale else super().supports(case)
 
     def problem_of(self, case: Any) -> Any:
-        return problem_of(case.to_json() | {"dtype": ROW_DTYPE})
+        return problem_of(case.in_16_bits().to_json())
 
 
 def peers(device: str) -> list[Peer]:
