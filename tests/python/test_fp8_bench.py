@@ -12,10 +12,12 @@ import tilewright
 from test_bench import needs_gpu
 from test_peers import FA3_WHEELS, Graph, Tensor, cudnn_library, fa3_libraries, load
 from test_results import VALIDATOR
+from tilewright._kernels import find_kernel
 from tilewright.bench import __main__ as bench
 from tilewright.bench import oracle
 from tilewright.bench.fp8 import Fp8Case, cases
 from tilewright.bench.fp8_inputs import PER_TENSOR, Form
+from tilewright.bench.peers.fp8.tilewright import In16Bits
 from tilewright.bench.tensors import normal_with_outliers
 
 CASE = Fp8Case("e4m3", 2, 150, 150, 4, 2, 64, 64, causal=True, device="cpu")
@@ -112,6 +114,27 @@ def test_the_library_is_near_the_oracle(options):
     peer = cpu_kernel()
     assert peer.supports(case) is None and case.label
     assert check(peer, case).lse < case.lse_limit
+
+
+def test_kernels_of_the_gpu():
+    """In the order of their pages, so that a rung's table begins with the one before."""
+    ours = bench.load_kernels("fp8", "all", "cuda:0")
+    names = [peer.name.removeprefix("tilewright/") for peer in ours]
+    assert names[:3] == ["flash", "k6", "k7"] and {"k8", "flash_fp8"} < set(names)
+    case = dataclasses.replace(CASE, head_dim=128, v_dim=128, lengths=(90, 60))
+    for peer in ours:
+        takes = peer.kernel.takes("packed")
+        assert (peer.supports(case) == "does not take packed") == (not takes)
+        assert peer.problem_of(case)
+
+
+def test_a_kernel_on_the_rows_in_16_bits_is_a_measure():
+    peer = In16Bits(find_kernel("cpu"))
+    case = dataclasses.replace(CASE, outliers=True, checked_rows=50)
+    assert peer.supports(case) is None
+    assert check(peer, case).rel_fro < 3e-3
+    form = {"rotated": False, "descale": "tensor"}
+    assert peer.supports(dataclasses.replace(case, **form)) == "has no descales"
 
 
 def test_rotation_spreads_outliers():
