@@ -12,6 +12,7 @@ from tilewright.plot.fp8 import percent
 from tilewright.plot.results import LinesOfRace, short_name
 from tilewright.plot.text import markdown
 
+SHORTEST, LONGEST = 1024, 131072
 VALUES = {False: "normal", True: "with outliers"}
 
 
@@ -109,12 +110,15 @@ def _draw_panel(panel: Any, results: AccuracyResults, form: Form) -> None:
 # ---- What goals ask for
 
 
-def to_per_tensor(outliers: bool, ours: str = "k8", theirs: str = "k7") -> Any:
-    """Ours, rotated and in blocks, over theirs with a descale a tensor, at each number of keys."""
+PER_TENSOR = "k7"
+
+
+def to_per_tensor(impl: str, *, outliers: bool) -> Any:
+    """An error, rotated and in blocks, over K7's with a descale a tensor, at each length."""
 
     def values(results: AccuracyResults) -> Iterator[float | None]:
-        best = results.curve(Form(outliers, True, "block"), ours)
-        plain = results.curve(Form(outliers, False, "tensor"), theirs)
+        best = results.curve(Form(outliers, True, "block"), impl)
+        plain = results.curve(Form(outliers, False, "tensor"), PER_TENSOR)
         for length in results.lengths:
             both = best.get(length), plain.get(length)
             yield both[0] / both[1] if all(both) else None
@@ -123,11 +127,12 @@ def to_per_tensor(outliers: bool, ours: str = "k8", theirs: str = "k7") -> Any:
 
 
 def longest_to_shortest(impl: str) -> Any:
-    """The error with the most keys over that with the fewest, of both kinds of values."""
+    """The error with 128k keys over that with 1k, of both kinds of values."""
 
     def values(results: AccuracyResults) -> Iterator[float | None]:
         for outliers in VALUES:
             curve = results.curve(Form(outliers, True, "block"), impl)
-            yield curve[max(curve)] / curve[min(curve)] if len(curve) > 1 else None
+            both = curve.get(LONGEST), curve.get(SHORTEST)
+            yield both[0] / both[1] if all(both) else None
 
     return values
