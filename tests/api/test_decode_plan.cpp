@@ -202,9 +202,7 @@ DecodePlan plan_of(const Problem& p) {
   return plan_decode(p, kSms, best_decode_config(p).value()).plan;
 }
 
-int rows_of(const Problem& p) {
-  return kDecodeConfigs[best_decode_config(p).value()].rows;
-}
+int rows_of(const Problem& p) { return kDecodeConfigs[best_decode_config(p).value()].rows; }
 
 TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   Problem p = problem(4, 8, 1024);

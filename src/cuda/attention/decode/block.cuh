@@ -36,9 +36,10 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
     if (part.is_end) {
       break;
     }
-    compute.run(part);
-    Finish<Config, Compute>(shared, p, launch, part, compute).run(exchanges);
-    compute.release();
+    typename Compute::Result result;
+    const auto left = compute.run(part, result);
+    Finish<Config, typename Compute::Left>(shared, p, launch, part, left).run(exchanges);
+    compute.release(part, left);
     __syncwarp();
     shared.parts.release(at_part);
     at_part.advance();
@@ -101,7 +102,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     } else if (loader < 3) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);
     } else if constexpr (Compute::kLoadWarps == 3) {
-      Compute::load_queries(shared, p, launch, maps);
+      Compute::load_queries(shared, p, launch);
     }
     wait_for_cluster<Config>(launch);
   }

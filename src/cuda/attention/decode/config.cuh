@@ -115,20 +115,19 @@ struct SharedStorage {
   using Form = cute::conditional_t<Config::C.swaps, SwappedForm<Config>, WarpsForm<Config>>;
   static constexpr int kTile_bytes = Config::TileK::kTile_bytes + Config::TileV::kTile_bytes;
   alignas(1024) std::uint8_t tiles[Config::kStages][kTile_bytes];  // K, then V
-  typename Form::Memory compute;
   // E4M3 rows may have a descale each.
   alignas(16) float descales[Config::kIsE4m3 ? Config::kStages : 1][2]
                             [Config::kIsE4m3 ? kDecodeTileKeys : 1];
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;
+  typename Form::Memory compute;
   int ticket;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;
 };
 
 struct TensorMaps {
   CUtensorMap k, v;
-  CUtensorMap q;  // where keys are the rows
 };
 
 // A launch's schedule, and where partial results lie.
@@ -145,6 +144,14 @@ struct Launch {
   std::uint64_t* counters;  // (slots, cluster)
   std::uint64_t epoch;
 };
+
+// A descale of the whole sequence, if there is one.
+__device__ inline float descale_of(const Descales& descale, const Part& part) {
+  return descale.data != nullptr && descale.per != Descales::Per::row
+             ? descale
+                   .data[part.sequence * descale.stride.batch + part.kv_head * descale.stride.head]
+             : 1.0f;
+}
 
 // The block's index in its worker.
 __device__ inline int rank_in(const Launch& launch) {

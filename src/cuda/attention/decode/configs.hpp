@@ -43,9 +43,10 @@ inline constexpr DecodeConfig kDecodeConfigs[] = {
 };
 inline constexpr int kDecodeConfigCount = sizeof(kDecodeConfigs) / sizeof(kDecodeConfigs[0]);
 
-// Whether the config takes E4M3 caches: there are registers for a wide head dim's with few rows.
+// Whether the config takes E4M3 caches: of a wide head dim, there are registers for few rows only.
+// Where keys are the rows, O must fit where a tile was.
 constexpr bool takes_e4m3(const DecodeConfig& c) {
-  return !c.swaps && (c.head_dim <= 192 || c.rows == 16);
+  return c.swaps ? c.rows <= 32 : c.head_dim <= 192 || c.rows == 16;
 }
 
 // Bc, the keys of a tile.

@@ -208,7 +208,7 @@ class Finish {
       : shared_(shared), p_(p), launch_(launch), part_(part), left_(left) {}
 
   // `exchanges` counts the passes in a cluster.
-  __device__ __forceinline__ void run(std::uint32_t& exchanges) {
+  __device__ void run(std::uint32_t& exchanges) {
     const bool is_cluster = Config::kMayCluster && launch_.workers.cluster > 1;
     const int rows = part_.tokens * launch_.shape.tile_heads;
     const int passes = Config::kPasses > 1 && rows > 8 ? Config::kPasses : 1;
@@ -362,7 +362,7 @@ class Finish {
   const Params& p_;
   const Launch& launch_;
   const Part& part_;
-  const Left& left_;
+  const Left left_;
   int pass_ = 0;
   int rows_ = 0;  // that are merged at once
 };

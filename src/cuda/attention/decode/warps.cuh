@@ -15,10 +15,79 @@ __device__ int place_in_tile(int warp, int g, int q) {
   return (warp * 8 + g) * (Config::C.value_dim / 4) + (q ^ g);
 }
 
+// What the warps leave, for Finish. `tile` is the memory of the part's last key tile, null if it
+// has none.
+template <typename Config>
+struct WarpsLeft {
+  static constexpr int kMost = WarpsForm<Config>::kKeyWarps;
+
+  SharedStorage<Config>& shared;
+  float4* tile;
+  const WarpResult<Config>& result;
+
+  __device__ static int rows_of(int rows, int pass) {
+    return Config::kRows == 16 ? min(rows - 8 * pass, 8) : Config::kPassRows;
+  }
+  __device__ static int tile_row(int i, int pass) { return i / 8 * 16 + pass * 8 + i % 8; }
+  __device__ int count() const { return tile != nullptr ? kMost : 0; }
+
+  __device__ void leave(int pass) const {
+    if (tile != nullptr) {
+      sync_consumer<Config>();  // all warps have read the tile, and what the pass before left
+      leave_row(pass);
+      sync_consumer<Config>();
+    }
+  }
+
+  // Of the warps that share the row tile's keys.
+  __device__ PieceSource source(int i, int q) const {
+    constexpr int kWarp = WarpsForm<Config>::kRowWarps;  // from one to the next
+    const int warp = i / 8;
+    const int g = i % 8;
+    const float* const max = &shared.compute.max[warp][g];
+    const float* const sum = &shared.compute.sum[warp][g];
+    const float4* const o = tile + place_in_tile<Config>(warp, g, q);
+    constexpr int kStep = 8 * kWarp * (Config::C.value_dim / 4);
+    return {max, sum, o, max + 8 * kWarp, sum + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
+  }
+
+ private:
+  // Leaves this thread's row g of a pass's eight. A 16-bit V gives a thread two neighbouring
+  // columns of every eight; an E4M3 one gives it four of every 16, in the order 0, 2, 1, 3.
+  __device__ void leave_row(int pass) const {
+    const int warp = threadIdx.x / 32;
+    const int g = threadIdx.x % 32 / 4;
+    const int t = threadIdx.x % 4;
+    if constexpr (Config::kIsE4m3) {
+#pragma unroll
+      for (int j = 0; j < Config::C.value_dim / 8; j += 2) {
+        const float(&even)[4] = result.o[j];
+        const float(&odd)[4] = result.o[j + 1];
+        tile[place_in_tile<Config>(warp, g, 2 * j + t)] =
+            pass == 0 ? float4{even[0], odd[0], even[1], odd[1]}
+                      : float4{even[2], odd[2], even[3], odd[3]};
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < Config::C.value_dim / 8; ++j) {
+        const float(&o)[4] = result.o[j];
+        auto* const pair =
+            reinterpret_cast<float2*>(tile + place_in_tile<Config>(warp, g, 2 * j + t / 2));
+        pair[t % 2] = pass == 0 ? float2{o[0], o[1]} : float2{o[2], o[3]};
+      }
+    }
+    if (t == 0) {
+      shared.compute.max[warp][g] = pass == 0 ? result.m[0] : result.m[1];
+      shared.compute.sum[warp][g] = pass == 0 ? result.l[0] : result.l[1];
+    }
+  }
+};
+
 template <typename Config>
 class WarpsCompute {
  public:
-  static constexpr int kMost = WarpsForm<Config>::kKeyWarps;
+  using Left = WarpsLeft<Config>;
+  using Result = WarpResult<Config>;
   static constexpr int kTileWarps = Config::kConsumerWarps;  // that read a tile
   static constexpr int kLoadWarps = 2;                       // of K and of V
   // Where an SM has two blocks; elsewhere each thread may have 255.
@@ -31,17 +100,18 @@ class WarpsCompute {
       : shared_(shared), p_(p), launch_(launch) {}
 
   // Computes a part's tiles. The last one stays as it is until release().
-  __device__ __forceinline__ void run(const Part& part) {
-    tile_ = nullptr;
-    result_ = {.o = {}, .m = {kMinusInf, kMinusInf}, .l = {}};
+  __device__ __forceinline__ Left run(const Part& part, Result& result) {
+    result = {.o = {}, .m = {kMinusInf, kMinusInf}, .l = {}};
+    float4* tile = nullptr;
     if (part.tiles.first < part.tiles.end) {
-      compute(part);
-      tile_ = reinterpret_cast<float4*>(shared_.tiles[at_.stage]);
+      compute(part, result);
+      tile = reinterpret_cast<float4*>(shared_.tiles[at_.stage]);
     }
+    return {.shared = shared_, .tile = tile, .result = result};
   }
 
-  __device__ void release() {
-    if (tile_ != nullptr) {
+  __device__ void release(const Part& part, const Left&) {
+    if (part.tiles.first < part.tiles.end) {
       cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
       __syncwarp();
       shared_.k.release(at_);
@@ -50,45 +120,10 @@ class WarpsCompute {
     }
   }
 
-  // ---- What the warps leave, for Finish
-
-  __device__ static int rows_of(int rows, int pass) {
-    return Config::kRows == 16 ? min(rows - 8 * pass, 8) : Config::kPassRows;
-  }
-  __device__ static int tile_row(int i, int pass) { return i / 8 * 16 + pass * 8 + i % 8; }
-
-  __device__ void leave(int pass) const {
-    if (tile_ != nullptr) {
-      sync_consumer<Config>();  // all warps have read the tile, and what the pass before left
-      leave_row(pass);
-      sync_consumer<Config>();
-    }
-  }
-
-  __device__ int count() const { return tile_ != nullptr ? kMost : 0; }
-
-  // Of the warps that share the row tile's keys.
-  __device__ PieceSource source(int i, int q) const {
-    constexpr int kWarp = WarpsForm<Config>::kRowWarps;  // from one to the next
-    const int warp = i / 8;
-    const int g = i % 8;
-    const float* const max = &shared_.compute.max[warp][g];
-    const float* const sum = &shared_.compute.sum[warp][g];
-    const float4* const o = tile_ + place_in_tile<Config>(warp, g, q);
-    constexpr int kStep = 8 * kWarp * (Config::C.value_dim / 4);
-    return {max, sum, o, max + 8 * kWarp, sum + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
-  }
-
  private:
-  // A descale of the whole sequence, if there is one.
-  __device__ static float descale_of(const Descales& descale, const Part& part) {
-    return descale.data != nullptr && descale.per != Descales::Per::row
-               ? descale.data[part.sequence * descale.stride.batch +
-                              part.kv_head * descale.stride.head]
-               : 1.0f;
-  }
-
-  __device__ __forceinline__ void compute(const Part& part) {
+  __device__ __forceinline__ void compute(const Part& part, Result& result) {
+    const MatrixPlaces<Config::TileK::kRow_bytes, false> places_k;
+    const MatrixPlaces<Config::TileV::kRow_bytes, true> places_v;
     const bool scales_k = Config::kIsE4m3 && p_.k_descale.per == Descales::Per::row;
     const bool scales_v = Config::kIsE4m3 && p_.v_descale.per == Descales::Per::row;
     const float scale = Config::kIsE4m3 ? p_.scale * descale_of(p_.k_descale, part) : p_.scale;
@@ -110,7 +145,7 @@ class WarpsCompute {
           continue;
         }
         Scores s;
-        compute_scores<Config>(s, q, places_k_, tile_k, row0);
+        compute_scores<Config>(s, q, places_k, tile_k, row0);
         if (scales_k) {
           scale_keys(s, descales[0] + row0, place_);
         }
@@ -119,15 +154,15 @@ class WarpsCompute {
         }
         const bool is_masked = first < part.whole_first || end > part.whole_end;
         const std::uint32_t seen = is_masked ? mask(s, p_, launch_, part, place_, first) : 0;
-        softmax_step(s, result_, scale_log2);
+        softmax_step(s, result, scale_log2);
         shared_.v.wait(at_);
         if (scales_v) {
           scale_keys(s, descales[1] + row0, place_);
         }
         if (is_masked) {
-          add_values<Config, true>(result_, s, places_v_, tile_v, row0, place_, seen);
+          add_values<Config, true>(result, s, places_v, tile_v, row0, place_, seen);
         } else {
-          add_values<Config, false>(result_, s, places_v_, tile_v, row0, place_, seen);
+          add_values<Config, false>(result, s, places_v, tile_v, row0, place_, seen);
         }
       }
       shared_.v.wait(at_);
@@ -138,20 +173,21 @@ class WarpsCompute {
         at_.advance();
       }
     }
-    end_sums(scale_log2, Config::kIsE4m3 ? descale_of(p_.v_descale, part) : 1.0f);
+    end_sums(result, scale_log2, Config::kIsE4m3 ? descale_of(p_.v_descale, part) : 1.0f);
   }
 
   // Adds up the sums of the lanes that share a row. m becomes a maximum of scaled scores.
-  __device__ __forceinline__ void end_sums(float scale_log2, float descale_v) {
+  __device__ static __forceinline__ void end_sums(Result& result, float scale_log2,
+                                                  float descale_v) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      result_.l[half] += __shfl_xor_sync(0xffffffffu, result_.l[half], 1);
-      result_.l[half] += __shfl_xor_sync(0xffffffffu, result_.l[half], 2);
-      result_.m[half] *= scale_log2 / kLog2e;
+      result.l[half] += __shfl_xor_sync(0xffffffffu, result.l[half], 1);
+      result.l[half] += __shfl_xor_sync(0xffffffffu, result.l[half], 2);
+      result.m[half] *= scale_log2 / kLog2e;
     }
     if constexpr (Config::kIsE4m3) {
 #pragma unroll
-      for (auto& o : result_.o) {
+      for (auto& o : result.o) {
         for (float& value : o) {
           value *= descale_v;
         }
@@ -159,45 +195,11 @@ class WarpsCompute {
     }
   }
 
-  // Leaves this thread's row g of a pass's eight. A 16-bit V gives a thread two neighbouring
-  // columns of every eight; an E4M3 one gives it four of every 16, in the order 0, 2, 1, 3.
-  __device__ void leave_row(int pass) const {
-    const int warp = threadIdx.x / 32;
-    const int g = threadIdx.x % 32 / 4;
-    const int t = threadIdx.x % 4;
-    if constexpr (Config::kIsE4m3) {
-#pragma unroll
-      for (int j = 0; j < Config::C.value_dim / 8; j += 2) {
-        const float(&even)[4] = result_.o[j];
-        const float(&odd)[4] = result_.o[j + 1];
-        tile_[place_in_tile<Config>(warp, g, 2 * j + t)] =
-            pass == 0 ? float4{even[0], odd[0], even[1], odd[1]}
-                      : float4{even[2], odd[2], even[3], odd[3]};
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < Config::C.value_dim / 8; ++j) {
-        const float(&o)[4] = result_.o[j];
-        auto* const pair =
-            reinterpret_cast<float2*>(tile_ + place_in_tile<Config>(warp, g, 2 * j + t / 2));
-        pair[t % 2] = pass == 0 ? float2{o[0], o[1]} : float2{o[2], o[3]};
-      }
-    }
-    if (t == 0) {
-      shared_.compute.max[warp][g] = pass == 0 ? result_.m[0] : result_.m[1];
-      shared_.compute.sum[warp][g] = pass == 0 ? result_.l[0] : result_.l[1];
-    }
-  }
-
   SharedStorage<Config>& shared_;
   const Params& p_;
   const Launch& launch_;
   const WarpPlace<Config> place_;
-  const MatrixPlaces<Config::TileK::kRow_bytes, false> places_k_;
-  const MatrixPlaces<Config::TileV::kRow_bytes, true> places_v_;
   typename Config::Position at_;
-  WarpResult<Config> result_;
-  float4* tile_ = nullptr;  // the part's last, if it has one
 };
 
 }  // namespace decode

@@ -1,0 +1,233 @@
+// The operands of decode_swapped's GEMMs, S^T = K Q^T and O^T += V^T P^T. 16-bit tiles are read by
+// WGMMA where they lie. E4M3 ones are widened on their way from SMEM to registers.
+#pragma once
+
+#include "cuda/attention/decode/config.cuh"
+#include "cuda/attention/decode/fragments.cuh"
+#include "cuda/common/wgmma.cuh"
+
+namespace tilewright::cuda {
+namespace decode {
+
+// What both have in common: Q and P^T as operand B, each row contiguous, and the accumulators.
+template <typename Config, typename MmaOfQk, typename MmaOfPv>
+struct SwappedGemms {
+  using Element = typename Config::Element;
+  using Keys = cute::Int<kDecodeTileKeys>;
+  using Rows = cute::Int<Config::kRows>;
+  using D = cute::Int<Config::C.head_dim>;
+  using Dv = cute::Int<Config::C.value_dim>;
+  using AtomK = cute::GMMA::Layout_K_SW128_Atom<Element>;
+  using MmaQk = MmaOfQk;
+  using MmaPv = MmaOfPv;
+
+  __device__ static auto operand_q(const Element* q) {
+    const auto mma = MmaQk{}.get_slice(0);  // a descriptor is the same for every thread
+    using Layout = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, D>{}));
+    return mma.make_fragment_B(mma.partition_B(tile(q, Layout{})));
+  }
+  __device__ static auto operand_p(const Element* p) {
+    const auto mma = MmaPv{}.get_slice(0);
+    using Layout = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, Keys>{}));
+    return mma.make_fragment_B(mma.partition_B(tile(p, Layout{})));
+  }
+  __device__ static auto scores() {
+    return cute::partition_fragment_C(MmaQk{}, cute::Shape<Keys, Rows>{});
+  }
+  __device__ static auto output() {
+    return cute::partition_fragment_C(MmaPv{}, cute::Shape<Dv, Rows>{});
+  }
+
+  template <typename Layout>
+  __device__ static auto tile(const Element* smem, Layout layout) {
+    return cute::make_tensor(cute::make_smem_ptr(smem), layout);
+  }
+};
+
+template <typename Config>
+using ShapeQk = cute::Shape<cute::_64, cute::Int<Config::kRows>, cute::Int<Config::C.head_dim>>;
+template <typename Config>
+using ShapePv = cute::Shape<cute::_64, cute::Int<Config::kRows>, cute::_64>;
+
+// Of 16-bit tiles. V lies in SMEM as in memory, Dv contiguous: as an operand A that is MN-major.
+template <typename Config, typename Element = typename Config::Element>
+struct TilesInPlace
+    : SwappedGemms<Config,
+                   decltype(cute::make_tiled_mma(
+                       cute::GMMA::ss_op_selector<Element, Element, float, ShapeQk<Config>>())),
+                   decltype(cute::make_tiled_mma(cute::GMMA::ss_op_selector<
+                                                 Element, Element, float, ShapePv<Config>,
+                                                 cute::GMMA::Major::MN, cute::GMMA::Major::K>()))> {
+  __device__ static auto operand_k(const std::uint8_t* tile_k) {
+    const auto mma = typename TilesInPlace::MmaQk{}.get_slice(0);
+    using Layout = decltype(cute::tile_to_shape(
+        typename TilesInPlace::AtomK{},
+        cute::Shape<typename TilesInPlace::Keys, typename TilesInPlace::D>{}));
+    return mma.make_fragment_A(
+        mma.partition_A(TilesInPlace::tile(reinterpret_cast<const Element*>(tile_k), Layout{})));
+  }
+  __device__ static auto operand_v(const std::uint8_t* tile_v) {
+    const auto mma = typename TilesInPlace::MmaPv{}.get_slice(0);
+    using Atom = cute::GMMA::Layout_MN_SW128_Atom<Element>;
+    using Layout = decltype(cute::tile_to_shape(
+        Atom{}, cute::Shape<typename TilesInPlace::Dv, typename TilesInPlace::Keys>{},
+        cute::Step<cute::_2, cute::_1>{}));
+    return mma.make_fragment_A(
+        mma.partition_A(TilesInPlace::tile(reinterpret_cast<const Element*>(tile_v), Layout{})));
+  }
+
+  // The column of O that row i of this thread's accumulator is, where rows 0 and 1 are eight apart
+  // in the tile of the GEMM, and each further pair 64.
+  __device__ static int column(int warp, int g, int i) {
+    return i / 2 * 64 + 16 * warp + i % 2 * 8 + g;
+  }
+};
+
+// Of E4M3 tiles, in registers: each thread has words of four bytes, of K four columns of a key, of
+// V two columns of two keys. The even and the odd bytes of a word go to different places of A. So
+// of every 16 columns of K, the GEMM takes the even ones first, and Q has them in that order
+// (QueryChunks). Of O, a thread's rows are neighbouring columns.
+template <typename Config, typename Element = typename Config::Element>
+struct WidenedTiles
+    : SwappedGemms<Config,
+                   decltype(cute::make_tiled_mma(
+                       cute::GMMA::rs_op_selector<Element, Element, float, ShapeQk<Config>>())),
+                   decltype(cute::make_tiled_mma(
+                       cute::GMMA::rs_op_selector<Element, Element, float, ShapePv<Config>>()))> {
+  __device__ static auto operand_k(const std::uint8_t* tile_k) {
+    using Tile = typename Config::TileK;
+    const MatrixPlaces<Tile::kRow_bytes, true> places;
+    const std::uint32_t tile = cute::cast_smem_ptr_to_uint(tile_k);
+    auto a = registers_a<typename WidenedTiles::MmaQk, typename WidenedTiles::Keys,
+                         typename WidenedTiles::D>();
+    auto words = cute::recast<std::uint32_t>(a);
+    const int row0 = static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+#pragma unroll
+    for (int chunk = 0; chunk < Tile::kChunks; chunk += 2) {
+      std::uint32_t r[4];
+      load_matrices(r, places.at(tile, row0, chunk));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int first = (chunk + i / 2) * 4 + i % 2;
+        words(first) = widen_even<Element>(r[i]);
+        words(first + 2) = widen_odd<Element>(r[i]);
+      }
+    }
+    return a;
+  }
+
+  __device__ static auto operand_v(const std::uint8_t* tile_v) {
+    using Tile = typename Config::TileV;
+    const int lane = threadIdx.x % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    auto a = registers_a<typename WidenedTiles::MmaPv, typename WidenedTiles::Dv,
+                         typename WidenedTiles::Keys>();
+    auto words = cute::recast<std::uint32_t>(a);
+    constexpr int kBlocks = Config::C.value_dim / 64;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const std::uint32_t rows =
+          cute::cast_smem_ptr_to_uint(tile_v + Tile::offset(lane, 4 * block + warp));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // of the keys
+        std::uint32_t r[4];
+        load_transposed(r, rows + half * 32 * Tile::kBox_bytes);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int first = ((2 * half + i / 2) * kBlocks + block) * 4 + i % 2 * 2;
+          words(first) = widen_even<Element>(r[i]);
+          words(first + 1) = widen_odd<Element>(r[i]);
+        }
+      }
+    }
+    return a;
+  }
+
+  __device__ static int column(int warp, int g, int i) {
+    return i / 2 * 64 + 16 * warp + 2 * g + i % 2;
+  }
+
+ private:
+  template <typename Mma, typename M, typename K>
+  __device__ static auto registers_a() {
+    return cute::make_tensor<Element>(cute::partition_shape_A(Mma{}, cute::Shape<M, K>{}));
+  }
+};
+
+template <typename Config>
+using SwappedTiles =
+    cute::conditional_t<Config::kIsE4m3, WidenedTiles<Config>, TilesInPlace<Config>>;
+
+// Stores 8 x 8 matrices of 16-bit values, transposed: lane i has the address of what is column
+// i % 8 of matrix i / 8 in the registers.
+template <int kCount>
+__device__ __forceinline__ void store_transposed(std::uint32_t address,
+                                                 const std::uint32_t (&r)[kCount]) {
+  if constexpr (kCount == 4) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+  } else {
+    static_assert(kCount == 2);
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1])
+                 : "memory");
+  }
+}
+
+// ---- Q
+
+// 16 columns of a row of Q, in the order in which the GEMM takes K's.
+template <bool kIsE4m3>
+struct QueryChunks {
+  uint4 low;
+  uint4 high;
+
+  __device__ explicit QueryChunks(const uint4* q) {
+    const uint4 a = __ldg(q);
+    const uint4 b = __ldg(q + 1);
+    if constexpr (kIsE4m3) {
+      low = {even(a.x, a.y), even(a.z, a.w), even(b.x, b.y), even(b.z, b.w)};
+      high = {odd(a.x, a.y), odd(a.z, a.w), odd(b.x, b.y), odd(b.z, b.w)};
+    } else {
+      low = a;
+      high = b;
+    }
+  }
+
+ private:
+  __device__ static std::uint32_t even(std::uint32_t a, std::uint32_t b) {
+    return __byte_perm(a, b, 0x5410);
+  }
+  __device__ static std::uint32_t odd(std::uint32_t a, std::uint32_t b) {
+    return __byte_perm(a, b, 0x7632);
+  }
+};
+
+// Brings the part's rows of Q to SMEM. In place of a row that does not exist, the tile's first one
+// is computed, and never stored. A warp calls it.
+template <typename Config>
+__device__ void load_query_rows(typename Config::Element* target, const Params& p,
+                                const Launch& launch, const Part& part) {
+  using Element = typename Config::Element;
+  constexpr int kGroups = Config::C.head_dim / 16;  // of a row, of 16 columns
+  constexpr int kBox_bytes = Config::kRows * 128;   // 64 columns
+#pragma unroll 4
+  for (int i = threadIdx.x % 32; i < Config::kRows * kGroups; i += 32) {
+    const int index = i / kGroups;
+    const int group = i % kGroups;
+    Row row = row_of(part, launch.shape, index);
+    row = row.exists ? row : row_of(part, launch.shape, 0);
+    const QueryChunks<Config::kIsE4m3> chunks(reinterpret_cast<const uint4*>(
+        row_pointer<const Element>(p.q, p.q_stride, part.sequence, row.token, row.head) +
+        16 * group));
+    char* const line = reinterpret_cast<char*>(target) + group / 4 * kBox_bytes + index * 128;
+    const int chunk = group % 4 * 2;
+    *reinterpret_cast<uint4*>(line + (chunk ^ index % 8) * 16) = chunks.low;
+    *reinterpret_cast<uint4*>(line + ((chunk + 1) ^ index % 8) * 16) = chunks.high;
+  }
+}
+
+}  // namespace decode
+}  // namespace tilewright::cuda
