@@ -87,6 +87,15 @@ std::optional<ConstTensorView> Call::input(std::string_view name) const {
   return is_given(name) ? std::optional<ConstTensorView>(tensor(name)) : std::nullopt;
 }
 
+void Call::put_somewhere(std::string_view name, const std::vector<float>& values) {
+  if (is_given(name) && choices_.one_in(8)) {
+    const std::vector<std::int64_t> offsets = byte_offsets(tensor(name));
+    const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor(name).dtype));
+    reference::store(tensor(name), choices_.one_of(offsets) / element_bytes,
+                     choices_.one_of(values));
+  }
+}
+
 void Call::replace(std::string_view name, const TensorView& tensor) {
   Argument& argument = *std::ranges::find(arguments_, name, &Argument::name);
   argument.tensor = tensor;

@@ -73,6 +73,9 @@ class Call {
   std::optional<TensorView> output(std::string_view name) const;
   std::optional<ConstTensorView> input(std::string_view name) const;
 
+  // Puts one of the values into an element of the tensor, now and then.
+  void put_somewhere(std::string_view name, const std::vector<float>& values);
+
   // Gives an argument, and another tensor instead of its own.
   void replace(std::string_view name, const TensorView& tensor);
 
@@ -110,5 +113,9 @@ std::unique_ptr<Call> make_swizzle(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_unswizzle(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_prepack(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_unpack(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_merge(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_rope(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_quantize_kv_rows(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_dequantize_kv_rows(Choices& choices, Arena& arena);
 
 }  // namespace tilewright::fuzz
