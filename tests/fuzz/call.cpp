@@ -58,18 +58,16 @@ std::int64_t wrapped_sum(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-void Call::add(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
+void Call::add(std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
                Strides strides, bool is_output) {
-  const std::vector<std::int64_t> sizes(shape);
-  const auto tensor = arena_.tensor(dtype, sizes, strides, is_output, choices_);
+  const auto tensor = arena_.tensor(dtype, shape, strides, is_output, choices_);
   has_room_ = has_room_ && tensor;
   arguments_.push_back(
       {.name = name, .tensor = tensor.value_or(TensorView{}), .is_output = is_output});
 }
 
-void Call::add_optional(std::string_view name, DType dtype,
-                        std::initializer_list<std::int64_t> shape, Strides strides, bool is_output,
-                        bool is_given) {
+void Call::add_optional(std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
+                        Strides strides, bool is_output, bool is_given) {
   add(name, dtype, shape, strides, is_output);
   arguments_.back().is_optional = true;
   arguments_.back().is_given = is_given;
@@ -100,6 +98,10 @@ void Call::replace(std::string_view name, const TensorView& tensor) {
   Argument& argument = *std::ranges::find(arguments_, name, &Argument::name);
   argument.tensor = tensor;
   argument.is_given = true;
+}
+
+void Call::withdraw(std::string_view name) {
+  std::ranges::find(arguments_, name, &Argument::name)->is_given = false;
 }
 
 // ---- Spoiling

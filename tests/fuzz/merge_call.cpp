@@ -132,7 +132,7 @@ class MergeCall final : public Call {
   }
 
   void judge_statistic(Contract& c, std::string_view name,
-                       std::initializer_list<std::int64_t> shape) const {
+                       const std::vector<std::int64_t>& shape) const {
     if (is_given(name)) {
       c.has_shape((*this)[name], shape);
       c.has_dtype((*this)[name], {DType::fp32});

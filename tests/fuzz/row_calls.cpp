@@ -38,8 +38,8 @@ class RowCall : public Call {
     }
   }
 
-  void fill_numbers() const { store_longs(tensor(numbers_), values_); }
-  std::vector<std::int64_t> numbers() const { return longs_of(tensor(numbers_)); }
+  void fill_numbers() const { store_integers(tensor(numbers_), values_); }
+  std::vector<std::int64_t> numbers() const { return integers_of(tensor(numbers_)); }
 
   void judge_numbers(Contract& c, std::int64_t rows) const {
     if (c.has_shape((*this)[numbers_], {rows})) {

@@ -7,23 +7,32 @@
 
 namespace tilewright::fuzz {
 
-std::vector<std::int64_t> longs_of(const ConstTensorView& vector) {
+std::vector<std::int64_t> integers_of(const ConstTensorView& tensor) {
   std::vector<std::int64_t> values;
-  for (const std::int64_t offset : byte_offsets(vector)) {
-    std::int64_t value;
-    std::memcpy(&value, static_cast<const std::byte*>(vector.data) + offset, sizeof(value));
-    values.push_back(value);
+  for (const std::int64_t offset : byte_offsets(tensor)) {
+    const auto* const from = static_cast<const std::byte*>(tensor.data) + offset;
+    if (tensor.dtype == DType::int64) {
+      std::memcpy(&values.emplace_back(), from, sizeof(std::int64_t));
+    } else {
+      std::int32_t value;
+      std::memcpy(&value, from, sizeof(value));
+      values.push_back(value);
+    }
   }
   return values;
 }
 
-void store_longs(const TensorView& vector, const std::vector<std::int64_t>& values) {
+void store_integers(const TensorView& tensor, const std::vector<std::int64_t>& values) {
   std::size_t i = 0;
-  for (const std::int64_t offset : byte_offsets(vector)) {
-    if (i < values.size()) {
-      std::memcpy(static_cast<std::byte*>(vector.data) + offset, &values[i], sizeof(std::int64_t));
+  for (const std::int64_t offset : byte_offsets(tensor)) {
+    auto* const to = static_cast<std::byte*>(tensor.data) + offset;
+    const std::int64_t value = values[i++ % values.size()];
+    if (tensor.dtype == DType::int64) {
+      std::memcpy(to, &value, sizeof(value));
+    } else {
+      const auto narrow = static_cast<std::int32_t>(value);
+      std::memcpy(to, &narrow, sizeof(narrow));
     }
-    ++i;
   }
 }
 

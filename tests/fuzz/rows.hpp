@@ -22,9 +22,10 @@ std::array<std::int64_t, kRank> open_sizes(const TensorView& t) {
   return sizes;
 }
 
-// A vector's values, and new ones for it.
-std::vector<std::int64_t> longs_of(const ConstTensorView& vector);
-void store_longs(const TensorView& vector, const std::vector<std::int64_t>& values);
+// The elements of a tensor of int32 or int64, and new ones for it, again from the first if there
+// are too few.
+std::vector<std::int64_t> integers_of(const ConstTensorView& tensor);
+void store_integers(const TensorView& tensor, const std::vector<std::int64_t>& values);
 
 // A dense tensor with the same elements, bit for bit.
 reference::HostTensor dense_copy(const ConstTensorView& tensor);
