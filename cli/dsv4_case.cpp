@@ -47,7 +47,7 @@ Dsv4ScopeProblem constraints_of(const Dsv4Problem& p, const Dsv4ScopeSizes& scop
           .format = scope.format,
           .pages = p.batch * pages_of(scope, rows),
           .page_size = scope.page_size,
-          .most_keys = is_list ? scope.keys : pages_of(scope, rows) * scope.page_size};
+          .most_keys = scope.keys};
 }
 
 // What can_run() wants to know.
@@ -67,6 +67,7 @@ Dsv4AttentionProblem constraints_of(const Dsv4Problem& p) {
 struct ScopeInputs {
   HostTensor rows;
   std::optional<HostTensor> range_end, range_begin, block_table, indices;
+  std::int64_t most_keys = 0;  // of a range
 };
 
 struct Inputs {
@@ -125,7 +126,8 @@ ScopeInputs make_range(const Dsv4Problem& p, const Dsv4ScopeSizes& scope, std::i
                      .range_end = bounds(p, scope.keys, advances),
                      .range_begin = {},
                      .block_table = random_table(p.batch, pages, seed),
-                     .indices = {}};
+                     .indices = {},
+                     .most_keys = scope.keys};
   if (advances) {
     inputs.range_begin = bounds(p, 0, advances);
   }
@@ -207,6 +209,7 @@ Dsv4AttentionTensors tensors_of(Inputs& inputs, ViewOf&& view_of) {
       set(target->range_begin, source->range_begin);
       set(target->block_table, source->block_table);
       set(target->indices, source->indices);
+      target->most_keys = source->most_keys;
     }
   };
   set_scope(tensors.window, inputs.window);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "reference/host_tensor.hpp"
 #include "reference/parallel_for.hpp"
@@ -18,7 +19,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 struct Share {
   double max = -kInfinity;
   double sum = 1;
-  std::int64_t o = -1;  // the offset of its values; -1: they are zeros
+  std::optional<std::int64_t> o = std::nullopt;  // the offset of its values; none: they are zeros
 };
 
 double statistic(const ConstTensorView& t, std::int64_t part, std::int64_t head,
@@ -81,7 +82,7 @@ MergedStates merge_states(const MergeStatesTensors& t) {
     for (std::int64_t d = 0; d < dim; ++d) {
       double value = 0;
       for (const Share& share : shares) {
-        value += share.o < 0 ? 0 : weight_of(share, max) * load(t.o, share.o + d);
+        value += share.o ? weight_of(share, max) * load(t.o, *share.o + d) : 0;
       }
       value = t.row_max_out || sum == 0 ? value : value / sum;
       result.out[static_cast<std::size_t>(row * dim + d)] = is_nan ? kNaN : value;

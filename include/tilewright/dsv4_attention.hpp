@@ -35,6 +35,9 @@ inline constexpr int kDsv4RotaryDims = 64;  // the last ones
 //   ring         the request's pages are a ring of so many rows, a multiple of page_size or at most
 //                page_size: position p lies where p % ring would. A range has at most so many
 //                positions: those before range_end - ring are not in the cache. 0: no ring
+//   most_keys    a bound: no range has more positions. With it short ranges in a large cache are
+//                planned as such; without, parts are planned, and workspace is asked for, as if
+//                ranges could be as long as the request's pages or the ring. 0: no such bound
 // A list:
 //   indices      (B, Nq, L) int32, contiguous in its last dimension: keys as slots, page *
 //                page_size + row. -1 is no key. A slot that occurs twice counts twice. Entries
@@ -47,6 +50,7 @@ struct Dsv4Scope {
   std::optional<ConstTensorView> range_begin = std::nullopt;
   std::optional<ConstTensorView> block_table = std::nullopt;
   std::int64_t ring = 0;
+  std::int64_t most_keys = 0;
   std::optional<ConstTensorView> indices = std::nullopt;
   std::optional<ConstTensorView> list_lengths = std::nullopt;
 };
@@ -76,8 +80,8 @@ struct Dsv4Scope {
 // On CPU tensors the values of ranges, tables, indices, lengths and positions are checked, and that
 // no UE8M0 scale of a row that a token sees is 255. On CUDA tensors they are checked only if
 // options.check_values is set. Without it a range's part outside of the cache, and a page or slot
-// out of range, count as no key, and a length out of range as the nearest in range; no access
-// strays.
+// out of range, count as no key; of a range that is longer than ring or most_keys the last so many
+// positions count; a length out of range counts as the nearest in range. No access strays.
 struct Dsv4AttentionTensors {
   ConstTensorView q;
   TensorView o;

@@ -60,8 +60,8 @@ struct Dsv4ScopeProblem {
   KvRowFormat format = KvRowFormat::bf16;
   std::int64_t pages = 1;
   std::int64_t page_size = 1;
-  std::int64_t most_keys = 1;  // that a token can see: of a list its entries, of a range the rows
-                               // of a ring or of a request's pages
+  std::int64_t most_keys = 1;  // that a token can see: of a list its entries, of a range its bound,
+                               // or the rows of a ring or of a request's pages if there are fewer
 };
 
 // A problem, as far as it decides which kernels can run it. Sizes are at least 1 and less than

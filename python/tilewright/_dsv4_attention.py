@@ -38,6 +38,9 @@ class Dsv4Scope:
              when None
     ring     a request's pages are a ring of so many rows, at most page_size or a multiple of it:
              position p lies where p % ring would. 0: no ring
+    most_keys
+             a bound: no range has more positions. With it short ranges in a large cache are planned
+             as such, and take no workspace for long ones. 0: no such bound
 
     A list:
     indices  (batch, q_len, entries) int32: slots, page * page_size + row; -1 is no key. A slot that
@@ -51,11 +54,15 @@ class Dsv4Scope:
     range_begin: Any = None
     block_table: Any = None
     ring: int = 0
+    most_keys: int = 0
     indices: Any = None
     list_lengths: Any = None
 
 
-_SCOPE_TENSORS = tuple(field.name for field in fields(Dsv4Scope) if field.name != "ring")
+_SCOPE_NUMBERS = ("ring", "most_keys")
+_SCOPE_TENSORS = tuple(
+    field.name for field in fields(Dsv4Scope) if field.name not in _SCOPE_NUMBERS
+)
 SCOPES = ("window", "compressed")
 
 # The dtypes of inputs that are neither vectors nor rows.
@@ -139,8 +146,8 @@ def dsv4_attention(
     inputs |= {"fresh_rows": fresh_rows, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q}
     inputs |= {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "positions": positions}
     options = {
-        "window_ring": _ring("window", window),
-        "compressed_ring": _ring("compressed", compressed),
+        **_scope_numbers("window", window),
+        **_scope_numbers("compressed", compressed),
         "softmax_scale": None if softmax_scale is None else number("softmax_scale", softmax_scale),
         "lse_counts_sink": flag("lse_counts_sink", lse_counts_sink),
         "check_values": flag("check_values", check_values),
@@ -221,11 +228,16 @@ def _scope_tensors(scope: str, value: Any) -> dict[str, Any]:
     return {f"{scope}.{name}": getattr(value, name, None) for name in _SCOPE_TENSORS}
 
 
-def _ring(scope: str, value: Dsv4Scope | None) -> int:
+def _scope_numbers(scope: str, value: Dsv4Scope | None) -> dict[str, int]:
+    return {f"{scope}_{name}": _scope_number(scope, name, value) for name in _SCOPE_NUMBERS}
+
+
+def _scope_number(scope: str, name: str, value: Dsv4Scope | None) -> int:
+    number = getattr(value, name, 0)
     try:
-        return operator.index(0 if value is None else value.ring)
+        return operator.index(number)
     except TypeError:
-        raise wrong_type(f"{scope}.ring", f"is {value.ring!r}, must be an integer") from None
+        raise wrong_type(f"{scope}.{name}", f"is {number!r}, must be an integer") from None
 
 
 def _to_native(framework: Any, name: str, array: Any) -> _native.Tensor:

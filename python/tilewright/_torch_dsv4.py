@@ -8,7 +8,9 @@ from tilewright._dsv4_attention import SCOPES
 
 _OPTIONS = (
     "window_ring",
+    "window_most_keys",
     "compressed_ring",
+    "compressed_most_keys",
     "softmax_scale",
     "lse_counts_sink",
     "check_values",
@@ -40,7 +42,9 @@ def dsv4_attention(
     positions: Tensor | None = None,
     *,
     window_ring: int = 0,
+    window_most_keys: int = 0,
     compressed_ring: int = 0,
+    compressed_most_keys: int = 0,
     softmax_scale: float | None = None,
     lse_counts_sink: bool = True,
     check_values: bool = False,

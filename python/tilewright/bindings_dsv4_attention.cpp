@@ -18,7 +18,7 @@ using Dsv4Call = NativeCall<Dsv4Attention, dsv4_attention_workspace_bytes, dsv4_
 
 // The scope whose tensors have names that begin with `scope` and a dot.
 std::optional<Dsv4Scope> find_scope(const nb::dict& tensors, const std::string& scope,
-                                    std::int64_t ring) {
+                                    std::int64_t ring, std::int64_t most_keys) {
   const auto find_in_scope = [&](const char* argument) {
     return find(tensors, (scope + "." + argument).c_str());
   };
@@ -31,18 +31,20 @@ std::optional<Dsv4Scope> find_scope(const nb::dict& tensors, const std::string& 
                    .range_begin = find_in_scope("range_begin"),
                    .block_table = find_in_scope("block_table"),
                    .ring = ring,
+                   .most_keys = most_keys,
                    .indices = find_in_scope("indices"),
                    .list_lengths = find_in_scope("list_lengths")};
 }
 
-Dsv4Call make_call(const nb::dict& tensors, std::int64_t window_ring, std::int64_t compressed_ring,
+Dsv4Call make_call(const nb::dict& tensors, std::int64_t window_ring, std::int64_t window_most_keys,
+                   std::int64_t compressed_ring, std::int64_t compressed_most_keys,
                    std::optional<double> softmax_scale, bool lse_counts_sink, bool check_values,
                    const std::string& kernel_name) {
   return {tensors,
           {.q = view(tensors, "q"),
            .o = view(tensors, "out"),
-           .window = find_scope(tensors, "window", window_ring),
-           .compressed = find_scope(tensors, "compressed", compressed_ring),
+           .window = find_scope(tensors, "window", window_ring, window_most_keys),
+           .compressed = find_scope(tensors, "compressed", compressed_ring, compressed_most_keys),
            .fresh_rows = find(tensors, "fresh_rows"),
            .sinks = find(tensors, "sinks"),
            .lse = find(tensors, "lse"),
@@ -100,7 +102,8 @@ Dsv4AttentionProblem make_problem(std::string_view dtype, std::int64_t batch, st
 
 void bind_dsv4_attention(nb::module_& m) {
   bind_call<Dsv4Call>(m, "Dsv4AttentionCall", make_call, nb::arg("window_ring"),
-                      nb::arg("compressed_ring"), nb::arg("softmax_scale").none(),
+                      nb::arg("window_most_keys"), nb::arg("compressed_ring"),
+                      nb::arg("compressed_most_keys"), nb::arg("softmax_scale").none(),
                       nb::arg("lse_counts_sink"), nb::arg("check_values"), nb::arg("kernel_name"));
   nb::class_<Dsv4ScopeProblem>(m, "Dsv4ScopeProblem")
       .def(nb::new_(&make_scope_problem), nb::kw_only(), nb::arg("is_list"), nb::arg("rows"),

@@ -66,9 +66,9 @@ class KeyCursor {
       return {.next = 0, .end = 0};
     }
     if (scope.keys == Dsv4ScopeParams::Keys::list) {
-      return {
-          .next = 0,
-          .end = scope.list_lengths != nullptr ? scope.list_lengths[token_.batch] : scope.list_len};
+      return {.next = 0,
+              .end = scope.list_lengths != nullptr ? scope.list_lengths[token_.batch]
+                                                   : scope.most_keys};
     }
     return {
         .next = scope.range_begin != nullptr ? scope.range_begin[token_.at(scope.begin_stride)] : 0,

@@ -44,6 +44,11 @@ TEST(AppendCalls, LookAtNoMoreValuesThanTheyNeed) {
   positions.t.q_out.reset();
   positions.set(positions.positions, {0, 1, -5});  // of a row that is not stored
   append_kv(positions.t, positions.options);
+  AppendCall no_rows;  // of the second sequence, which is longer than the tables
+  no_rows.set(no_rows.starts, {0, 5, 5});
+  no_rows.set(no_rows.seqlens, {4, 12});
+  no_rows.t.rotary_cos->shape[0] = no_rows.t.rotary_sin->shape[0] = 9;
+  append_kv(no_rows.t, no_rows.options);
 }
 
 TEST(AppendCalls, OnAGpuThatIsNotThereAreRefused) {

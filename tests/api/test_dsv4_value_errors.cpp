@@ -105,6 +105,27 @@ INSTANTIATE_TEST_SUITE_P(
                         {"UE8M0 scale 255 in group 6 of slot 18", "at most 254"}}),
     kCaseName);
 
+INSTANTIATE_TEST_SUITE_P(
+    Bounds, BadDsv4Value,
+    testing::Values(BadDsv4Call{"range_from_0_beyond_the_ring",
+                                [](Dsv4Call& c) { c.tensors.window->range_begin.reset(); },
+                                "window.range_end",
+                                {"range of 20 keys for token 0 of request 0",
+                                 "at most 8, the rows of the ring"}},
+                    BadDsv4Call{"range_beyond_its_bound",
+                                [](Dsv4Call& c) { c.tensors.window->most_keys = 5; },
+                                "window.range_begin",
+                                {"range of 6 keys for token 0 of request 0",
+                                 "at most 5, window.most_keys"}},
+                    BadDsv4Call{"bound_beyond_the_ring",
+                                [](Dsv4Call& c) {
+                                  c.tensors.window->most_keys = 30;
+                                  c.tensors.window->range_begin = c.ints({0, 15, 0, 1}, {2, 2});
+                                },
+                                "window.range_begin",
+                                {"range of 20 keys", "at most 8, the rows of the ring"}}),
+    kCaseName);
+
 class BadPackedDsv4Value : public testing::TestWithParam<BadDsv4Call> {};
 
 TEST_P(BadPackedDsv4Value, IsRefused) { expect_refused(GetParam(), packed_dsv4_call(), kIsValue); }

@@ -22,9 +22,21 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 namespace tilewright::fuzz {
 namespace {
 
-constexpr std::array kMakers = {make_attention,  make_gemm,    make_quantize,
-                                make_dequantize, make_swizzle, make_unswizzle,
-                                make_prepack,    make_unpack,  make_kvcache};
+constexpr std::array kMakers = {make_attention,
+                                make_gemm,
+                                make_quantize,
+                                make_dequantize,
+                                make_swizzle,
+                                make_unswizzle,
+                                make_prepack,
+                                make_unpack,
+                                make_kvcache,
+                                make_merge,
+                                make_rope,
+                                make_quantize_kv_rows,
+                                make_dequantize_kv_rows,
+                                make_append,
+                                make_dsv4};
 
 Tally accepted("calls were accepted");
 Tally compared("of them were compared with the reference");

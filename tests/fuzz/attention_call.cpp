@@ -329,15 +329,6 @@ class AttentionCall final : public Call {
   }
 
   // Sometimes one of the values is an element of the tensor.
-  void put_somewhere(std::string_view name, const std::vector<float>& values) {
-    if (is_given(name) && choices_.one_in(8)) {
-      const std::vector<std::int64_t> offsets = byte_offsets(tensor(name));
-      const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor(name).dtype));
-      reference::store(tensor(name), choices_.one_of(offsets) / element_bytes,
-                       choices_.one_of(values));
-    }
-  }
-
   void fill_lengths(const char* name, const std::vector<int>& values) const {
     if (is_given(name)) {
       store_ints(tensor(name), values);

@@ -58,18 +58,16 @@ std::int64_t wrapped_sum(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-void Call::add(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
+void Call::add(std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
                Strides strides, bool is_output) {
-  const std::vector<std::int64_t> sizes(shape);
-  const auto tensor = arena_.tensor(dtype, sizes, strides, is_output, choices_);
+  const auto tensor = arena_.tensor(dtype, shape, strides, is_output, choices_);
   has_room_ = has_room_ && tensor;
   arguments_.push_back(
       {.name = name, .tensor = tensor.value_or(TensorView{}), .is_output = is_output});
 }
 
-void Call::add_optional(std::string_view name, DType dtype,
-                        std::initializer_list<std::int64_t> shape, Strides strides, bool is_output,
-                        bool is_given) {
+void Call::add_optional(std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
+                        Strides strides, bool is_output, bool is_given) {
   add(name, dtype, shape, strides, is_output);
   arguments_.back().is_optional = true;
   arguments_.back().is_given = is_given;
@@ -87,10 +85,23 @@ std::optional<ConstTensorView> Call::input(std::string_view name) const {
   return is_given(name) ? std::optional<ConstTensorView>(tensor(name)) : std::nullopt;
 }
 
+void Call::put_somewhere(std::string_view name, const std::vector<float>& values) {
+  if (is_given(name) && choices_.one_in(8)) {
+    const std::vector<std::int64_t> offsets = byte_offsets(tensor(name));
+    const auto element_bytes = static_cast<std::int64_t>(size_bytes(tensor(name).dtype));
+    reference::store(tensor(name), choices_.one_of(offsets) / element_bytes,
+                     choices_.one_of(values));
+  }
+}
+
 void Call::replace(std::string_view name, const TensorView& tensor) {
   Argument& argument = *std::ranges::find(arguments_, name, &Argument::name);
   argument.tensor = tensor;
   argument.is_given = true;
+}
+
+void Call::withdraw(std::string_view name) {
+  std::ranges::find(arguments_, name, &Argument::name)->is_given = false;
 }
 
 // ---- Spoiling

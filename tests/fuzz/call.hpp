@@ -60,9 +60,9 @@ class Call {
   void set_is_output(std::string_view name, bool is_output);
 
   // Adds an argument, or one that may be absent, with strides of this kind.
-  void add(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
+  void add(std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
            Strides strides, bool is_output);
-  void add_optional(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
+  void add_optional(std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
                     Strides strides, bool is_output, bool is_given);
 
   const Argument& operator[](std::string_view name) const;
@@ -72,6 +72,12 @@ class Call {
   // The arguments as the library's structs have them.
   std::optional<TensorView> output(std::string_view name) const;
   std::optional<ConstTensorView> input(std::string_view name) const;
+
+  // Puts one of the values into an element of the tensor, now and then.
+  void put_somewhere(std::string_view name, const std::vector<float>& values);
+
+  // Takes an argument out of the call.
+  void withdraw(std::string_view name);
 
   // Gives an argument, and another tensor instead of its own.
   void replace(std::string_view name, const TensorView& tensor);
@@ -110,5 +116,11 @@ std::unique_ptr<Call> make_swizzle(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_unswizzle(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_prepack(Choices& choices, Arena& arena);
 std::unique_ptr<Call> make_unpack(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_merge(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_rope(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_quantize_kv_rows(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_dequantize_kv_rows(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_append(Choices& choices, Arena& arena);
+std::unique_ptr<Call> make_dsv4(Choices& choices, Arena& arena);
 
 }  // namespace tilewright::fuzz

@@ -72,13 +72,13 @@ std::string Contract::text() const {
   return fmt::format("{} {}", fmt::join(broken_, " "), fmt::join(broken_contents_, " "));
 }
 
-bool Contract::has_shape(const Argument& argument, std::initializer_list<std::int64_t> shape) {
+bool Contract::has_shape(const Argument& argument, const std::vector<std::int64_t>& shape) {
   const TensorView& tensor = argument.tensor;
   if (tensor.rank != static_cast<int>(shape.size())) {
     refuse(argument.name);
     return false;
   }
-  const std::int64_t* expected = shape.begin();
+  const std::int64_t* expected = shape.data();
   bool has_sizes = true;
   for (const std::int64_t size : sizes_of(tensor)) {
     if (size < 1 || size > kMostSize || (*expected != kAny && size != *expected)) {

@@ -55,7 +55,7 @@ class Contract {
 
   // What holds of every tensor (see tensor.hpp), and the shape. Whether the rank is right, so that
   // sizes can be asked for.
-  bool has_shape(const Argument& argument, std::initializer_list<std::int64_t> shape);
+  bool has_shape(const Argument& argument, const std::vector<std::int64_t>& shape);
 
   void has_dtype(const Argument& argument, std::initializer_list<DType> dtypes);
 

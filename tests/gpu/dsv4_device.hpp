@@ -28,7 +28,8 @@ inline Dsv4DeviceTensors to_device(const Dsv4HostTensors& host) {
                                       .block_table = copy(scope->block_table),
                                       .indices = copy(scope->indices),
                                       .list_lengths = copy(scope->list_lengths),
-                                      .ring = scope->ring};
+                                      .ring = scope->ring,
+                                      .most_keys = scope->most_keys};
   };
   return {.q = DeviceTensor(host.q),
           .o = DeviceTensor(host.o),

@@ -1,26 +1,21 @@
 // Every CUDA kernel of attention_with_kvcache() and each of its variants against the float64
 // oracle.
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <functional>
+#include <bit>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "captured_graph.hpp"
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
+#include "kvcache_test.hpp"
 #include "problems/kvcache_expectation.hpp"
 #include "problems/kvcache_forms.hpp"
-#include "problems/kvcache_problem_sets.hpp"
-#include "ran.hpp"
+#include "problems/views.hpp"
 
 namespace tilewright::test {
 namespace {
-
-using KvCacheKernel = Kernel<AttentionWithKvCache>;
-
-constexpr Device kDevice{DeviceKind::cuda, 0};
 
 // Runs twice: right, bit-equal, and nothing written outside the outputs.
 void check_problem(const KvCacheProblem& problem, const std::string& kernel) {
@@ -46,69 +41,6 @@ std::vector<KvCacheProblem> with_a_chunk(const KvCacheProblem& problem) {
   return {problem, chunk};
 }
 
-class KvCacheGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-    if (usable_kernels().empty()) {
-      GTEST_SKIP() << "no kernel of attention_with_kvcache() runs on " << device_info(kDevice).name;
-    }
-  }
-
-  // CUDA kernels that run on this device.
-  static std::vector<const KvCacheKernel*> usable_kernels() {
-    std::vector<const KvCacheKernel*> usable;
-    for (const KvCacheKernel& kernel : kernels<AttentionWithKvCache>()) {
-      if (!can_run(kernel.info, device_info(kDevice))) {
-        usable.push_back(&kernel);
-      }
-    }
-    return usable;
-  }
-
-  // The same with all their variants.
-  static std::vector<const KvCacheKernel*> kernels_and_variants() {
-    std::vector<const KvCacheKernel*> all = usable_kernels();
-    for (const KvCacheKernel* const kernel : usable_kernels()) {
-      for (const KvCacheKernel& variant : kernel->variants) {
-        all.push_back(&variant);
-      }
-    }
-    return all;
-  }
-
-  // Those that have a feature.
-  static std::vector<const KvCacheKernel*> with_feature(std::vector<const KvCacheKernel*> kernels,
-                                                        KvCacheFeature feature) {
-    std::erase_if(kernels, [&](const KvCacheKernel* kernel) {
-      return std::ranges::count(kernel->facts.features, feature) == 0;
-    });
-    return kernels;
-  }
-
-  static bool takes(const KvCacheKernel& kernel, const KvCacheProblem& problem) {
-    return !can_run(kernel, constraints_of(problem), device_info(kDevice));
-  }
-
-  // Calls with each problem that a kernel takes; at least one of each kernel's.
-  static void for_each_problem(
-      const std::vector<const KvCacheKernel*>& kernels,
-      const std::function<std::vector<KvCacheProblem>(const KvCacheChoices&)>& problems,
-      const std::function<void(const KvCacheProblem&, const KvCacheKernel&)>& check) {
-    for (const KvCacheKernel* const kernel : kernels) {
-      Ran ran(kernel->info.name);
-      for (const KvCacheProblem& problem : problems(choices_of(*kernel))) {
-        if (takes(*kernel, problem)) {
-          ++ran;
-          check(problem, *kernel);
-        }
-      }
-    }
-  }
-};
-
 TEST_F(KvCacheGpu, SmallProblems) {
   for_each_problem(kernels_and_variants(), small_kvcache_problems,
                    [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
@@ -117,7 +49,7 @@ TEST_F(KvCacheGpu, SmallProblems) {
 }
 
 TEST_F(KvCacheGpu, RandomProblems) {
-  constexpr int kCount = 1000;
+  constexpr int kCount = 2000;
   for_each_problem(
       usable_kernels(),
       [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount); },
@@ -200,6 +132,90 @@ TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
         expect_same_bits(expected, results);
       });
 }
+
+// ---- vLLM#51902: a neighbour's prefill grew from 9 to 10 tokens, and a decode row's bits changed
+
+// A prompt of as many tokens as any here, and a sequence behind it that decodes.
+KvCacheProblem prompt_beside_decode(const KvCacheChoices& choices, int prompt) {
+  KvCacheProblem problem{.heads = 8, .kv_heads = 2, .causal = true};
+  problem.head_dim = choices.head_dims.front().qk;
+  problem.value_dim = choices.head_dims.front().v;
+  problem.packed = true;
+  problem.q_lens = {prompt, 1};
+  problem.cached = {prompt, 1500};
+  problem.page_size = 16;
+  problem.capacity = 1504;
+  problem.batch_invariant = true;
+  return problem;
+}
+
+reference::HostTensor int_vector(const std::vector<int>& values) {
+  reference::HostTensor tensor(DType::int32, {static_cast<std::int64_t>(values.size())});
+  std::ranges::copy(values, reinterpret_cast<int*>(tensor.data()));
+  return tensor;
+}
+
+// The call with a shorter prompt: its last `tokens` tokens, and the same row that decodes.
+AttentionWithKvCacheTensors with_prompt_of(int tokens, const KvCacheProblem& problem,
+                                           AttentionWithKvCacheTensors t,
+                                           const DeviceTensor& starts, const DeviceTensor& cached) {
+  const std::int64_t cut = problem.q_lens.front() - tokens;
+  const auto behind = [&](auto& view, int dim) {
+    view = narrowed(view, dim, cut, view.shape[dim] - cut);
+  };
+  behind(t.q, 0);
+  behind(t.o, 0);
+  behind(*t.lse, 1);
+  t.cu_seqlens_q = starts.view();
+  t.cache_seqlens = cached.view();
+  return t;
+}
+
+// The bits of o and LSE in the row that decodes.
+std::vector<std::uint64_t> decoded_bits(const KvCacheProblem& problem, KvCacheHostTensors results) {
+  const std::int64_t row = problem.q_lens.front();
+  const ConstTensorView o = results.o.view();
+  const ConstTensorView lse = results.lse.view();
+  std::vector<std::uint64_t> bits;
+  const auto add = [&](const ConstTensorView& t, std::int64_t offset) {
+    bits.push_back(std::bit_cast<std::uint64_t>(reference::load(t, offset)));
+  };
+  for (std::int64_t h = 0; h < o.shape[1]; ++h) {
+    add(lse, h * lse.stride[0] + row * lse.stride[1]);
+    for (std::int64_t d = 0; d < o.shape[2]; ++d) {
+      add(o, row * o.stride[0] + h * o.stride[1] + d);
+    }
+  }
+  return bits;
+}
+
+TEST_F(KvCacheGpu, ANeighboursPrefillThatGrowsFrom9To10TokensChangesNoBit) {
+  constexpr int kMostTokens = 300;
+  for_each_problem(
+      usable_kernels(),
+      [](const KvCacheChoices& choices) {
+        return std::vector{prompt_beside_decode(choices, kMostTokens)};
+      },
+      [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
+        KvCacheDeviceProblem device(make_tensors(problem));
+        for (const std::string& name : {std::string(kernel.info.name), std::string("auto")}) {
+          const AttentionWithKvCacheOptions options = options_of(problem, name);
+          device.reset_outputs();
+          run(alone(problem, device.views(), 1), options);
+          const std::vector<std::uint64_t> expected = decoded_bits(problem, device.results());
+          for (const int tokens : {9, 10, 1, 64, 65, kMostTokens}) {
+            SCOPED_TRACE(testing::Message() << name << ", a prompt of " << tokens << " tokens");
+            const DeviceTensor starts(int_vector({0, tokens, tokens + 1}));
+            const DeviceTensor cached(int_vector({tokens, problem.cached.back()}));
+            device.reset_outputs();
+            run(with_prompt_of(tokens, problem, device.views(), starts, cached), options);
+            EXPECT_EQ(decoded_bits(problem, device.results()), expected);
+          }
+        }
+      });
+}
+
+// ---- Graphs
 
 // Captures a call with the first problem's tensors, and replays it with those of each: right, and
 // bit-equal to a call without a graph. All are of the same sizes.

@@ -252,7 +252,8 @@ TEST_F(Dsv4Gpu, LengthsBeyondTheCapacityCountAsTheCapacity) {
       [](const Dsv4Choices& choices) {
         std::vector<Dsv4Problem> problems = small_dsv4_problems(choices);
         std::erase_if(problems, [](const Dsv4Problem& p) {
-          return p.window.keys != Dsv4Keys::range || !p.compressed.is_list() || p.window.ring > 0;
+          return p.window.keys != Dsv4Keys::range || !p.compressed.is_list() || p.window.ring > 0 ||
+                 p.window.capacity > 0;
         });
         for (Dsv4Problem& p : problems) {
           const auto full = static_cast<int>(2 * p.window.page_size);
@@ -270,6 +271,33 @@ TEST_F(Dsv4Gpu, LengthsBeyondTheCapacityCountAsTheCapacity) {
         Dsv4DeviceProblem device(host);
         run(device.views(), options_of(problem, kernel.info.name));
         expect_right(problem, device.results());
+      });
+}
+
+// A range from 0 on that is longer than its ring, or than its bound: the last so many positions
+// count.
+TEST_F(Dsv4Gpu, RangesBeyondTheirBoundCountAsItsLastPositions) {
+  for_each_problem(
+      kernels_and_variants(),
+      [](const Dsv4Choices& choices) {
+        std::vector<Dsv4Problem> problems = small_dsv4_problems(choices);
+        std::erase_if(problems, [](const Dsv4Problem& p) {
+          return p.window.ring == 0 && p.window.most_keys == 0;
+        });
+        for (Dsv4Problem& p : problems) {
+          p.window.most = p.window.most_keys > 0 ? p.window.most_keys : p.window.ring;
+        }
+        return problems;
+      },
+      [](const Dsv4Problem& problem, const Dsv4Kernel& kernel) {
+        Dsv4HostTensors host = make_tensors(problem);
+        host.window->range_begin.reset();
+        Dsv4DeviceProblem device(host);
+        Dsv4AttentionOptions options = options_of(problem, kernel.info.name);
+        run(device.views(), options);
+        expect_right(problem, device.results());
+        options.check_values = true;
+        EXPECT_THROW(run(device.views(), options), Error);
       });
 }
 

@@ -15,6 +15,8 @@
 #include <string>
 
 #include "tilewright/attention.hpp"
+#include "tilewright/attention_with_kvcache.hpp"
+#include "tilewright/dsv4_attention.hpp"
 #include "tilewright/gemm_nvfp4.hpp"
 #include "tilewright/nvfp4.hpp"
 #include "tilewright/registry.hpp"
@@ -95,6 +97,20 @@ void time_attention(const char* what, const AttentionTensors& t, const Attention
       [&](Workspace workspace) { attention(t, options, workspace); });
 }
 
+void time_kvcache(const char* what, const AttentionWithKvCacheTensors& t,
+                  const AttentionWithKvCacheOptions& options) {
+  print_times(
+      what, t.q.device, [&] { return attention_with_kvcache_workspace_bytes(t, options); },
+      [&](Workspace workspace) { attention_with_kvcache(t, options, workspace); });
+}
+
+void time_dsv4(const char* what, const Dsv4AttentionTensors& t,
+               const Dsv4AttentionOptions& options) {
+  print_times(
+      what, t.q.device, [&] { return dsv4_attention_workspace_bytes(t, options); },
+      [&](Workspace workspace) { dsv4_attention(t, options, workspace); });
+}
+
 void time_gemm(const char* what, const GemmNvfp4Tensors& t, const GemmNvfp4Options& options) {
   print_times(
       what, t.a.device, [&] { return gemm_nvfp4_workspace_bytes(t, options); },
@@ -108,8 +124,7 @@ void time_quantize(const char* what, const QuantizeNvfp4Tensors& t,
       [&](Workspace workspace) { quantize_nvfp4(t, options, workspace); });
 }
 
-void time_all(Device device) {
-  Tensors tensor(device);
+void time_attentions(Tensors& tensor) {
   const auto rows = [&](auto... sizes) { return tensor(DType::bf16, sizes..., 16, 128); };
   time_attention("attention, causal: batch 4, length 4096, 16 heads, D 128",
                  {.q = rows(4, 4096), .k = rows(4, 4096), .v = rows(4, 4096), .o = rows(4, 4096)},
@@ -127,7 +142,36 @@ void time_all(Device device) {
                   .cu_seqlens_q = lengths,
                   .cu_seqlens_k = lengths},
                  {.causal = true});
+}
 
+// One new token of each of 64 sequences, in pages.
+void time_decode(Tensors& tensor) {
+  constexpr std::int64_t kBatch = 64;
+  const TensorView lengths = tensor(DType::int32, kBatch);
+  time_kvcache("attention_with_kvcache, decode: batch 64, up to 8192 keys in pages of 64",
+               {.q = tensor(DType::bf16, kBatch, 1, 32, 128),
+                .k_cache = tensor(DType::bf16, kBatch * 128, 64, 8, 128),
+                .v_cache = tensor(DType::bf16, kBatch * 128, 64, 8, 128),
+                .o = tensor(DType::bf16, kBatch, 1, 32, 128),
+                .cache_seqlens = lengths,
+                .block_table = tensor(DType::int32, kBatch, 128)},
+               {.causal = true});
+  const TensorView ends = tensor(DType::int32, kBatch, 1);
+  time_dsv4("dsv4_attention: batch 64, 64 heads, a window of 128 keys and a list of 512",
+            {.q = tensor(DType::bf16, kBatch, 1, 64, 512),
+             .o = tensor(DType::bf16, kBatch, 1, 64, 512),
+             .window = Dsv4Scope{.rows = tensor(DType::bf16, kBatch, 128, 512),
+                                 .range_end = ends,
+                                 .range_begin = ends,
+                                 .ring = 128},
+             .compressed = Dsv4Scope{.rows = tensor(DType::bf16, kBatch * 64, 64, 512),
+                                     .indices = tensor(DType::int32, kBatch, 1, 512),
+                                     .list_lengths = lengths},
+             .sinks = tensor(DType::fp32, 64)},
+            {});
+}
+
+void time_nvfp4(Tensors& tensor) {
   constexpr std::int64_t kN = 4096;
   constexpr std::int64_t kK = 14336;
   const auto [row_tiles, row_bytes] = packed_nvfp4_weight_shape(kN, kK);
@@ -147,6 +191,13 @@ void time_all(Device device) {
                  .scales = tensor(DType::e4m3, 4096, kK / 16),
                  .computed_global_scale = scale},
                 {.global_scale_kind = GlobalScale::encode});
+}
+
+void time_all(Device device) {
+  Tensors tensor(device);
+  time_attentions(tensor);
+  time_decode(tensor);
+  time_nvfp4(tensor);
 }
 
 }  // namespace

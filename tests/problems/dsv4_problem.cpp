@@ -177,7 +177,8 @@ std::optional<Dsv4ScopeSet<HostTensor>> make_scope(const Dsv4Problem& p, const D
       .block_table = {},
       .indices = {},
       .list_lengths = {},
-      .ring = scope.ring};
+      .ring = scope.ring,
+      .most_keys = scope.most_keys};
   if (scope.is_list()) {
     set.indices = make_list(p, scope, pick);
     if (scope.has_lengths) {
@@ -310,8 +311,17 @@ std::ostream& operator<<(std::ostream& out, const Dsv4ScopeCase& scope) {
   }
   return out << " advance=" << scope.advance << " most=" << scope.most
              << " has_table=" << scope.has_table << " capacity=" << scope.capacity
-             << " ring=" << scope.ring << " pages=" << scope.pages << " entries=" << scope.entries
+             << " ring=" << scope.ring << " most_keys=" << scope.most_keys
+             << " pages=" << scope.pages << " entries=" << scope.entries
              << " has_lengths=" << scope.has_lengths;
+}
+
+std::int64_t most_keys_of(const Dsv4Problem& p, const Dsv4ScopeCase& scope) {
+  if (scope.is_list()) {
+    return scope.entries;
+  }
+  const std::int64_t rows = scope.ring > 0 ? scope.ring : scope.page_size * max_pages_of(p, scope);
+  return scope.most_keys > 0 ? std::min<std::int64_t>(scope.most_keys, rows) : rows;
 }
 
 Dsv4ScopeProblem constraints_of(const Dsv4Problem& p, const Dsv4ScopeCase& scope) {
@@ -323,9 +333,7 @@ Dsv4ScopeProblem constraints_of(const Dsv4Problem& p, const Dsv4ScopeCase& scope
           .format = scope.format,
           .pages = page_count(p, scope),
           .page_size = scope.page_size,
-          .most_keys = scope.is_list()  ? scope.entries
-                       : scope.ring > 0 ? scope.ring
-                                        : scope.page_size * max_pages_of(p, scope)};
+          .most_keys = most_keys_of(p, scope)};
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct Dsv4ScopeCase {
   bool has_table = false;  // of a range; otherwise each request has a page
   int capacity = 0;        // rows that a row of the table names pages for, or more
   int ring = 0;
+  int most_keys = 0;       // the bound of a range; 0: none is given
   std::int64_t pages = 0;  // of a list's cache, or of a range's that no request has
   std::int64_t entries = 0;
   bool has_lengths = false;
@@ -75,6 +76,7 @@ struct Dsv4ScopeSet {
   Tensor rows;
   std::optional<Tensor> range_end, range_begin, block_table, indices, list_lengths;
   int ring = 0;
+  int most_keys = 0;
 
   // Calls f(tensor) for each of them that is given.
   template <typename F>
@@ -100,6 +102,7 @@ struct Dsv4ScopeSet {
     set(scope.indices, indices);
     set(scope.list_lengths, list_lengths);
     scope.ring = ring;
+    scope.most_keys = most_keys;
     return scope;
   }
 };

@@ -17,12 +17,22 @@ constexpr std::array kAllFeatures = {Dsv4Feature::range,        Dsv4Feature::lis
 
 // ---- Random problems
 
+int last_end(const Dsv4ScopeCase& scope, int most_tokens) {
+  return std::ranges::max(scope.ends) + (most_tokens - 1) * scope.advance;
+}
+
+// The most positions that a token sees of a range.
+int most_seen(const Dsv4ScopeCase& scope, int most_tokens) {
+  const int last = last_end(scope, most_tokens);
+  return scope.most > 0 ? std::min(scope.most, last) : last;
+}
+
 // A range's pages: in a table, or one of each request, with or without a ring.
 void choose_pages(Dsv4ScopeCase& scope, int most_tokens, Random& pick) {
-  const int most = std::ranges::max(scope.ends) + (most_tokens - 1) * scope.advance;
-  const int seen = scope.most > 0 ? std::min(scope.most, most) : most;
+  const int seen = most_seen(scope, most_tokens);
   scope.has_table = !pick.one_in(3);
-  scope.page_size = scope.has_table ? pick.one_of(kPageSizes) : std::max(1, most);
+  scope.page_size =
+      scope.has_table ? pick.one_of(kPageSizes) : std::max(1, last_end(scope, most_tokens));
   scope.pages = pick(0, 3);
   if (!pick.one_in(4)) {
     return;
@@ -44,6 +54,10 @@ Dsv4ScopeCase random_range(std::size_t batch, int most_tokens, int keys, Random&
   scope.advance = static_cast<int>(pick(0, 1));
   scope.most = pick.one_in(2) ? static_cast<int>(pick(1, 150)) : 0;
   choose_pages(scope, most_tokens, pick);
+  if (pick.one_in(3)) {
+    scope.most_keys = most_seen(scope, most_tokens) + static_cast<int>(pick(0, 20));
+    scope.most_keys = std::max(scope.most_keys, 1);
+  }
   return scope;
 }
 
@@ -219,6 +233,28 @@ std::vector<Dsv4Problem> edges_of_rings() {
   return problems;
 }
 
+// Short ranges in wide tables, with a bound and without, and tokens that see ranges far apart.
+std::vector<Dsv4Problem> edges_of_bounds() {
+  std::vector<Dsv4Problem> problems;
+  Dsv4ScopeCase window = range_of(KvRowFormat::e4m3_bf16, {700, 5}, 64);
+  window.most = 100;
+  for (const int most_keys : {0, 100, 128}) {
+    window.most_keys = most_keys;
+    window.capacity = 5000;
+    problems.push_back(problem_of(window, list_of(KvRowFormat::bf16, 70, 64)));
+    problems.push_back(problem_of(window, window));
+    problems.back().heads = 64;
+  }
+  for (const bool has_ring : {false, true}) {
+    window = range_of(KvRowFormat::e4m3_bf16, {140, 5}, 64);
+    window.most = window.most_keys = 128;
+    window.advance = 1400;
+    window.ring = has_ring ? 256 : 0;
+    problems.push_back(problem_of(window, {}));
+  }
+  return problems;
+}
+
 // One of each feature.
 std::vector<Dsv4Problem> edges_of_features() {
   std::vector<Dsv4Problem> problems;
@@ -329,8 +365,8 @@ std::vector<Dsv4Problem> random_dsv4_problems(const Dsv4Choices& choices, int co
 
 std::vector<Dsv4Problem> small_dsv4_problems(const Dsv4Choices& choices) {
   std::vector<Dsv4Problem> problems;
-  for (const auto& edges :
-       {edges_of_formats(), edges_of_lengths(), edges_of_rings(), edges_of_features()}) {
+  for (const auto& edges : {edges_of_formats(), edges_of_lengths(), edges_of_rings(),
+                            edges_of_bounds(), edges_of_features()}) {
     for (Dsv4Problem p : edges) {
       if (choices.allows(p)) {
         p.dtype = choices.dtypes[problems.size() % choices.dtypes.size()];

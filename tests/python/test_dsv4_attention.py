@@ -62,7 +62,7 @@ def test_packed_fresh_rows_and_a_ring(device):
     rows = cache("e4m3_bf16", 2, 16, device)
     ends = ints([20, 20, 7, 0], device)  # the last belongs to no request
     begins = (ends - 10).clamp(min=0)
-    scope = Dsv4Scope(rows, range_end=ends, range_begin=begins, ring=12)
+    scope = Dsv4Scope(rows, range_end=ends, range_begin=begins, ring=12, most_keys=10)
     cu_seqlens = ints([0, 2, 3], device)
     out = tilewright.dsv4_attention(q, window=scope, fresh_rows=fresh, cu_seqlens_q=cu_seqlens)
 
@@ -140,6 +140,7 @@ def test_rows_without_keys():
         ({"window": "ring"}, "window", "must be a Dsv4Scope"),
         ({"window": Dsv4Scope(cache("bf16", 1, 4))}, "window.range_end", "is absent"),
         ({"window": Dsv4Scope(cache("bf16", 1, 4), ring="a")}, "window.ring", "an integer"),
+        ({"window": Dsv4Scope(cache("bf16", 1, 4), most_keys=1.5)}, "window.most_keys", "1.5"),
         (
             {"window": Dsv4Scope(cache("bf16", 1, 4), range_end=ints([[5]]))},
             "window.range_end",

@@ -32,7 +32,7 @@ def call(request):
 
 def attend(q, rows, ends, indices):
     """A piece of a model."""
-    window = Dsv4Scope(rows, range_end=ends, ring=16)
+    window = Dsv4Scope(rows, range_end=ends, ring=16, most_keys=16)
     compressed = Dsv4Scope(rows, indices=indices)
     out, lse = tilewright.dsv4_attention(
         q * 2, window=window, compressed=compressed, return_lse=True

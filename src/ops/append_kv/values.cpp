@@ -80,7 +80,7 @@ void check_lengths(const AppendRows& rows) {
     if (rows.block_table != nullptr && count > 0) {
       check_pages(rows, b);
     }
-    if (rows.positions == nullptr && rows.max_positions > 0 &&
+    if (rows.positions == nullptr && rows.max_positions > 0 && count > 0 &&
         rows.seqlens[b] + count > rows.max_positions) {
       fail("rotary_cos",
            "has " + std::to_string(rows.max_positions) + " positions, must have at least " +

@@ -60,8 +60,8 @@ Dsv4ScopeParams params_of(const std::optional<Dsv4Scope>& scope, bool is_packed)
   params.ring = static_cast<int>(scope->ring);
   params.indices = data_of<const int>(scope->indices);
   params.indices_stride = strides_of(scope->indices, is_packed);
-  params.list_len = scope->indices ? static_cast<int>(most_keys_of(*scope)) : 0;
   params.list_lengths = data_of<const int>(scope->list_lengths);
+  params.most_keys = static_cast<int>(most_keys_of(*scope));
   return params;
 }
 

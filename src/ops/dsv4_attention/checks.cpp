@@ -1,5 +1,6 @@
 #include "ops/dsv4_attention/checks.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -117,6 +118,12 @@ void check_ring(const Dsv4Scope& scope, const ScopeNames& names) {
   }
 }
 
+void check_bound(const Dsv4Scope& scope, const ScopeNames& names) {
+  if (scope.most_keys < 0) {
+    fail(names.most_keys, "is " + std::to_string(scope.most_keys) + ", must be at least 0");
+  }
+}
+
 void check_range(const Dsv4Scope& scope, const ScopeNames& names, const Tensors& t) {
   check_is_absent(names.list_lengths, scope.list_lengths, {names.indices, " is absent"});
   check_token_ints(names.range_end, scope.range_end, kTokens, t);
@@ -137,6 +144,7 @@ void check_range(const Dsv4Scope& scope, const ScopeNames& names, const Tensors&
                          names.block_table + " is given");
   }
   check_ring(scope, names);
+  check_bound(scope, names);
 }
 
 void check_list(const Dsv4Scope& scope, const ScopeNames& names, const Tensors& t) {
@@ -147,10 +155,14 @@ void check_list(const Dsv4Scope& scope, const ScopeNames& names, const Tensors& 
   check_no_range(names.range_end, scope.range_end);
   check_no_range(names.range_begin, scope.range_begin);
   check_no_range(names.block_table, scope.block_table);
-  if (scope.ring != 0) {
-    fail(names.ring,
-         "is " + std::to_string(scope.ring) + ", must be 0 where " + names.indices + " is given");
-  }
+  const auto check_is_0 = [&](const char* argument, std::int64_t value) {
+    if (value != 0) {
+      fail(argument,
+           "is " + std::to_string(value) + ", must be 0 where " + names.indices + " is given");
+    }
+  };
+  check_is_0(names.ring, scope.ring);
+  check_is_0(names.most_keys, scope.most_keys);
   check_token_ints(names.indices, scope.indices, kLists, t);
   check_last_dim_is_contiguous(names.indices, *scope.indices, "must be");
   check_int_vector(names.list_lengths, scope.list_lengths, kBatch, t.q.device);
@@ -255,7 +267,8 @@ std::int64_t most_keys_of(const Dsv4Scope& scope) {
   if (scope.indices) {
     return scope.indices->shape[scope.indices->rank - 1];
   }
-  return scope.ring > 0 ? scope.ring : capacity_of(scope);
+  const std::int64_t rows = scope.ring > 0 ? scope.ring : capacity_of(scope);
+  return scope.most_keys > 0 ? std::min(scope.most_keys, rows) : rows;
 }
 
 void check_arguments(const Tensors& t, const Dsv4AttentionOptions& options) {

@@ -19,6 +19,7 @@ struct ScopeNames {
   const char* range_begin;
   const char* block_table;
   const char* ring;
+  const char* most_keys;
   const char* indices;
   const char* list_lengths;
 };
@@ -29,6 +30,7 @@ inline constexpr ScopeNames kWindowNames = {"window",
                                             "window.range_begin",
                                             "window.block_table",
                                             "window.ring",
+                                            "window.most_keys",
                                             "window.indices",
                                             "window.list_lengths"};
 inline constexpr ScopeNames kCompressedNames = {"compressed",
@@ -37,6 +39,7 @@ inline constexpr ScopeNames kCompressedNames = {"compressed",
                                                 "compressed.range_begin",
                                                 "compressed.block_table",
                                                 "compressed.ring",
+                                                "compressed.most_keys",
                                                 "compressed.indices",
                                                 "compressed.list_lengths"};
 

@@ -38,8 +38,9 @@ struct Dsv4ScopeParams {
 
   const int* indices = nullptr;
   TokenStrides indices_stride;
-  int list_len = 0;                   // L
-  const int* list_lengths = nullptr;  // null: L
+  const int* list_lengths = nullptr;  // null: most_keys
+
+  int most_keys = 0;  // of a token: the entries of a list, the bound of a range
 };
 
 struct FreshRows {

@@ -137,11 +137,11 @@ class SlotFinder {
       fail(names_.range_begin, "is " + std::to_string(begin) + " for " + text_of(token) +
                                    ", must be from 0 to its end, " + std::to_string(end));
     }
-    if (scope_.ring > 0 && end - begin > scope_.ring) {
+    if (const std::int64_t most = most_keys_of(scope_); end - begin > most) {
       fail(scope_.range_begin ? names_.range_begin : names_.range_end,
-           "makes a range of " + std::to_string(end - begin) + " keys" + " for " + text_of(token) +
-               ", must make one of at most " + std::to_string(scope_.ring) +
-               ", the rows of the ring");
+           "makes a range of " + std::to_string(end - begin) + " keys for " + text_of(token) +
+               ", must make one of at most " + std::to_string(most) + ", " +
+               (most == scope_.ring ? "the rows of the ring" : names_.most_keys));
     }
   }
 

@@ -63,17 +63,12 @@ __device__ void init(SharedStorage& shared) {
 // the unit is known, or false when there is none left. The producer's first warp finds it.
 template <bool kIsProducer>
 __device__ bool next_unit(SharedStorage& shared, const Params& p, const Launch& launch) {
-  do {
-    __syncthreads();  // nobody reads the unit before any more
-    if (kIsProducer && threadIdx.x < 32) {
-      find_unit(shared.unit, p, launch, shared.unit.index + gridDim.x);
-    }
-    __syncthreads();
-    if (uniform(shared.unit.index) >= launch.units) {
-      return false;
-    }
-  } while (uniform(shared.unit.tokens) == 0);
-  return true;
+  __syncthreads();  // nobody reads the unit before any more
+  if (kIsProducer && threadIdx.x < 32) {
+    find_next_unit(shared.unit, p, launch, gridDim.x);
+  }
+  __syncthreads();
+  return uniform(shared.unit.index) < launch.units;
 }
 
 // Consumer kConsumer, with its half of O's columns.

@@ -42,6 +42,9 @@ __device__ inline RowAt find_row(const Params& p, const Launch& launch, const Un
     row = slot - page * page_size;
   } else {
     int position = unit.begin[source] + key;
+    if (unit.may_have_gaps[source] && !is_seen(unit, source, position)) {
+      return {};
+    }
     if (scope.ring > 0) {
       position -= position / launch.ring[source] * scope.ring;
     }

@@ -35,6 +35,7 @@ inline Launch launch_of(const Params& p, const Dsv4Details& details) {
   Launch launch{.shape = plan.shape,
                 .is_packed = p.packed_q.cu_seqlens != nullptr,
                 .items = static_cast<int>(plan.items),
+                .most_parts = plan.most_parts,
                 .units = static_cast<int>(plan.items * plan.most_parts),
                 .q_len = p.q_len,
                 .o = reinterpret_cast<float4*>(workspace + at.o),

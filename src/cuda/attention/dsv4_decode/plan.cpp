@@ -6,20 +6,8 @@ namespace tilewright::cuda {
 namespace {
 
 using dsv4::kDims;
-using dsv4::kMostTokens;
 using dsv4::kRows;
 using dsv4::kTileKeys;
-
-// The most key tiles of an item. Tokens that share an item may see ranges that are shifted.
-int most_tiles(const Dsv4AttentionProblem& problem) {
-  std::int64_t tiles = problem.fresh_rows ? 1 : 0;
-  for (const Dsv4ScopeProblem& scope : {problem.window, problem.compressed}) {
-    if (scope.keys != Dsv4ScopeProblem::Keys::none) {
-      tiles += ceil_div(scope.most_keys + kMostTokens, std::int64_t{kTileKeys});
-    }
-  }
-  return static_cast<int>(tiles);
-}
 
 Dsv4Workspace workspace_of(std::int64_t items, int most_parts, int cluster) {
   if (most_parts == 1) {
@@ -41,6 +29,19 @@ bool shares_keys(const Dsv4AttentionProblem& problem) {
 dsv4::ItemShape shape_of(const Dsv4AttentionProblem& problem) {
   return dsv4::ItemShape(static_cast<int>(problem.heads), shares_keys(problem),
                          static_cast<int>(problem.q_len), problem.packed);
+}
+
+// The most key tiles of an item, where the ranges of tokens that share it are shifted by at most
+// one position from token to token. Where they lie further apart, the item's parts have more tiles.
+int most_tiles(const Dsv4AttentionProblem& problem) {
+  std::int64_t tiles = problem.fresh_rows ? 1 : 0;
+  const int shift = shape_of(problem).tile_tokens - 1;
+  for (const Dsv4ScopeProblem& scope : {problem.window, problem.compressed}) {
+    if (scope.keys != Dsv4ScopeProblem::Keys::none) {
+      tiles += ceil_div(scope.most_keys + shift, std::int64_t{kTileKeys});
+    }
+  }
+  return static_cast<int>(tiles);
 }
 
 std::int64_t items_of(const Dsv4AttentionProblem& problem) {

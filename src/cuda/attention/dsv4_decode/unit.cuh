@@ -30,12 +30,14 @@ struct Unit {
   int first_tile;  // of the part, counted through the item's sources
   int end_tile;
   // What the block has done before.
-  int units;      // that had rows
-  int ring0;      // counted from the block's first tile, tile t of the item is number ring0 + t
-  int places[2];  // tiles that had an even, and an odd, number in their unit
-  int tiles[kSources];  // of the item
-  int begin[kSources];  // of a range: the first position of the item's first tile; of a list: 0
-  int keys[kSources];   // of the item
+  int units;  // that had rows
+  // Counted from the block's first tile, tile t of the item is number ring0 + t.
+  std::uint32_t ring0;
+  std::uint32_t places[2];  // tiles that had an even, and an odd, number in their unit
+  int tiles[kSources];      // of the item
+  int begin[kSources];      // of a range: the first position of the item's first tile; of a list: 0
+  int keys[kSources];       // of the item
+  bool may_have_gaps[2];    // of a scope: positions between its tokens' ranges
   // What each token sees: positions of ranges; a list's token sees all of it.
   int sees_begin[kSources][kMostTokens];
   int sees_end[kSources][kMostTokens];
@@ -46,8 +48,9 @@ struct Launch {
   ItemShape shape;
   bool is_packed = false;
   int items = 0;
-  int units = 0;  // items, and as many again for each further part that an item may have
-  int q_len = 0;  // tokens of a request; packed: unused
+  int most_parts = 1;                               // of an item
+  int units = 0;                                    // items * most_parts
+  int q_len = 0;                                    // tokens of a request; packed: unused
   Divisor page_size[2] = {Divisor(1), Divisor(1)};  // of the scopes
   Divisor ring[2] = {Divisor(1), Divisor(1)};
   // Partial results: one slot for each unit.
@@ -85,23 +88,23 @@ __device__ inline void find_keys(Unit& unit, int source, const Scope& scope) {
   int end = 0;
   if (scope.rows != nullptr && scope.keys == Scope::Keys::list) {
     end = scope.list_lengths != nullptr
-              ? max(0, min(scope.list_lengths[unit.request], scope.list_len))
-              : scope.list_len;
+              ? max(0, min(scope.list_lengths[unit.request], scope.most_keys))
+              : scope.most_keys;
   } else if (scope.rows != nullptr && lane < unit.tokens) {
     const int request = unit.request;
     const int token = unit.token0 + lane;
-    end = min(capacity_of(scope), scope.range_end[at(scope.end_stride, request, token)]);
+    end = max(0, min(capacity_of(scope), scope.range_end[at(scope.end_stride, request, token)]));
     begin = scope.range_begin != nullptr
                 ? max(0, scope.range_begin[at(scope.begin_stride, request, token)])
                 : 0;
-    if (scope.ring > 0) {  // earlier positions have been overwritten
-      begin = max(begin, end - scope.ring);
-    }
+    begin = max(begin, end - scope.most_keys);
     end = max(begin, end);
   }
   const bool counts = lane < unit.tokens && end > begin;
   const int first = __reduce_min_sync(0xffffffffu, counts ? begin : INT_MAX);
   const int last = __reduce_max_sync(0xffffffffu, counts ? end : 0);
+  const int last_begin = __reduce_max_sync(0xffffffffu, counts ? begin : 0);
+  const int first_end = __reduce_min_sync(0xffffffffu, counts ? end : INT_MAX);
   if (lane < unit.tokens) {
     unit.sees_begin[source][lane] = begin;
     unit.sees_end[source][lane] = end;
@@ -109,6 +112,7 @@ __device__ inline void find_keys(Unit& unit, int source, const Scope& scope) {
   if (lane == 0) {
     unit.begin[source] = last > 0 ? first : 0;
     unit.keys[source] = last > 0 ? last - first : 0;
+    unit.may_have_gaps[source] = last_begin > first_end;
     unit.tiles[source] = (unit.keys[source] + kTileKeys - 1) / kTileKeys;
   }
 }
@@ -206,7 +210,7 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
   find_fresh(unit, p.fresh.rows != nullptr);
   if (threadIdx.x % 32 == 0) {
     const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
-    unit.parts = parts_of_tiles(tiles);
+    unit.parts = min(parts_of_tiles(tiles), launch.most_parts);
     unit.part = part;
     unit.tokens = part < unit.parts ? unit.tokens : 0;
     if (unit.tokens > 0) {
@@ -216,6 +220,26 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
     }
   }
   __syncwarp();
+}
+
+// Goes on to the next of the block's units that has rows, `step` units each. If there is none left,
+// the unit's index is launch.units or more. All lanes of a warp call it.
+__device__ inline void find_next_unit(Unit& unit, const Params& p, const Launch& launch, int step) {
+  int index = unit.index;
+  do {
+    index += step;
+    find_unit(unit, p, launch, index);
+  } while (index < launch.units && unit.tokens == 0);
+}
+
+// Does a token of the item see a position of a scope?
+__device__ inline bool is_seen(const Unit& unit, int source, int position) {
+  for (int token = 0; token < unit.tokens; ++token) {
+    if (position >= unit.sees_begin[source][token] && position < unit.sees_end[source][token]) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // A key tile: its source, and its first key there.
