@@ -93,7 +93,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     // S of key tile j becomes P.
     const auto softmax = [&](auto scores) __attribute__((always_inline)) {
       constexpr Scores kScores = scores;
-      const auto& descales = shared.descales[at.stage];
+      const block_descales::TileDescales& descales = shared.descales_at(at);
       float scale[] = {q_scale * descales.k[0], q_scale * descales.k[1]};
       float scale_log2[] = {scale_to_log2(scale[0]), scale_to_log2(scale[1])};
       if constexpr (kScores == Scores::capped) {
@@ -183,7 +183,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
       }
       shared.v.wait(at);
       sums.add(tOrP, tOrV(_, _, _, at.stage));  // of the first key tile
-      v_scale = shared.descales[at.stage].v_scale;
+      v_scale = shared.descales_at(at).v_scale;
       shared.v.release(at);
       at.advance();
     } else {
