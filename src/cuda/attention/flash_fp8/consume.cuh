@@ -42,7 +42,7 @@ __device__ __forceinline__ int thread_index() {
 }
 
 // What a step does to its scores. It is known at compile time: ptxas spills registers where S lies
-// on both sides of a branch.
+// on both sides of a branch. Steps are always inlined, as WGMMAs may not cross a call.
 enum class Scores : std::uint8_t { whole, masked, capped };  // capped ones are masked, too
 template <Scores kScores>
 using ScoresOf = std::integral_constant<Scores, kScores>;
