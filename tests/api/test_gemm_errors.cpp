@@ -343,7 +343,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "c",
                 {"shares memory with sfa, must not overlap an input"}},
         BadCall{"c_is_sfb",
-                [](Call& c) { c.tensors.c.data = c.sfb.data(); },
+                [](Call& c) { c.tensors.sfb->data = c.c.data(); },
                 "c",
                 {"memory with sfb,"}},
         BadCall{"c_holds_global_scale_a",

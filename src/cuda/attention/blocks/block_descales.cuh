@@ -100,7 +100,7 @@ template <typename TensorS>
 __device__ void cap_blocks(TensorS& rS, const float (&scale)[kBlocks], float softcap) {
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    const float factor = cap_factor(scale[block], softcap);
+    const float factor = __fdividef(2.0f * kLog2e * scale[block], softcap);
 #pragma unroll
     for (int i = 0; i < cute::size<0>(rS); ++i) {
 #pragma unroll

@@ -14,8 +14,9 @@ namespace tilewright::cuda {
 template <typename T, int kHeadDim, int kInterval>
 struct ValueSums {
   static constexpr bool kPromotes = kInterval > 0;
-  static constexpr int kParts = kPromotes && kHeadDim == 256 ? 2 : 1;  // of the columns
-  static_assert(kParts == 1 || kInterval == 1, "a part's registers serve the next part");
+  static constexpr int kParts = kPromotes && kHeadDim == 256 ? 4 : 1;  // of the columns
+  static constexpr int kBuffers = kParts > 1 ? 2 : 1;                  // of parts
+  static_assert(kParts == 1 || kInterval == 1, "a part's registers serve another part");
   using Mma = typename T::TiledMmaPv;
   using MmaPart = typename T::template MmaPv<kHeadDim / kParts>;
   using ShapePart = cute::Shape<cute::_64, cute::Int<kHeadDim / kParts>>;
@@ -24,28 +25,30 @@ struct ValueSums {
   static constexpr int kRows = 2;
 
   Sum tOrO;
-  Part tOrPart;
+  Part tOrPart[kBuffers];  // part i is in buffer i % kBuffers
   float to_units_of_part[kRows] = {1.0f, 1.0f};
   int tiles = 0;  // in tOrPart
 
   __device__ ValueSums() { cute::clear(tOrO); }
 
-  // Issues P V of a tile. `tOrV` is (MMA, MMA_K) of a part of the columns.
+  // Issues P V of a tile. `tOrV` is (MMA, MMA_K) of part `part` of the columns.
   template <typename TensorP, typename TensorV>
-  __device__ void issue(const TensorP& tOrP, const TensorV& tOrV) {
+  __device__ void issue(const TensorP& tOrP, const TensorV& tOrV, int part = 0) {
     using namespace cute;
     const Tensor V =
         make_tensor(tOrV.data(), make_layout(layout<0>(tOrV), Layout<_1>{}, layout<1>(tOrV)));
     if constexpr (kPromotes) {
-      wgmma_issue_if(kInterval > 1 && tiles > 0, MmaPart{}, tOrP, V, tOrPart);
+      wgmma_issue_if(kInterval > 1 && tiles > 0, MmaPart{}, tOrP, V, tOrPart[part % kBuffers]);
     } else {
       wgmma_issue<true>(Mma{}, tOrP, V, tOrO);
     }
   }
 
-  __device__ void wait() {
+  // Until part `part` is there, while at most kPending later ones are computed.
+  template <int kPending = 0>
+  __device__ void wait(int part = 0) {
     if constexpr (kPromotes) {
-      wgmma_wait<0>(tOrPart);
+      wgmma_wait<kPending>(tOrPart[part % kBuffers]);
     } else {
       wgmma_wait<0>(tOrO);
     }
@@ -55,9 +58,10 @@ struct ValueSums {
   __device__ void promote(int part = 0) {
     if constexpr (kPromotes) {
       using namespace cute;
-      Tensor O = make_tensor(tOrO.data() + part * size(tOrPart), tOrPart.layout());
+      const Part& sums = tOrPart[part % kBuffers];
+      Tensor O = make_tensor(tOrO.data() + part * size(sums), sums.layout());
       Tensor rO = by_rows<MmaPart>(O);
-      const Tensor rPart = by_rows<MmaPart>(tOrPart);
+      const Tensor rPart = by_rows<MmaPart>(sums);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -78,7 +82,7 @@ struct ValueSums {
       set_units(correction);
       tiles = 0;
     } else {
-      auto rPart = by_rows<MmaPart>(tOrPart);
+      auto rPart = by_rows<MmaPart>(tOrPart[0]);
       scale_rows(rPart, correction);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -95,16 +99,19 @@ struct ValueSums {
     }
   }
 
-  // P V of a tile from begin to end, one part of the columns after the other. `tOrV` is (MMA,
-  // parts, MMA_K).
+  // P V of a tile from begin to end. A part of the columns is added to O while the next one is
+  // computed. `tOrV` is (MMA, parts, MMA_K).
   template <typename TensorP, typename TensorV>
   __device__ void add(const TensorP& tOrP, const TensorV& tOrV) {
+    issue(tOrP, tOrV(cute::_, 0, cute::_));
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      issue(tOrP, tOrV(cute::_, part, cute::_));
-      wait();
-      promote(part);
+    for (int part = 1; part < kParts; ++part) {
+      issue(tOrP, tOrV(cute::_, part, cute::_), part);
+      wait<1>(part - 1);
+      promote(part - 1);
     }
+    wait(kParts - 1);
+    promote(kParts - 1);
   }
 };
 

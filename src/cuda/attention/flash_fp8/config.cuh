@@ -37,7 +37,6 @@ struct ConfigOf {
   static constexpr int kConsumers = C.consumers;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
-  static constexpr RoleRegisters kRegisters = {48, 232};
   using Position = RingPosition<C.stages>;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
   using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
@@ -83,9 +82,16 @@ class Sequences : public flash::DenseSequences {
   }
 };
 
+// A tile's descales are there before its K is. They have twice as many places as K: they come as
+// soon as K's stage is free, while those of the tile that was there may still be read.
 template <typename Config>
 struct SharedStorage : FlashStorage<Config, Tile> {
-  block_descales::TileDescales descales[Config::C.stages];  // of V's ring, and there before K is
+  static constexpr int kStages = Config::C.stages;
+  block_descales::TileDescales descales[2 * kStages];
+
+  __device__ block_descales::TileDescales& descales_at(const typename Config::Position& at) {
+    return descales[kStages * static_cast<int>(at.phase) + at.stage];
+  }
 };
 
 // Where a block's tile number `count` lies in the ring of tiles, and its Q. A consumer keeps the

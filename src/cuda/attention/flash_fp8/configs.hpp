@@ -9,6 +9,7 @@ inline constexpr FlashConfig kFp8Configs[] = {
     // D  Dv  FP16 consumers Bc stages cluster
     {64, 64, true, 2, 128, 4, 1, FlashUse::any, 0},    //
     {128, 128, true, 2, 128, 4, 1, FlashUse::any, 0},  //
+    {256, 256, true, 2, 128, 2, 1, FlashUse::any, 0},  //
 };
 inline constexpr int kFp8ConfigCount = sizeof(kFp8Configs) / sizeof(kFp8Configs[0]);
 

@@ -41,8 +41,14 @@ __device__ __forceinline__ int thread_index() {
   return thread % kWarpgroupThreads;
 }
 
-// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 128 the
-// features take the registers in which S would be while P V is computed: then it is not.
+// What a step does to its scores. It is known at compile time: ptxas spills registers where S lies
+// on both sides of a branch. Steps are always inlined, as WGMMAs may not cross a call.
+enum class Scores : std::uint8_t { whole, masked, capped };  // capped ones are masked, too
+template <Scores kScores>
+using ScoresOf = std::integral_constant<Scores, kScores>;
+
+// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, and
+// with features at 128, there are not enough registers for S while P V is computed: then it is not.
 template <typename Config, typename Output, bool kIsPlain>
 __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p,
                                         int consumer) {
@@ -85,22 +91,21 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     float v_scale = 1.0f;
 
     // S of key tile j becomes P.
-    const auto softmax = [&](auto is_plain) {
-      const auto& descales = shared.descales[at.stage];
+    const auto softmax = [&](auto scores) __attribute__((always_inline)) {
+      constexpr Scores kScores = scores;
+      const block_descales::TileDescales& descales = shared.descales_at(at);
       float scale[] = {q_scale * descales.k[0], q_scale * descales.k[1]};
       float scale_log2[] = {scale_to_log2(scale[0]), scale_to_log2(scale[1])};
-      if constexpr (!decltype(is_plain)::value) {
-        if (p.softcap > 0.0f) {
-          block_descales::cap_blocks(rS, scale, p.softcap);
-          scale_log2[0] = scale_log2[1] = kLog2e;
-        }
-        if (j >= seen.whole_end || j < seen.whole_first) {
-          const VisibleKeys keys = tile.visible_keys(p);
-          const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread_index()));
-          mask_reordered(
-              rS, cS, [&](int row) { return keys.first(row0() + row) - j * kBc; },
-              [&](int row) { return keys.end(row0() + row) - j * kBc; });
-        }
+      if constexpr (kScores == Scores::capped) {
+        block_descales::cap_blocks(rS, scale, p.softcap);
+        scale_log2[0] = scale_log2[1] = kLog2e;
+      }
+      if constexpr (kScores != Scores::whole) {
+        const VisibleKeys keys = tile.visible_keys(p);
+        const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread_index()));
+        mask_reordered(
+            rS, cS, [&](int row) { return keys.first(row0() + row) - j * kBc; },
+            [&](int row) { return keys.end(row0() + row) - j * kBc; });
       }
       block_descales::weigh<MmaQk>(rS, state, descales, scale_log2, correction);
     };
@@ -112,17 +117,19 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
 
     shared.q[consumer].wait(q_position(count));
     if (j >= tile.kv_first) {
-      // The first step, over the last key tile that these rows see, computes P.
       flash::skip_key_tiles(shared, ping_pong, at, j, seen.end);
-      shared.k.wait(at);
-      wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
-      shared.k.release(at);
-      release_q_after(j);
-      softmax(false_type{});
-      round_to_e4m3(tSrS, kRegistersOfP, tOrP);
+      // The first step, over the last key tile that these rows see, computes P.
+      const auto first_step = [&](auto scores) __attribute__((always_inline)) {
+        shared.k.wait(at);
+        wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+        shared.k.release(at);
+        release_q_after(j);
+        softmax(scores);
+        round_to_e4m3(tSrS, kRegistersOfP, tOrP);
+      };
 
       // A step over key tile j: it adds P V of tile j + 1 to O, and computes P of tile j.
-      const auto step = [&](auto is_plain) {
+      const auto step = [&](auto scores) __attribute__((always_inline)) {
         --j;
         const typename Config::Position at_v = at;
         at.advance();
@@ -145,7 +152,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         }
         shared.k.release(at);
         release_q_after(j);
-        softmax(is_plain);
+        softmax(scores);
         if constexpr (kOverlaps) {
           sums.wait();
           shared.v.release(at_v);
@@ -155,20 +162,28 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         }
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
-      if constexpr (kOverlaps) {
-        while (j > tile.kv_first && (j - 1 >= seen.whole_end || p.softcap > 0.0f)) {
-          step(false_type{});
+      if (p.softcap > 0.0f) {
+        constexpr ScoresOf<Scores::capped> kCapped;
+        first_step(kCapped);
+        while (j > tile.kv_first) {
+          step(kCapped);
         }
-        while (j > tile.kv_first && j - 1 >= seen.whole_first) {
-          step(true_type{});
+      } else {
+        constexpr ScoresOf<Scores::masked> kMasked;
+        constexpr ScoresOf<Scores::whole> kWhole;
+        first_step(kMasked);
+        while (j > tile.kv_first) {
+          while (j > tile.kv_first && (j > seen.whole_end || j <= seen.whole_first)) {
+            step(kMasked);
+          }
+          while (j > max(tile.kv_first, seen.whole_first)) {
+            step(kWhole);
+          }
         }
-      }
-      while (j > tile.kv_first) {
-        step(false_type{});
       }
       shared.v.wait(at);
       sums.add(tOrP, tOrV(_, _, _, at.stage));  // of the first key tile
-      v_scale = shared.descales[at.stage].v_scale;
+      v_scale = shared.descales_at(at).v_scale;
       shared.v.release(at);
       at.advance();
     } else {

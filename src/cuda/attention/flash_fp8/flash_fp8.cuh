@@ -7,19 +7,26 @@
 //
 // Source    flash.cuh, ladder/k8.cu.
 // Tiles     configs.hpp: Br = 128 = 2 x 64, Bc = 128.
-// SMEM      sQ 128 x D, sK and sV (V^T) stages x 128 x D E4M3; sO 128 x D in 16 bits.
-// Registers 48 for a thread of the producer and 232 for one of a consumer.
+// SMEM      sQ 128 x D, sK and sV (V^T) stages x 128 x D E4M3; sO 128 x D in 16 bits: 88, 176,
+//           224 KB at D = 64, 128, 256, with 4, 4, 2 stages (+ barriers and tiles).
+// Registers 40 for a thread of the producer and 232 for one of a consumer. Of a consumer's, D / 2
+//           hold O, 64 hold S and 16 hold P. At D = 64 and 128, D / 2 more hold P V of a tile; at
+//           D = 256 P V of 64 columns is in half of S's, and that of the next 64 in the other.
 //
 //   warp 0, a thread  load: descales, K, Q, V as soon as a stage is free (TMA)
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
 //   warp 2            clear_unseen: writes zeros over values that no query sees
 //   warp 3, a thread  store: O, while the consumers compute the next tile (TMA)
-//   consumers         K8's loop
+//   consumers         K8's loop. At D = 256, in a consumer's turn:
+//
+//     tensor cores    PV(j+1) 0 | 1 | 2 | 3 |       | QK(j)      | the other consumer's turn
+//     the consumer                | O 0 | O 1 | O 2 | O 3 | waits      | softmax j
 //
 // Layouts   as of K8: V^T with its keys in order, a K tile's even keys first. In a packed tensor a
 //           sequence may begin at an odd row, and then its even keys are the tensor's odd rows.
-// Limits    D = 64 or 128: at D = 256 the compiler spills registers. V comes transposed. O in BF16
-// or FP16, or in FP32 where it is un-normalised. Worklog   docs/worklog/k8.md
+// Limits    D = 64, 128 or 256. V comes transposed. O in BF16 or FP16, or in FP32 where it is
+//           un-normalised.
+// Worklog   docs/worklog/k8.md
 #pragma once
 
 #include "cuda/attention/blocks/flash_producer.cuh"
@@ -78,8 +85,8 @@ __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
       if (j == min(tile.kv_end, tile.kv_first + flash::kTilesAhead) - 1) {
         shared.tiles.want_next(tile_position(count));
       }
-      shared.v.wait_until_empty(at);
-      descales.write(j, shared.descales[at.stage]);
+      shared.k.wait_until_empty(at);
+      descales.write(j, shared.descales_at(at));
       load_keys(shared, maps, at, tile.kv_start + j * Config::C.bc, tile.kv_head, tile.kv_batch);
       if (j == tile.kv_end - 1) {
         flash::load_q(shared, maps.q, tile, q_position(count));
@@ -147,7 +154,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
   }
   __syncthreads();  // the barriers are ready
 
-  run_roles<Config::kConsumers, Config::kRegisters>(
+  run_roles<Config::kConsumers>(
       [&](int warp) {
         if (warp == 0 && threadIdx.x == 0) {
           load<Config, kIsPlain>(shared, p, maps);

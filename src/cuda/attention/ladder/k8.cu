@@ -15,11 +15,12 @@
 //           time.
 // Registers 32 for a thread of the producer and 240 for one of a consumer. Of a consumer's, 64 hold
 //           S, 16 hold P, D / 2 hold O, and as many P V of the last tiles. At D = 256 those are too
-//           many: P V is computed in two halves of its columns, and not while S is there.
+//           many: P V is computed in four parts of its columns, of which two at a time are where S
+//           will be, and not while S is there.
 //
 //   a thread          load: K9 Q V9 K8 V8 ... and each tile's descales
-//   consumers         K6's loop: QK(j) and PV(j+1) issued | softmax j | O = O * correction +
-//   PV(j+1) consumers, 256    PV(j+1), a half | O | the other half | O | QK(j) | softmax j
+//   consumers         K6's loop: QK(j), PV(j+1) issued | softmax j | O = O * factor + PV(j+1)
+//   consumers, 256    PV(j+1) in parts, each added to O during the next | QK(j) | softmax j
 //
 // Layouts   V^T has its keys in order, so that S must have them in another (K7): sK has the tile's
 //           even keys, then its odd ones. They come by two tensor maps of every other row.
