@@ -8,6 +8,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from tilewright.plot.accumulator import accumulator_table, promotion_table
 from tilewright.plot.decode import decode_table
 from tilewright.plot.decode_goals import decode_goals_table
 from tilewright.plot.gemm import gemm_configs_table, gemm_table
@@ -29,14 +30,14 @@ from tilewright.plot.tables import (
 PLOTS = "docs/plots"
 NAME = (
     r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|decode-goals|decode|quantize"
-    r"|plot|profile|counters|resources|headline|ladder):[\w:.,-]+"
+    r"|plot|profile|counters|resources|headline|ladder|accumulator|promotion):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
 MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
 # Of these a line says that the results are not there yet.
-SAID_TO_BE_MISSING = ("counters", "decode", "gemm", "ladder", "ratio")
+SAID_TO_BE_MISSING = ("accumulator", "counters", "decode", "gemm", "ladder", "ratio")
 
 
 def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -93,6 +94,8 @@ def table(root: pathlib.Path, name: str) -> str:
     decode-goals:FOLDER   what such races, of files of FOLDER, were to show, and do
     gemm-configs:FILE     results/FILE.jsonl, of nvfp4's variants
     quantize:FILE         the quantiser beside a copy
+    accumulator:FILE      how many bits the tensor cores keep while they add
+    promotion:FILE        what sums in them lose between promotions
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/kernels/PAGE.json, and PAGE_*.json
@@ -115,6 +118,8 @@ def table(root: pathlib.Path, name: str) -> str:
         "decode-goals": (root / first, decode_goals_table),
         "gemm-configs": (results, gemm_configs_table),
         "quantize": (results, quantize_table),
+        "accumulator": (results, accumulator_table),
+        "promotion": (results, promotion_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (root / "tests/resources/kernels", resources_table, first),
