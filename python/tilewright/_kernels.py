@@ -60,6 +60,17 @@ def problem_of(case: dict[str, Any]) -> _native.AttentionProblem:
     return _native.AttentionProblem(**fields, packed="lengths" in case)
 
 
+def fp8_problem_of(
+    case: dict[str, Any], v_transposed: bool, descale_rows: int
+) -> _native.AttentionFp8Problem:
+    """The same of attention on FP8 with BF16 results."""
+    names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_dim", "causal")
+    sizes = {name: case[name] for name in (*names, "lengths") if name in case}
+    return _native.AttentionFp8Problem(
+        problem_of(sizes | {"dtype": "bf16"}), v_transposed=v_transposed, descale_rows=descale_rows
+    )
+
+
 def kvcache_problem_of(case: dict[str, Any]) -> _native.AttentionWithKvCacheProblem:
     """The same of attention over KV caches: its window, soft cap, sinks and descales aside."""
     rows, capacity = case["batch"], case["kv_len"]

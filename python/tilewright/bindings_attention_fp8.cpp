@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attention_options.hpp"
+#include "kernel_queries.hpp"
 #include "native_call.hpp"
 #include "tilewright/attention_fp8_kernels.hpp"
 
@@ -45,6 +46,12 @@ AttentionFp8Call make_call(const nb::dict& tensors, std::optional<double> softma
            .kernel = kernel_name}};
 }
 
+// The dtype of `sizes` is that of the result.
+AttentionFp8Problem make_problem(const AttentionProblem& sizes, bool v_transposed,
+                                 int descale_rows) {
+  return {sizes, v_transposed, descale_rows};
+}
+
 }  // namespace
 
 void bind_attention_fp8(nb::module_& m) {
@@ -53,6 +60,10 @@ void bind_attention_fp8(nb::module_& m) {
                               nb::arg("window_size_right"), nb::arg("softcap"),
                               nb::arg("batch_invariant"), nb::arg("descale_rows"),
                               nb::arg("check_values"), nb::arg("kernel_name"));
+  nb::class_<AttentionFp8Problem>(m, "AttentionFp8Problem")
+      .def(nb::new_(&make_problem), nb::arg("sizes"), nb::kw_only(), nb::arg("v_transposed"),
+           nb::arg("descale_rows"));
+  bind_queries<AttentionFp8>(m);
 }
 
 }  // namespace tilewright

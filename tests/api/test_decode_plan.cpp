@@ -203,7 +203,7 @@ DecodePlan plan_of(const Problem& p) {
 }
 
 int rows_of(const Problem& p) {
-  return 16 * kDecodeConfigs[best_decode_config(p).value()].row_warps;
+  return kDecodeConfigs[best_decode_config(p).value()].rows;
 }
 
 TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
@@ -268,7 +268,7 @@ TEST(DecodePlan, ClustersDivideTheColumns) {
   for (const DecodeConfig& c : kDecodeConfigs) {
     EXPECT_EQ(c.value_dim / 4 % c.most_cluster, 0);
     EXPECT_LE(c.most_cluster, kMaxDecodeCluster);
-    EXPECT_EQ(kDecodeWarps % c.row_warps, 0);
+    EXPECT_EQ(64 % c.rows, 0);
   }
 }
 

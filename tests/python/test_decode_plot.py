@@ -103,8 +103,8 @@ def test_the_plot(root):
     assert stem.with_suffix(".svg").read_text() == svg
 
 
-def goals_of(root):
-    page_with(root, "decode-goals:results")
+def goals_of(root, name="decode-goals"):
+    page_with(root, f"{name}:results")
     _, table = table_of(root)
     rows = [row.strip("| ").split(" | ") for row in table[2:]]
     return {row[0]: row[1:] for row in rows}

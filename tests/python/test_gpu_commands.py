@@ -1,6 +1,7 @@
 """tools/gpu, with programs in the place of Python and compute-sanitizer that note their calls."""
 
 import collections
+import fnmatch
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+import tilewright
 from tilewright.bench import __main__ as bench
 from tilewright.bench import peers
 
@@ -46,6 +48,9 @@ RACES = {
     "decode-pages": {"decode-pages": 24},
     "decode-features": {"decode-ragged": 8, "decode-e4m3": 20, "decode-invariant": 20},
     "decode-prefill": {"decode-chunks": 5, "decode-mixed": 6},
+    "fp8": {"attention-fp8": 36, "rotate_quantize": 6},
+    "fp8-accuracy": {"accuracy-fp8": 2 * 4 * 8},
+    "dsv4": {"dsv4-decode": 16 + 1 + 1 + 2 + 12 + 4},
     "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-host": 8, "gemm-graph": 28},
     "gemm-serving": {"chain-nvfp4": 16, "invariant-nvfp4": 24},
     "gemm-steps": {"gemm-steps": 3},
@@ -104,6 +109,45 @@ def test_races(run, what, monkeypatch):
         cases[args.json.stem] += operation.cases(args, "cuda:0")
     assert {file: len(set(of_file)) for file, of_file in cases.items()} == RACES[what]
     assert all(len(set(of_file)) == len(of_file) for of_file in cases.values())
+
+
+def test_kv_rows_to_and_fro(run, tmp_path):
+    """The command line's lines of all its runs come together; two races follow."""
+    program = tmp_path / "build/cli/tilewright"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"""\
+#!{sys.executable}
+import sys
+words = sys.argv[1:]
+with open(words[words.index("--json") + 1], "w") as file:
+    print(*words[:words.index("--json")], file=file)
+""")
+    program.chmod(0o755)
+    process, calls = run("kv-rows", "--samples=7", BUILD=str(tmp_path / "build"))
+    assert process.returncode == 0, process.stderr
+    lines = (tmp_path / "out/quantize_kv_rows.jsonl").read_text().splitlines()
+    assert len(set(lines)) == len(lines) == 12
+    assert all(line.startswith("kv-rows --device cuda --check") for line in lines)
+    races = {args.json.stem: args for args in races_of(calls)}
+    assert {name: args.conversion for name, args in races.items()} == {
+        "dequantize_kv_rows": "dequantize_kv_rows",
+        "rope": "rope",
+    }
+    cases = [case for args in races.values() for case in bench.convert.cases(args, "cuda:0")]
+    assert len(set(cases)) == 12 + 12
+    assert all(args.check and args.samples == 7 for args in races.values())
+
+
+def test_accuracy_is_of_every_promotion_and_form(run):
+    (args,) = races_of(run("fp8-accuracy")[1])
+    cases = list(bench.fp8.cases(args, "cuda:0"))
+    assert {case.kv_len for case in cases} == {1024 << i for i in range(8)}
+    forms = {(case.outliers, case.rotated, case.descale) for case in cases}
+    assert len(forms) == 8 and all(case.checked_rows for case in cases)
+    ours = [row.name for row in tilewright.kernels() if row.operation == "attention_fp8"]
+    patterns = args.kernels.split(",")
+    chosen = {name for name in ours for pattern in patterns if fnmatch.fnmatch(name, pattern)}
+    assert chosen == {"k7", "k8_never", "k8_8", "k8_4", "k8_2", "k8", "flash_fp8"}
 
 
 def test_cases_of_servers(run, monkeypatch):
@@ -177,6 +221,6 @@ def test_tests_run_side_by_side(run, tmp_path):
 
 def test_help_names_every_command(run):
     process, _ = run()
-    for command in (*RACES, "test", "sanitize", "quantize", "profile", "--resume"):
+    for command in (*RACES, "test", "sanitize", "quantize", "kv-rows", "profile", "--resume"):
         assert command in process.stdout
     assert "set -euo" not in process.stdout

@@ -198,7 +198,7 @@ def cudnn_library(graph):
     library.create_handle = lambda: None
     library.set_stream = lambda handle, stream: None
     library.pygraph = graph
-    names = ["BFLOAT16", "HALF", "FLOAT", "INT32", "INT64"]
+    names = ["BFLOAT16", "HALF", "FLOAT", "INT32", "INT64", "FP8_E4M3"]
     library.data_type = types.SimpleNamespace(**dict(zip(names, names, strict=True)))
     library.heur_mode = types.SimpleNamespace(A=0, FALLBACK=1)
     library.diagonal_alignment = types.SimpleNamespace(TOP_LEFT=0, BOTTOM_RIGHT=1)

@@ -18,14 +18,21 @@ import tilewright
 from tilewright._extras import needs
 
 with needs("bench"):
-    from tilewright.bench import attention, decode, dsv4, gemm, peers
+    from tilewright.bench import attention, convert, decode, dsv4, fp8, gemm, peers
     from tilewright.bench.machine import CpuMachine, CudaMachine
     from tilewright.bench.race import Entrant, Rules, identity, race, to_line, warm_up
     from tilewright.bench.report import print_case
     from tilewright.bench.results_file import ResultsFile
     from tilewright.bench.timing import CpuTimer
 
-OPERATIONS = {"attention": attention, "decode": decode, "dsv4": dsv4, "gemm": gemm}
+OPERATIONS = {
+    "attention": attention,
+    "fp8": fp8,
+    "decode": decode,
+    "dsv4": dsv4,
+    "gemm": gemm,
+    "convert": convert,
+}
 
 try:
     import torch
@@ -109,16 +116,17 @@ def load_kernels(command: str, wanted: str, device: str) -> list[peers.Peer]:
     ours = peers.load(command, peers.OURS, device)
     if wanted == "all":
         return [peer for peer in ours if peer.in_all]
-    by_name = {peer.name.removeprefix(f"{peers.OURS}/"): peer for peer in ours}
+    names = [peer.name.removeprefix(f"{peers.OURS}/") for peer in ours]
     chosen = []
     for pattern in wanted.split(","):
-        names = fnmatch.filter(by_name, pattern)
-        if not names and device == "cpu" and is_of_gpu(pattern):
+        places = [i for i, name in enumerate(names) if fnmatch.fnmatch(name, pattern)]
+        if not places and device == "cpu" and is_of_gpu(pattern):
             why = why_no_cuda() or "the race is on the CPU"
             refuse(f"--kernels: {pattern} needs a CUDA device: {why}")
-        if not names:
-            sys.exit(f"--kernels: {pattern} is not one of {', '.join(by_name)} on {device}")
-        chosen += [by_name[name] for name in names]
+        if not places:
+            known = ", ".join(dict.fromkeys(names))
+            sys.exit(f"--kernels: {pattern} is not one of {known} on {device}")
+        chosen += [ours[i] for i in places]
     return chosen
 
 

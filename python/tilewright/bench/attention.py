@@ -138,11 +138,16 @@ class AttentionCase(Case):
         return f"{window}{cap}{' sinks' * self.sinks}"
 
     def arguments(self) -> str:
+        device = self.device.partition(":")[0]
+        return f"attention --device {device} --dtype {self.dtype} {self.problem_arguments}"
+
+    @property
+    def problem_arguments(self) -> str:
+        """Those of problems(), the device aside."""
         size = f"--batch {self.batch} --seqlen {self.q_len} --kv-seqlen {self.kv_len}"
         if self.lengths:
             size = f"--lengths {','.join(map(str, self.lengths))}"
         return (
-            f"attention --device {self.device.partition(':')[0]} --dtype {self.dtype} "
             f"--headdim {self.head_dims} --heads {self.heads} --kv-heads {self.kv_heads} "
             f"--causal {'on' if self.causal else 'off'} {size}{self._feature_arguments}"
         )
@@ -171,6 +176,12 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_problem_arguments(parser)
+    parser.add_argument("--dtype", choices=sorted(SIZE_BYTES))
+
+
+def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+    """All but the dtype."""
     parser.add_argument(
         "--headdim",
         type=head_dims,
@@ -203,7 +214,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--softcap", type=float, default=0.0, help="of the scores; 0: none")
     parser.add_argument("--sinks", action="store_true", help="a random sink for each head")
-    parser.add_argument("--dtype", choices=sorted(SIZE_BYTES))
     parser.add_argument("--flush-l2", action=argparse.BooleanOptionalAction, default=True)
 
 
@@ -213,6 +223,12 @@ def cuda_timer(args: argparse.Namespace, device: str) -> CudaTimer:
 
 def cases(args: argparse.Namespace, device: str) -> Iterator[AttentionCase]:
     """The sweep, lengths innermost."""
+    dtype = args.dtype or DEFAULTS[device.partition(":")[0]]["dtype"]
+    return (AttentionCase(dtype=dtype, **fields) for fields in problems(args, device))
+
+
+def problems(args: argparse.Namespace, device: str) -> Iterator[dict[str, Any]]:
+    """The fields of each case but its dtype."""
     defaults = DEFAULTS[device.partition(":")[0]]
     hidden = args.hidden or defaults["hidden"]
     masks = SWITCH[args.causal]
@@ -223,19 +239,18 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[AttentionCase]:
                 sys.exit(f"--kv-heads: {kv_heads} does not divide {heads} heads")
             for causal, window in itertools.product(masks, args.window or (None,)):
                 for size in _sizes(args, defaults["tokens"]):
-                    yield AttentionCase(
-                        dtype=args.dtype or defaults["dtype"],
-                        heads=heads,
-                        kv_heads=kv_heads,
-                        head_dim=head_dim,
-                        v_dim=v_dim,
-                        causal=causal,
-                        device=device,
-                        window=window,
-                        softcap=args.softcap,
-                        sinks=args.sinks,
+                    yield {
+                        "heads": heads,
+                        "kv_heads": kv_heads,
+                        "head_dim": head_dim,
+                        "v_dim": v_dim,
+                        "causal": causal,
+                        "device": device,
+                        "window": window,
+                        "softcap": args.softcap,
+                        "sinks": args.sinks,
                         **size,
-                    )
+                    }
 
 
 def _sizes(args: argparse.Namespace, default_tokens: int) -> Iterator[dict[str, Any]]:

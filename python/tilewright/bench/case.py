@@ -4,6 +4,8 @@ import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+LSE_LIMIT = 1e-5  # of FP32 sums
+
 
 @dataclass(frozen=True)
 class Errors:
@@ -51,6 +53,11 @@ class Case(abc.ABC):
     @abc.abstractmethod
     def errors(self, inputs: Any, output: Any, lse: Any = None) -> Errors:
         """Of an output, and of the LSE where there is one."""
+
+    @property
+    def lse_limit(self) -> float:
+        """The largest Errors.lse that counts as right, of this library's kernels."""
+        return LSE_LIMIT
 
     @abc.abstractmethod
     def error_limit(self, inputs: Any, is_ours: bool) -> float:

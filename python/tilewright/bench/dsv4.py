@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import oracle
 from tilewright.bench.case import Case, Errors
-from tilewright.bench.options import SWITCH, numbers
+from tilewright.bench.options import SWITCH, numbers, words_of
 from tilewright.bench.timing import CudaTimer, add_timed_argument, bytes_between, timer_of
 
 if TYPE_CHECKING:
@@ -147,14 +147,6 @@ def _keys(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _formats(text: str) -> list[str]:
-    formats = text.split(",")
-    for each in formats:
-        if each not in ROW_BYTES:
-            raise argparse.ArgumentTypeError(f"{each} is not one of {', '.join(ROW_BYTES)}")
-    return formats
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=numbers, metavar="B,...", help="requests")
     parser.add_argument("--seqlen", type=numbers, default="1", metavar="N,...", help="new tokens")
@@ -168,7 +160,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=sorted(ERROR_LIMITS), help="of Q and the result")
     parser.add_argument(
-        "--rows", type=_formats, default="e4m3_bf16", metavar="FORMAT,...", help="of both caches"
+        "--rows",
+        type=words_of(ROW_BYTES),
+        default="e4m3_bf16",
+        metavar="FORMAT,...",
+        help="of both caches",
     )
     parser.add_argument(
         "--window-rows", choices=sorted(ROW_BYTES), help="of the window's cache, if not as --rows"

@@ -26,10 +26,13 @@ class AttentionInputs:
             (*batch, case.kv_len, case.kv_heads, case.head_dim),
             (*batch, case.kv_len, case.kv_heads, case.v_dim),
         ]
-        self.q, self.k, self.v = normal(shapes, case.dtype, case.device, seed)
+        self.q, self.k, self.v = self._random(shapes, seed)
         ends = list(itertools.accumulate(case.lengths, initial=0))
         self.cu_seqlens = constant(ends, "int32", case.device) if case.lengths else None
         self.sinks = random_sinks(case, seed) if case.sinks else None
+
+    def _random(self, shapes: list[tuple[int, ...]], seed: int) -> list[Any]:
+        return normal(shapes, self.case.dtype, self.case.device, seed)
 
     def sequences(self) -> Iterator[tuple[Any, Any, Any]]:
         """(q, k, v) of each."""

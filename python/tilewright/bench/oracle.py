@@ -1,4 +1,5 @@
-"""Attention in float64, every row of every head, by PyTorch on the tensors' device or by NumPy."""
+"""Attention in float64, of all rows or a sample of them, by PyTorch on the tensors' device
+or by NumPy."""
 
 import math
 from dataclasses import dataclass
@@ -16,13 +17,23 @@ class Expected:
 
     outs: list[Any]  # (q_len, heads, v_dim)
     lses: list[Any]  # (heads, q_len)
+    rows: Any = None  # the rows of each sequence that these are of, ascending; None: all
+
+    def of_out(self, out: Any) -> Any:
+        """These rows of a sequence's result, in float64."""
+        out = in_float64(out)
+        return out if self.rows is None else out[self.rows]
+
+    def of_lse(self, lse: Any) -> Any:
+        lse = in_float64(lse)
+        return lse if self.rows is None else lse[:, self.rows]
 
 
-def expect(case: Any, inputs: Any) -> Expected:
-    """Of inputs whose sequences() are (q, k, v), each of one sequence."""
-    results = [_attention(case, inputs, *qkv) for qkv in inputs.sequences()]
+def expect(case: Any, inputs: Any, rows: Any = None) -> Expected:
+    """Of inputs whose sequences() are (q, k, v), each of one sequence; of all rows, or of these."""
+    results = [_attention(case, inputs, *qkv, rows) for qkv in inputs.sequences()]
     outs, lses = zip(*results, strict=True)
-    return Expected(list(outs), list(lses))
+    return Expected(list(outs), list(lses), rows)
 
 
 def errors(
@@ -32,7 +43,7 @@ def errors(
     the largest of a sequence."""
     squares, largest = [], []
     for exact, found in zip(expected.outs, by_sequence(case, output, axis=0), strict=True):
-        error = in_float64(found) - exact
+        error = expected.of_out(found) - exact
         squares.append((float((error**2).sum()), float((exact**2).sum())))
         largest.append(float(abs(error).max()))
     if not of_worst_sequence:
@@ -41,7 +52,8 @@ def errors(
     if lse is None:
         return Errors(rel_fro, max_abs)
     lses = zip(expected.lses, by_sequence(case, lse, axis=1), strict=True)
-    return Errors(rel_fro, max_abs, _largest([_lse_error(*pair) for pair in lses]))
+    lse_errors = [_lse_error(exact, expected.of_lse(found)) for exact, found in lses]
+    return Errors(rel_fro, max_abs, _largest(lse_errors))
 
 
 def _relative(error: float, norm: float) -> float:
@@ -55,7 +67,6 @@ def _largest(values: list[float]) -> float:
 
 def _lse_error(exact: Any, found: Any) -> float:
     """The largest, as Errors.lse says. Rows without a key have -inf, exactly."""
-    found = in_float64(found)
     where, is_same = library_of(found).where, found == exact
     exact, found = (where(is_same, 0.0, lse) for lse in (exact, found))
     return float((abs(found - exact) / (1 + abs(_finite(exact)) / 10)).max())
@@ -72,19 +83,22 @@ def by_sequence(case: Any, tensor: Any, axis: int) -> list[Any]:
     return parts
 
 
-def _attention(case: Any, inputs: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    """(out, lse) of one sequence, some rows of all heads at a time."""
+def _attention(case: Any, inputs: Any, q: Any, k: Any, v: Any, rows: Any = None) -> tuple[Any, Any]:
+    """(out, lse) of one sequence, or of these rows of it, some rows of all heads at a time."""
     xp = library_of(q)
     keys = xp.moveaxis(in_float64(k), 0, 2)  # (kv_heads, head_dim, kv_len)
     values = xp.moveaxis(in_float64(v), 0, 1)  # (kv_heads, kv_len, v_dim)
     count = max(1, MOST_SCORES // (case.heads * len(k)))
     parts = []
-    for first in range(0, len(q), count):
-        rows = q[first : first + count]
-        at = indices(len(rows), q) + first + len(k) - len(q)  # the keys at which the rows stand
-        begin, end = _reach(case, first + len(k) - len(q), len(rows), len(k))
+    rows = indices(len(q), q) if rows is None else rows
+    for first in range(0, len(rows), count):
+        part = rows[first : first + count]
+        at = part + len(k) - len(q)  # the keys at which the rows stand
+        begin, end = _reach(case, int(at[0]), int(at[-1]), len(k))
         seen = _seen(case, at, begin + indices(end - begin, q))
-        parts.append(_rows(case, inputs, rows, keys[:, :, begin:end], values[:, begin:end], seen))
+        parts.append(
+            _rows(case, inputs, q[part], keys[:, :, begin:end], values[:, begin:end], seen)
+        )
     outs, lses = zip(*parts, strict=True)
     return xp.concatenate(outs, 0), xp.concatenate(lses, 1)
 
@@ -108,11 +122,11 @@ def _rows(case: Any, inputs: Any, q: Any, keys: Any, values: Any, seen: Any) -> 
     return xp.moveaxis(out.reshape(case.heads, len(q), -1), 0, 1), lse
 
 
-def _reach(case: Any, at: int, rows: int, kv_len: int) -> tuple[int, int]:
-    """A range of keys, one at least, outside of which the rows from key `at` on see none."""
+def _reach(case: Any, first: int, last: int, kv_len: int) -> tuple[int, int]:
+    """A range of keys, one at least, outside of which rows from key `first` to `last` see none."""
     left, right = case.sides
-    begin = 0 if left is None else min(max(0, at - left), kv_len - 1)
-    end = kv_len if right is None else min(at + rows + right, kv_len)
+    begin = 0 if left is None else min(max(0, first - left), kv_len - 1)
+    end = kv_len if right is None else min(last + 1 + right, kv_len)
     return begin, max(end, begin + 1)
 
 

@@ -17,7 +17,6 @@ ROUNDS_A_READING = 5  # of clock and power
 WARM_UP_CALLS = 4  # or fewer, once they have taken WARM_UP_S
 WARM_UP_S = 0.2
 QUEUED_S = 0.1  # of launches behind one head start
-LSE_LIMIT = 1e-5  # of Errors.lse, this library's kernels
 
 
 @dataclass
@@ -87,8 +86,8 @@ def _what_is_wrong(errors: Errors, peer: Peer, case: Case, inputs: Any) -> str |
     limit = case.error_limit(inputs, peer.is_ours)
     if not errors.rel_fro <= limit:
         return f"wrong result: relative error {errors.rel_fro:.5g}, must be at most {limit:.5g}"
-    if peer.is_ours and errors.lse is not None and not errors.lse <= LSE_LIMIT:
-        return f"wrong LSE: error {errors.lse:.5g}, must be at most {LSE_LIMIT:.5g}"
+    if peer.is_ours and errors.lse is not None and not errors.lse <= case.lse_limit:
+        return f"wrong LSE: error {errors.lse:.5g}, must be at most {case.lse_limit:.5g}"
     return None
 
 

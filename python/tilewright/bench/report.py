@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilewright.bench.peers import OURS, PLAIN_READ
+from tilewright.bench.peers import COPY, OURS, PLAIN_READ
 
 HEADER = ("implementation", "median us", "TFLOP/s", "GB/s", "to best peer", "error")
 
@@ -31,7 +31,7 @@ def rows(lines: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _is_peer(impl: str) -> bool:
-    return impl != PLAIN_READ and not impl.startswith(f"{OURS}/")
+    return impl not in (PLAIN_READ, COPY) and not impl.startswith(f"{OURS}/")
 
 
 def print_case(title: str, lines: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ import math
 import sys
 from typing import Any
 
+ONE_IN_1000 = 3.2905267  # a normal number is beyond it or its negative so often
 MOST_NORMAL = 1 << 28  # numbers at a time, which are made in fp32
 
 LIBRARY_DTYPES = {
@@ -37,6 +38,25 @@ def normal(shapes: list[tuple[int, ...]], dtype: str, device: str, seed: int) ->
     generator = numpy.random.default_rng(seed)
     numpy_dtype = _numpy_dtype(dtype)
     return [generator.standard_normal(shape, numpy.float32).astype(numpy_dtype) for shape in shapes]
+
+
+def normal_with_outliers(
+    shapes: list[tuple[int, ...]], dtype: str, device: str, seed: int
+) -> list[Any]:
+    """PyTorch's tensors of N(0, 1) + N(0, 100) Bernoulli(0.001), where 100 is the variance: the
+    distribution of the FlashAttention-3 paper (arXiv 2407.08608, section 4.3)."""
+    torch = sys.modules["torch"]
+    tensors = []
+    for index, shape in enumerate(shapes):
+        base, outliers, choice = normal([shape] * 3, "fp32", device, seed + index)
+        sums = base + torch.where(choice.abs() > ONE_IN_1000, 10 * outliers, 0)
+        tensors.append(sums.to(getattr(torch, LIBRARY_DTYPES[dtype])))
+    return tensors
+
+
+def sample(count: int, size: int, device: str, seed: int) -> Any:
+    """PyTorch's: `size` of 0, 1, ... count - 1, or all if there are no more, ascending."""
+    return permutation(count, device, seed)[:size].sort().values
 
 
 def _parts(count: int) -> list[int]:

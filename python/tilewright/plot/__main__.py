@@ -6,13 +6,16 @@ import sys
 
 import tilewright.plot
 from tilewright._extras import needs
+from tilewright.plot.accuracy import AccuracyResults, plot_accuracy
 from tilewright.plot.decode import DecodeResults, plot_decode
 from tilewright.plot.documents import PLOTS, outdated, plot_headlines, update
+from tilewright.plot.dsv4 import Dsv4Results, plot_dsv4
 from tilewright.plot.figures import plot
 from tilewright.plot.gemm import GemmResults, plot_gemm
 from tilewright.plot.results import Results
 
-PLOTTED = ("attention-*.jsonl", "decode-sweep.jsonl", "gemm-*.jsonl")
+PLOTTED = ("attention-*.jsonl", "accuracy-*.jsonl", "decode-sweep.jsonl", "dsv4-*.jsonl",
+           "gemm-*.jsonl")  # fmt: skip
 
 
 def plot_file(path: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
@@ -22,6 +25,10 @@ def plot_file(path: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
     operation = results.lines[0]["operation"]
     if operation == "attention_with_kvcache":
         return plot_decode(DecodeResults(results.lines), stem)
+    if operation == "dsv4_attention":
+        return plot_dsv4(Dsv4Results(results.lines), stem)
+    if operation == "attention_fp8" and "descale" in results.lines[0]["case"]:
+        return plot_accuracy(AccuracyResults(results.lines), stem)
     if operation.startswith("gemm_"):
         return plot_gemm(GemmResults(results.lines), stem)
     return plot(results, stem)

@@ -1,7 +1,7 @@
 """Attention over KV caches: the table of a race, and its roofline plot."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -75,30 +75,34 @@ def _features(case: dict[str, Any]) -> list[str]:
     return [word(case[name]) for name, word in words.items() if name in case]
 
 
-class DecodeResults(LinesOfRace):
-    """The lines of one such results file, in its order; of two of the same the last counts."""
+class TimesOfRace(LinesOfRace):
+    """The times of one results file, in its order; of two lines of the same the last counts. A case
+    is what `case_of` makes of a line's, with `cells` of a table."""
+
+    case_of: Callable[[dict[str, Any]], Any]
+    header: Sequence[str]  # of the cells
 
     @cached_property
-    def times_us(self) -> dict[tuple[KvCache, str], float]:
+    def times_us(self) -> dict[tuple[Any, str], float]:
         """(case, short name) -> median, for all that could run."""
         return {
-            (KvCache.of(line["case"]), short_name(line["impl"])): line["median_us"]
+            (self.case_of(line["case"]), short_name(line["impl"])): line["median_us"]
             for line in self.lines
             if line["supported"]
         }
 
     @cached_property
-    def bytes_of(self) -> dict[KvCache, float]:
+    def bytes_of(self) -> dict[Any, float]:
         """What must be moved at least, of each case that something could run."""
         return {
-            KvCache.of(line["case"]): line["gbps"] * line["median_us"] * 1e3
+            self.case_of(line["case"]): line["gbps"] * line["median_us"] * 1e3
             for line in self.lines
             if line["supported"]
         }
 
     @cached_property
-    def cases(self) -> list[KvCache]:
-        return list(dict.fromkeys(KvCache.of(line["case"]) for line in self.lines))
+    def cases(self) -> list[Any]:
+        return list(dict.fromkeys(self.case_of(line["case"]) for line in self.lines))
 
     @property
     def peers(self) -> list[str]:
@@ -109,33 +113,43 @@ class DecodeResults(LinesOfRace):
         others = [*self.peers, PLAIN_READ, DENSE]
         return [impl for impl in self.impls if impl not in others]
 
-    def best_us(self, case: KvCache, impls: list[str]) -> float | None:
+    def best_us(self, case: Any, impls: list[str]) -> float | None:
         times = [self.times_us.get((case, impl)) for impl in impls]
         return min((time for time in times if time), default=None)
 
-    def ours_us(self, case: KvCache) -> float | None:
+    def ours_us(self, case: Any) -> float | None:
         return self.best_us(case, self.ours)
 
-    def speed_beside(self, case: KvCache, impls: list[str]) -> float | None:
+    def speed_beside(self, case: Any, impls: list[str]) -> float | None:
         """The time of the fastest of these over that of the fastest of ours, where both ran."""
         ours, theirs = self.ours_us(case), self.best_us(case, impls)
         return theirs / ours if ours and theirs else None
 
-    def to_best_peer(self, case: KvCache) -> float | None:
+    def to_best_peer(self, case: Any) -> float | None:
         return self.speed_beside(case, self.peers)
 
-    def to_plain_read(self, case: KvCache) -> float | None:
+    def to_plain_read(self, case: Any) -> float | None:
         return self.speed_beside(case, [PLAIN_READ])
 
 
+class DecodeResults(TimesOfRace):
+    """Of attention over KV caches."""
+
+    case_of = staticmethod(KvCache.of)
+    header = HEADER
+
+
 def decode_table(path: pathlib.Path) -> str:
+    return times_table(DecodeResults.read(path))
+
+
+def times_table(results: TimesOfRace) -> str:
     """µs: a row a case, a column an implementation, and how ours stands to the best peer and to a
     plain read of as many bytes."""
-    results = DecodeResults.read(path)
     impls = [
         i for i in results.impls if any((case, i) in results.times_us for case in results.cases)
     ]
-    beside: dict[str, Callable[[KvCache], float | None]] = {}
+    beside: dict[str, Callable[[Any], float | None]] = {}
     if results.peers:
         beside["to best peer"] = results.to_best_peer
     if PLAIN_READ in impls:
@@ -148,7 +162,7 @@ def decode_table(path: pathlib.Path) -> str:
         ]
         for case in results.cases
     ]
-    table = markdown([*HEADER, *(f"`{impl}`" for impl in impls), *beside], body)
+    table = markdown([*results.header, *(f"`{impl}`" for impl in impls), *beside], body)
     return f"{table}\n\nµs, medians. {results.provenance}."
 
 

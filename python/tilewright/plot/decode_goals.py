@@ -1,41 +1,19 @@
 """What the races of attention over KV caches were to show, and what they do show."""
 
 import dataclasses
-import pathlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from statistics import geometric_mean
 
 from tilewright.plot.decode import DENSE, DecodeResults, KvCache
 from tilewright.plot.goals import AT_LEAST, AT_MOST, Bound
-from tilewright.plot.text import markdown
+from tilewright.plot.race_goals import RaceGoal
 
 LARGE_BYTES = 200e6  # from which on memory's bandwidth alone counts
 Values = Callable[[DecodeResults], Iterator[float | None]]
 
 
-@dataclass(frozen=True)
-class DecodeGoal:
-    """A bound on one number, which is made of values of one race."""
-
-    name: str
-    race: str  # its results file
-    bound: Bound
-    values: Values
-    number: Callable[[list[float]], float]
-
-    def cells(self, folder: pathlib.Path) -> list[str]:
-        path = folder / f"{self.race}.jsonl"
-        values = self.values(DecodeResults.read(path)) if path.exists() else []
-        known = [value for value in values if value is not None]
-        cells = [self.name, f"`{self.race}`", str(len(known))]
-        return cells + self.bound.cells(self.number(known) if known else None)
-
-
-def decode_goals_table(folder: pathlib.Path) -> str:
-    """A row a goal: in which race, of how many cases, what is asked for, what is reached."""
-    header = ["", "race", "cases", "goal", "reached", "met"]
-    return markdown(header, [goal.cells(folder) for goal in GOALS], 2)
+DecodeGoal = partial(RaceGoal, DecodeResults)
 
 
 def _cases(results: DecodeResults, is_large: bool | None) -> Iterator[KvCache]:

@@ -8,14 +8,18 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from tilewright.plot import decode_goals, dsv4_goals, fp8_goals
 from tilewright.plot.accumulator import accumulator_table, promotion_table
+from tilewright.plot.accuracy import accuracy_table
 from tilewright.plot.decode import decode_table
-from tilewright.plot.decode_goals import decode_goals_table
+from tilewright.plot.dsv4 import dsv4_table
+from tilewright.plot.fp8 import fp8_cost_table, fp8_errors_table, fp8_table
 from tilewright.plot.gemm import gemm_configs_table, gemm_table
 from tilewright.plot.goals import goals_table
 from tilewright.plot.headline import headline_caption, plot_headline
 from tilewright.plot.ladder import ladder_table
-from tilewright.plot.quantize import quantize_table
+from tilewright.plot.quantize import copies_table, quantize_table
+from tilewright.plot.race_goals import race_goals_table
 from tilewright.plot.tables import (
     behind_table,
     configs_table,
@@ -29,15 +33,23 @@ from tilewright.plot.tables import (
 
 PLOTS = "docs/plots"
 NAME = (
-    r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|decode-goals|decode|quantize"
-    r"|plot|profile|counters|resources|headline|ladder|accumulator|promotion):[\w:.,-]+"
+    r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|decode-goals|decode|dsv4-goals"
+    r"|dsv4|fp8-goals|fp8-errors|fp8-cost|fp8|accuracy|copies|quantize|plot|profile|counters"
+    r"|resources|headline|ladder|accumulator|promotion):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
 MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
 # Of these a line says that the results are not there yet.
-SAID_TO_BE_MISSING = ("accumulator", "counters", "decode", "gemm", "ladder", "ratio")
+SAID_TO_BE_MISSING = ("accumulator", "accuracy", "copies", "counters", "decode", "dsv4", "fp8",
+                      "fp8-cost", "fp8-errors", "gemm", "ladder", "ratio")  # fmt: skip
+# Goals of several races.
+GOALS = {
+    "decode-goals": decode_goals.GOALS,
+    "dsv4-goals": dsv4_goals.GOALS,
+    "fp8-goals": fp8_goals.GOALS,
+}
 
 
 def documents(root: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -91,9 +103,16 @@ def table(root: pathlib.Path, name: str) -> str:
     gemm:FILE             a race of GEMMs
     goals:FILE            what such a race was to show, and does
     decode:FILE           a race of attention over KV caches
-    decode-goals:FOLDER   what such races, of files of FOLDER, were to show, and do
+    dsv4:FILE             a race of DeepSeek-V4's attention
+    fp8:FILE[:PAGE]       a race of attention on FP8
+    fp8-errors:FILE       its errors
+    fp8-cost:FILE:FILE    what quantising takes beside it, by a race of rotate_quantize
+    accuracy:FILE         the errors of attention on FP8 against the number of keys
+    decode-goals:FOLDER, dsv4-goals:FOLDER, fp8-goals:FOLDER
+                          what the races of these, of files of FOLDER, were to show, and do
     gemm-configs:FILE     results/FILE.jsonl, of nvfp4's variants
-    quantize:FILE         the quantiser beside a copy
+    quantize:FILE         the NVFP4 quantiser beside a copy
+    copies:FILE           another operation beside a copy
     accumulator:FILE      how many bits the tensor cores keep while they add
     promotion:FILE        what sums in them lose between promotions
     profile:PAGE          results/profiles/attention-ladder.jsonl
@@ -106,7 +125,7 @@ def table(root: pathlib.Path, name: str) -> str:
         races = [race for race in races if race.exists()]
         return (peers_table if kind == "peers" else behind_table)(races) if races else ""
     profiles = root / "results/profiles"
-    results = root / "results" / f"{first}.jsonl"
+    results, *others = (root / "results" / f"{file}.jsonl" for file in (first, *rest))
     path, make, *arguments = {
         "results": (results, results_table, rest[0] if rest else None),
         "ratio": (results, ratio_table),
@@ -115,7 +134,13 @@ def table(root: pathlib.Path, name: str) -> str:
         "gemm": (results, gemm_table),
         "goals": (results, goals_table),
         "decode": (results, decode_table),
-        "decode-goals": (root / first, decode_goals_table),
+        "dsv4": (results, dsv4_table),
+        "fp8": (results, fp8_table, rest[0] if rest else None),
+        "fp8-errors": (results, fp8_errors_table),
+        "fp8-cost": (results, fp8_cost_table, *others),
+        "accuracy": (results, accuracy_table),
+        **{name: (root / first, race_goals_table, goals) for name, goals in GOALS.items()},
+        "copies": (results, copies_table),
         "gemm-configs": (results, gemm_configs_table),
         "quantize": (results, quantize_table),
         "accumulator": (results, accumulator_table),
@@ -124,7 +149,7 @@ def table(root: pathlib.Path, name: str) -> str:
         "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (root / "tests/resources/kernels", resources_table, first),
     }[kind]
-    if not path.exists():
+    if not all(each.exists() for each in (path, *arguments) if isinstance(each, pathlib.Path)):
         return "Not measured yet." if kind in SAID_TO_BE_MISSING else ""
     return make(path, *arguments)
 

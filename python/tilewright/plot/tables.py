@@ -64,8 +64,11 @@ def results_table(path: pathlib.Path, page: str | None) -> str:
 
 
 def ratio_table(path: pathlib.Path) -> str:
+    return speeds_table(Results.read(path))
+
+
+def speeds_table(results: Results) -> str:
     """The same with heads, where keys and values have fewer, and the ratio to the best peer."""
-    results = Results.read(path)
     has_groups = any(row.heads != row.kv_heads for row in results.rows)
     header = ["head dim", "mask", "length"] + ["heads of Q, K"] * has_groups
     header += [*(f"`{impl}`" for impl in results.impls), "to best peer"]

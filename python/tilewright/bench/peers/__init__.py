@@ -1,5 +1,5 @@
 """Implementations that can race. A peer is one file in the folder of its command, attention/,
-decode/ or gemm/: a module with a function
+decode/, gemm/ and so on: a module with a function
 
     def peers(device: str) -> list[Peer]
 
@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 OURS = "tilewright"
-PLAIN_READ = "plain_read"  # computes nothing: what it takes is the least that others can
+# These compute nothing: what they take is the least that others can.
+PLAIN_READ = "plain_read"
+COPY = "copy"
 
 
 class Peer(abc.ABC):

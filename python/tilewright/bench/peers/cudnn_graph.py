@@ -8,6 +8,7 @@ import torch
 from tilewright.bench.peers import Peer
 
 DTYPES = {"bf16": cudnn.data_type.BFLOAT16, "fp16": cudnn.data_type.HALF}
+IO_DTYPES = DTYPES | {"e4m3": cudnn.data_type.FP8_E4M3}
 
 
 class CudnnPeer(Peer):
@@ -31,7 +32,7 @@ class SdpaGraph:
         self.handle, self.device = handle, case.device
         self.graph = cudnn.pygraph(
             handle=handle,
-            io_data_type=DTYPES[case.dtype],
+            io_data_type=IO_DTYPES[case.dtype],
             intermediate_data_type=cudnn.data_type.FLOAT,
             compute_data_type=cudnn.data_type.FLOAT,
         )
@@ -57,9 +58,25 @@ class SdpaGraph:
         dtype = {"data_type": cudnn.data_type.FLOAT}
         return self.add("sinks", sinks, [1, heads, 1, 1], [heads, 1, 1, 1], **dtype)
 
+    def add_number(self, name: str, value: Any) -> Any:
+        """One fp32."""
+        dtype = {"data_type": cudnn.data_type.FLOAT}
+        return self.add(name, value, [1, 1, 1, 1], [1, 1, 1, 1], **dtype)
+
     def set_output(self, tensor: Any, buffer: Any, dim: list[int], stride: list[int]) -> None:
-        uid = self._new_uid("o", buffer)
-        tensor.set_uid(uid).set_output(True).set_dim(dim).set_stride(stride)
+        self._set_output("o", tensor, buffer, dim, stride)
+
+    def set_number_output(self, name: str, tensor: Any) -> None:
+        """One fp32, which is of no use here."""
+        number = torch.empty(1, dtype=torch.float32, device=self.device)
+        output = self._set_output(name, tensor, number, [1, 1, 1, 1], [1, 1, 1, 1])
+        output.set_data_type(cudnn.data_type.FLOAT)
+
+    def _set_output(
+        self, name: str, tensor: Any, buffer: Any, dim: list[int], stride: list[int]
+    ) -> Any:
+        uid = self._new_uid(name, buffer)
+        return tensor.set_uid(uid).set_output(True).set_dim(dim).set_stride(stride)
 
     def _new_uid(self, name: str, buffer: Any) -> int:
         uid = self.uids[name] = len(self.uids) + 1
@@ -83,15 +100,27 @@ class SdpaGraph:
         self.graph.execute(self.buffers | others, self.workspace, handle=self.handle)
 
 
-def mask(case: Any, is_square: bool) -> dict[str, Any]:
+def mask(case: Any, is_square: bool, prefix: str = "diagonal_band_") -> dict[str, Any]:
     """A band along the diagonal, which for unequal lengths ends in the bottom right. Its left bound
-    counts the query's own key too."""
+    counts the query's own key too. sdpa() and sdpa_fp8() have other names for the bounds."""
     left, right = case.sides
     if left is None and right is None:
         return {}
     alignment = cudnn.diagonal_alignment
     return {
         "diagonal_alignment": alignment.TOP_LEFT if is_square else alignment.BOTTOM_RIGHT,
-        "diagonal_band_left_bound": None if left is None else left + 1,
-        "diagonal_band_right_bound": right,
+        f"{prefix}left_bound": None if left is None else left + 1,
+        f"{prefix}right_bound": right,
     }
+
+
+def layout(case: Any, tensor: Any) -> tuple[list[int], list[int]]:
+    """Dims and strides in cuDNN's order (batch, heads, seqlen, head_dim). Packed sequences are
+    described as if each had the longest's place; offsets say where they are."""
+    if case.lengths:
+        longest = max(case.lengths)
+        _, heads, columns = tensor.shape
+        token, head, column = tensor.stride()
+        return [case.batch, heads, longest, columns], [longest * token, head, token, column]
+    view = tensor.transpose(1, 2)
+    return list(view.shape), list(view.stride())

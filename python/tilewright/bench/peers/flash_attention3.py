@@ -34,12 +34,15 @@ class FlashAttention3(Peer):
     def supports(self, case: Any) -> str | None:
         if torch.cuda.get_device_capability(case.device)[0] != 9:
             return "runs on Hopper only"
-        if case.dtype != "bf16" and (case.dtype != "fp16" or self._lacks("FP16")):
+        if not self.takes(case.dtype):
             return f"dtype {case.dtype} is not in this build"
         for feature in case.features:
             if self.missing[feature]:
                 return f"{feature} is not in this build"
         return self._why_not_head_dims(case.head_dim, case.v_dim)
+
+    def takes(self, dtype: str) -> bool:
+        return dtype == "bf16" or (dtype == "fp16" and not self._lacks("FP16"))
 
     def _why_not_head_dims(self, head_dim: int, v_dim: int) -> str | None:
         there = [dim for dim in HEAD_DIMS if not self._lacks(f"HDIM{dim}")]
@@ -54,11 +57,7 @@ class FlashAttention3(Peer):
         return None
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
-        qkv = (inputs.q, inputs.k, inputs.v)
-        options = {"causal": case.causal, "window_size": case.window_size}
-        options |= {"softcap": case.softcap}
-        if case.sinks:
-            options["sinks"] = inputs.sinks.bfloat16()
+        qkv, options = self.tensors(case, inputs), self.options(case, inputs)
         if case.lengths:
             ends, longest = inputs.cu_seqlens, max(case.lengths)
             ends_and_longest = (ends, ends, longest, longest)
@@ -68,6 +67,14 @@ class FlashAttention3(Peer):
         if case.q_len < case.kv_len:
             options["num_splits"] = 0  # FlashAttention-3's choice, as with a KV cache
         return partial(self.interface.flash_attn_func, *qkv, **options)
+
+    def tensors(self, case: Any, inputs: Any) -> tuple[Any, Any, Any]:
+        """q, k and v."""
+        return inputs.q, inputs.k, inputs.v
+
+    def options(self, case: Any, inputs: Any) -> dict[str, Any]:
+        options = {"causal": case.causal, "window_size": case.window_size, "softcap": case.softcap}
+        return options | ({"sinks": inputs.sinks.bfloat16()} if case.sinks else {})
 
     def lse(self, case: Any, inputs: Any) -> Any:
         return self.prepare(case, inputs)(return_attn_probs=True)[1]

@@ -1,9 +1,10 @@
 // A warp's step over 16 keys: S = Q K^T, the online softmax, and O += P V, of its 16 rows.
 #pragma once
 
-#include "cuda/attention/blocks/cap_and_mask.cuh"
 #include "cuda/attention/decode/config.cuh"
+#include "cuda/attention/decode/fragments.cuh"
 #include "cuda/attention/decode/results.cuh"
+#include "cuda/attention/decode/seen_keys.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
@@ -11,14 +12,24 @@ namespace decode {
 // A warp's rows and keys of its block's tiles. This thread has rows g and g + 8 of 16.
 template <typename Config>
 struct WarpPlace {
-  int row0 = static_cast<int>(threadIdx.x) / 32 % Config::C.row_warps * 16;
-  int key0 = static_cast<int>(threadIdx.x) / 32 / Config::C.row_warps * Config::kWarpKeys;
+  using Form = WarpsForm<Config>;
+  int row0 = static_cast<int>(threadIdx.x) / 32 % Form::kRowWarps * 16;
+  int key0 = static_cast<int>(threadIdx.x) / 32 / Form::kRowWarps * Form::kWarpKeys;
   int g = static_cast<int>(threadIdx.x) % 32 / 4;
   int t = static_cast<int>(threadIdx.x) % 4;
 
   __device__ int row(int half) const { return row0 + 8 * half + g; }
   // The key of score s[n][i], within the step.
   __device__ int key(int n, int i) const { return 8 * n + 2 * t + i % 2; }
+};
+
+// What a warp has of its 16 rows, from its keys. This thread has rows g and g + 8, and of O the
+// columns that fragments give it.
+template <typename Config>
+struct WarpResult {
+  float o[Config::C.value_dim / 8][4];
+  float m[2];
+  float l[2];
 };
 
 // Q as fragments of A, in registers or, of a wide head dim, in SMEM. Of an E4M3 cache, a thread's
@@ -42,14 +53,14 @@ class QueryFragments {
       rows[half] = row_pointer<const Element>(p.q, p.q_stride, part.sequence, row.token, row.head) +
                    (Config::kIsE4m3 ? 4 : 2) * place.t;
     }
-    if constexpr (Config::kQueriesInSmem) {
+    if constexpr (Form::kQueriesInSmem) {
       if (place.key0 == 0) {
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
-          shared.queries.fragments[place.row0 / 16][k][threadIdx.x % 32] = load(rows, k);
+          shared.compute.queries.fragments[place.row0 / 16][k][threadIdx.x % 32] = load(rows, k);
         }
       }
-      sync_consumer();
+      sync_consumer<Config>();
     } else {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
@@ -60,15 +71,16 @@ class QueryFragments {
 
   // Of the columns [16 k, 16 k + 16).
   __device__ __forceinline__ uint4 at(int k) const {
-    if constexpr (Config::kQueriesInSmem) {
-      constexpr int kRowWarps = Config::C.row_warps;
-      return shared_.queries.fragments[threadIdx.x / 32 % kRowWarps][k][threadIdx.x % 32];
+    if constexpr (Form::kQueriesInSmem) {
+      constexpr int kRowWarps = Form::kRowWarps;
+      return shared_.compute.queries.fragments[threadIdx.x / 32 % kRowWarps][k][threadIdx.x % 32];
     } else {
       return in_registers_[k];
     }
   }
 
  private:
+  using Form = WarpsForm<Config>;
   static constexpr int kSteps = Config::C.head_dim / 16;
 
   template <typename Element>
@@ -89,7 +101,7 @@ class QueryFragments {
   }
 
   SharedStorage<Config>& shared_;
-  uint4 in_registers_[Config::kQueriesInSmem ? 1 : kSteps];
+  uint4 in_registers_[Form::kQueriesInSmem ? 1 : kSteps];
 };
 
 // A step's scores, in fragments of D: each of eight keys.
@@ -102,7 +114,7 @@ __device__ __forceinline__ void compute_scores(
     Scores& s, const QueryFragments<Config>& q,
     const MatrixPlaces<Config::TileK::kRow_bytes, false>& places, std::uint32_t tile, int row0) {
   using Element = typename Config::Element;
-  constexpr bool kApart = !Config::kQueriesInSmem;
+  constexpr bool kApart = !WarpsForm<Config>::kQueriesInSmem;
   Scores other{};
   Scores& odd = kApart ? other : s;
 #pragma unroll
@@ -146,28 +158,6 @@ __device__ inline void cap(Scores& s, float scale, float softcap) {
   }
 }
 
-// Bit i says whether row `half` of this thread sees the step's key i: the keys of a range and, of
-// the sequence's last ones, those whose bits the tree mask sets. A row that does not exist sees
-// none.
-template <typename Config>
-__device__ std::uint32_t seen_keys(const Params& p, const Launch& launch, const Part& part,
-                                   const WarpPlace<Config>& place, int half, int key0) {
-  const int token = part.token0 + place.row(half) / launch.shape.tile_heads;
-  if (token >= part.lengths.q_len) {
-    return 0;
-  }
-  const CacheKeys keys = launch.shape.keys_of(part.lengths);
-  const int tree_key = key0 - keys.diagonal;  // of the step's first key
-  std::uint32_t seen = first_bits(keys.end(token) - key0) & ~first_bits(keys.first(token) - key0);
-  if (p.tree.bits != nullptr && tree_key > -kStepKeys) {
-    const std::uint64_t bits = p.tree.bits[part.sequence * p.tree.batch_stride +
-                                           (part.lengths.q_start + token) * p.tree.seq_stride];
-    seen &= tree_key >= 0 ? static_cast<std::uint32_t>(tree_key < 64 ? bits >> tree_key : 0)
-                          : static_cast<std::uint32_t>(bits << -tree_key) | first_bits(-tree_key);
-  }
-  return seen & first_bits(kStepKeys);
-}
-
 // Scores of keys that a row does not see become -infinity. Returns the bits of the keys that some
 // row of the warp sees.
 template <typename Config>
@@ -177,7 +167,7 @@ __device__ __forceinline__ std::uint32_t mask(Scores& s, const Params& p, const 
   std::uint32_t seen = 0;  // 16 bits for each of the two rows
 #pragma unroll 1
   for (int half = 0; half < 2; ++half) {
-    seen |= seen_keys(p, launch, part, place, half, key0) << 16 * half;
+    seen |= seen_keys(p, launch, part, place.row(half), key0) << 16 * half;
   }
   const std::uint32_t own = seen >> 2 * place.t;
 #pragma unroll

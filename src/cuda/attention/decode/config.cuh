@@ -15,9 +15,6 @@ namespace decode {
 
 using Params = AttentionWithKvCacheParams;
 
-// The keys of a warp's step.
-inline constexpr int kStepKeys = 16;
-
 // Config kIndex, for q and o of type T and caches of type CacheT, which is T or a byte of E4M3.
 template <int kIndex, typename T, typename CacheT>
 struct ConfigOf {
@@ -30,13 +27,14 @@ struct ConfigOf {
   using TileK = TileLayout<C.head_dim * kCache_bytes>;
   using TileV = TileLayout<C.value_dim * kCache_bytes>;
 
-  static constexpr int kRows = 16 * C.row_warps;                 // of a row tile
-  static constexpr int kKeyWarps = kDecodeWarps / C.row_warps;   // that share a row tile's keys
-  static constexpr int kWarpKeys = kDecodeTileKeys / kKeyWarps;  // of a tile
-  static constexpr int kConsumerThreads = 32 * kDecodeWarps;
-  static constexpr int kThreads = 2 * kConsumerThreads;  // with a warpgroup that loads
+  static constexpr int kRows = C.rows;  // of a row tile
+  static constexpr int kConsumerWarps = C.swaps ? 8 : 4;
+  static constexpr int kConsumerThreads = 32 * kConsumerWarps;
+  static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
-  static constexpr bool kQueriesInSmem = C.head_dim > 192;  // for want of registers
+  // A block's warps, or warpgroups, merge their results in passes over so many rows.
+  static constexpr int kPasses = C.swaps ? 1 : 2;
+  static constexpr int kPassRows = kRows / kPasses;
 };
 
 // What a worker computes at once, for one row tile.
@@ -61,51 +59,76 @@ struct Part {
 };
 using PartRing = TileRing<Part>;
 
-// Q, as fragments of A for each lane.
-template <typename Config>
-struct Queries {
-  uint4 fragments[Config::C.row_warps][Config::C.head_dim / 16][32];
-};
-struct NoQueries {};
-
-// Partial results of the eight rows of each warp that are merged in one pass: O lies in the part's
-// last key tile.
-struct PassStatistics {
-  float max[kDecodeWarps][8];
-  float sum[kDecodeWarps][8];
-};
-
 // A block's slice of the columns of a pass, from all blocks of its cluster.
 template <typename Config>
 struct Exchange {
-  static constexpr int kPassRows = Config::kRows / 2;
-  static constexpr int kPieces = kPassRows * Config::C.value_dim / 4;
-  float4 o[kPieces];                                // (block, row, piece of the slice)
-  float2 statistics[kMaxDecodeCluster][kPassRows];  // m and l
-  TmaBarrier written;                               // by all blocks
-  cutlass::arch::ClusterBarrier read;               // by all blocks: it may be overwritten
+  static constexpr int kPieces = Config::kPassRows * Config::C.value_dim / 4;
+  float4 o[kPieces];                                        // (block, row, piece of the slice)
+  float2 statistics[kMaxDecodeCluster][Config::kPassRows];  // m and l
+  TmaBarrier written;                                       // by all blocks
+  cutlass::arch::ClusterBarrier read;                       // by all blocks: it may be overwritten
 };
 struct NoExchange {};
+
+// The form in which queries are the rows of MMAs (warps.cuh): of 16 rows each, a warp has the keys
+// that it shares with no other.
+template <typename Config>
+struct WarpsForm {
+  static constexpr int kRowWarps = Config::C.rows / 16;
+  static constexpr int kKeyWarps = Config::kConsumerWarps / kRowWarps;  // that share a row's keys
+  static constexpr int kWarpKeys = kDecodeTileKeys / kKeyWarps;         // of a tile
+  static constexpr bool kQueriesInSmem = Config::C.head_dim > 192;      // for want of registers
+
+  struct Queries {
+    uint4 fragments[kRowWarps][Config::C.head_dim / 16][32];  // of A, for each lane
+  };
+  struct NoQueries {};
+  struct Memory {
+    cute::conditional_t<kQueriesInSmem, Queries, NoQueries> queries;
+    // Of the eight rows of each warp that are merged in one pass. O lies in the part's last tile.
+    float max[Config::kConsumerWarps][8];
+    float sum[Config::kConsumerWarps][8];
+  };
+};
+
+// The form in which keys are (swapped.cuh): each of two warpgroups has every other tile.
+template <typename Config>
+struct SwappedForm {
+  using Element = typename Config::Element;
+  static constexpr int kGroups = Config::kConsumerThreads / 128;
+  static constexpr int kQuery_elements = Config::kRows * Config::C.head_dim;
+  static constexpr int kQueryStages = kQuery_elements <= 4096 ? 2 : 1;
+
+  struct Memory {
+    alignas(1024) Element q[kQueryStages][kQuery_elements];
+    alignas(1024) Element p[kGroups][Config::kRows * kDecodeTileKeys];
+    float reduced[kGroups][4][Config::kRows];  // of each warp's keys: maxima, then sums
+    float max[kGroups][Config::kRows];
+    float sum[kGroups][Config::kRows];
+    TmaRing<kQueryStages> queries;
+  };
+};
 
 // `Config` is a ConfigOf.
 template <typename Config>
 struct SharedStorage {
+  using Form = cute::conditional_t<Config::C.swaps, SwappedForm<Config>, WarpsForm<Config>>;
   static constexpr int kTile_bytes = Config::TileK::kTile_bytes + Config::TileV::kTile_bytes;
   alignas(1024) std::uint8_t tiles[Config::kStages][kTile_bytes];  // K, then V
-  cute::conditional_t<Config::kQueriesInSmem, Queries<Config>, NoQueries> queries;
+  typename Form::Memory compute;
   // E4M3 rows may have a descale each.
   alignas(16) float descales[Config::kIsE4m3 ? Config::kStages : 1][2]
                             [Config::kIsE4m3 ? kDecodeTileKeys : 1];
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;
-  PassStatistics statistics;
   int ticket;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;
 };
 
 struct TensorMaps {
   CUtensorMap k, v;
+  CUtensorMap q;  // where keys are the rows
 };
 
 // A launch's schedule, and where partial results lie.

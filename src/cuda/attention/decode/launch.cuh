@@ -7,6 +7,7 @@
 
 #include "common/ceil_div.hpp"
 #include "cuda/attention/decode/decode.cuh"
+#include "cuda/attention/decode/decode_swapped.cuh"
 #include "cuda/attention/decode/launch.hpp"
 #include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
@@ -58,10 +59,37 @@ CUtensorMap cache_map(const Params& p, const void* base, const OuterStrides& str
   return encode_tensor_map(base, spec);
 }
 
+// The map of q, whose loads bring 64 columns of a row tile's rows.
+template <typename Element>
+CUtensorMap query_map(const Params& p, const DecodeShape& shape) {
+  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
+  const auto bytes = [&](std::int64_t elements, int size) {
+    return static_cast<std::uint64_t>(size > 1 ? elements : p.head_dim) * sizeof(Element);
+  };
+  const int batch = is_packed ? 1 : p.batch;
+  return encode_tensor_map(
+      p.q, {.size = {static_cast<std::uint64_t>(p.head_dim), static_cast<std::uint64_t>(p.heads),
+                     static_cast<std::uint64_t>(p.q_len), static_cast<std::uint64_t>(batch)},
+            .stride_bytes = {bytes(p.q_stride.head, p.heads), bytes(p.q_stride.seq, p.q_len),
+                             bytes(p.q_stride.batch, batch)},
+            .box = {64, static_cast<std::uint32_t>(static_cast<int>(shape.tile_heads)),
+                    static_cast<std::uint32_t>(shape.tile_tokens), 1},
+            .swizzle = TmaSwizzle::b128});
+}
+
+template <int kIndex, typename Element, typename CacheElement>
+constexpr auto kernel_of() {
+  if constexpr (kDecodeConfigs[kIndex].swaps) {
+    return decode_swapped<kIndex, Element>;
+  } else {
+    return decode<kIndex, Element, CacheElement>;
+  }
+}
+
 template <int kIndex, typename Element, typename CacheElement>
 void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
   using Config = ConfigOf<kIndex, Element, CacheElement>;
-  constexpr auto kKernel = decode<kIndex, Element, CacheElement>;
+  constexpr auto kKernel = kernel_of<kIndex, Element, CacheElement>();
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
   const auto& [plan, at] = details;
   DecodeShape shape = decode_shape(p.heads, p.kv_heads, Config::kRows);
@@ -71,9 +99,12 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   shape.most_tokens = plan.most_tokens;
   TensorMaps maps{};
   if (plan.loads_boxes) {
-    maps = {
-        .k = cache_map<Config, typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows),
-        .v = cache_map<Config, typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows)};
+    maps.k = cache_map<Config, typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows);
+    maps.v = cache_map<Config, typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows);
+  }
+
+  if constexpr (Config::C.swaps) {
+    maps.q = query_map<Element>(p, shape);
   }
 
   const int most_workers =

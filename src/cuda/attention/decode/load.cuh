@@ -165,5 +165,43 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
   }
 }
 
+// Loads the tiles of the block's parts, of K or of V. A warp calls it.
+template <typename Config, typename Tile>
+__device__ void load(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
+                     const CacheSide<Config>& side) {
+  typename Config::Position at;
+  PartRing::Position at_part;
+  while (true) {
+    const Part& part = shared.parts.wait(at_part);
+    if (part.is_end) {
+      break;
+    }
+    load_part<Config, Tile>(p, launch, side, part, at);
+    __syncwarp();  // no lane reads the part any more
+    shared.parts.release(at_part);
+    at_part.advance();
+  }
+}
+
+// The warp that loads K, or V. Where their rows are as long, both run the same code.
+template <typename Config>
+__device__ void load_keys_or_values(SharedStorage<Config>& shared, const Params& p,
+                                    const Launch& launch, const TensorMaps& maps, bool is_v) {
+  using TileK = typename Config::TileK;
+  using TileV = typename Config::TileV;
+  const CacheSide<Config> side{.map = is_v ? maps.v : maps.k,
+                               .base = is_v ? p.v_cache : p.k_cache,
+                               .stride = is_v ? p.v_stride : p.k_stride,
+                               .descale = is_v ? p.v_descale : p.k_descale,
+                               .ring = is_v ? shared.v : shared.k,
+                               .tiles = shared.tiles[0] + (is_v ? TileK::kTile_bytes : 0),
+                               .descales = shared.descales[0][is_v]};
+  if (cute::is_same_v<TileK, TileV> || !is_v) {
+    load<Config, TileK>(shared, p, launch, side);
+  } else {
+    load<Config, TileV>(shared, p, launch, side);
+  }
+}
+
 }  // namespace decode
 }  // namespace tilewright::cuda

@@ -18,10 +18,8 @@ std::int64_t most_row_tiles(const Problem& p, int tile_tokens) {
                   : p.batch * ceil_div(p.q_len, std::int64_t{tile_tokens});
 }
 
-constexpr int tile_rows(const DecodeConfig& c) { return 16 * c.row_warps; }
-
 DecodeShape shape_of(const Problem& p, const DecodeConfig& c) {
-  return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), tile_rows(c));
+  return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), c.rows);
 }
 
 std::int64_t most_items(const Problem& p, const DecodeConfig& c) {
@@ -43,8 +41,8 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
-// TMA takes some 36 ns for each load: smaller boxes are slower than copies row by row. A row must
-// be in swizzles of 64 bytes or more.
+}  // namespace
+
 bool loads_boxes(const Problem& p) {
   constexpr int kLeastBox = 16;
   const std::int64_t swizzle = p.cache_dtype == DType::e4m3 ? 64 : 32;  // in values
@@ -52,8 +50,6 @@ bool loads_boxes(const Problem& p) {
                     (p.page_size >= kLeastBox && kDecodeTileKeys % p.page_size == 0);
   return fits && p.head_dim % swizzle == 0 && value_dim(p) % swizzle == 0;
 }
-
-}  // namespace
 
 DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim) {
   constexpr std::size_t kAlignment = 256;
@@ -74,7 +70,7 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
 
 bool takes(const DecodeConfig& c, const Problem& p) {
   return c.head_dim == p.head_dim && c.value_dim == value_dim(p) &&
-         (p.cache_dtype != DType::e4m3 || takes_e4m3(c));
+         (p.cache_dtype != DType::e4m3 || takes_e4m3(c)) && (!c.swaps || loads_boxes(p));
 }
 
 // A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
@@ -87,7 +83,7 @@ std::optional<int> best_decode_config(const Problem& problem) {
   std::optional<int> best;
   for (int i = 0; i < kDecodeConfigCount; ++i) {
     const DecodeConfig& c = kDecodeConfigs[i];
-    if (takes(c, problem) && (!best || tile_rows(kDecodeConfigs[*best]) < rows)) {
+    if (!c.swaps && takes(c, problem) && (!best || kDecodeConfigs[*best].rows < rows)) {
       best = i;
     }
   }

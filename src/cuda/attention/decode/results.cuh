@@ -1,8 +1,8 @@
-// What becomes of a part's O, m and l, of which each warp has its own from its keys. In a pass over
-// eight rows of each warp, the warps leave theirs in SMEM, where the part's last key tile was, and
-// merge them. A worker that computes a whole item stores the results. The parts of other items
-// leave partial results in the workspace, and the last part to arrive merges them. In a cluster,
-// each block has a slice of the columns: the others send it theirs, and it goes on with those.
+// What becomes of a part's O, m and l, of which each warp, or warpgroup, has its own from its keys.
+// They leave theirs in SMEM, where the part's last key tiles were, and merge them. A worker that
+// computes a whole item stores the results. The parts of other items leave partial results in the
+// workspace, and the last part to arrive merges them. In a cluster, each block has a slice of the
+// columns: the others send it theirs, and it goes on with those.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
@@ -17,9 +17,10 @@
 namespace tilewright::cuda {
 namespace decode {
 
-__device__ inline void sync_consumer() {
+template <typename Config>
+__device__ void sync_consumer() {
   constexpr std::uint32_t kBarrier = 1;
-  cutlass::arch::NamedBarrier::sync(32 * kDecodeWarps, kBarrier);
+  cutlass::arch::NamedBarrier::sync(Config::kConsumerThreads, kBarrier);
 }
 
 // A row of a row tile.
@@ -36,15 +37,6 @@ __device__ inline Row row_of(const Part& part, const DecodeShape& shape, int row
           .head = part.first_head + head,
           .exists = token < part.tokens && head < part.heads};
 }
-
-// What a warp has of its 16 rows, from its keys. This thread has rows g and g + 8, where g is its
-// lane / 4, and of O the columns that fragments give it.
-template <typename Config>
-struct WarpResult {
-  float o[Config::C.value_dim / 8][4];
-  float m[2];
-  float l[2];
-};
 
 // ---- Pieces: four columns of a row of O, and the row's m and l
 
@@ -119,61 +111,6 @@ __device__ __forceinline__ Piece merge_pieces(int count, const PieceSource& sour
   return merged;
 }
 
-// ---- What a warp leaves in SMEM
-
-// Where a piece of warp `warp` lies in the part's last key tile: of its row g, columns from 4 q on.
-// Neighbouring rows' pieces lie in different banks.
-template <typename Config>
-__device__ int place_in_tile(int warp, int g, int q) {
-  return (warp * 8 + g) * (Config::C.value_dim / 4) + (q ^ g);
-}
-
-// Leaves this thread's row g of a pass's eight. A 16-bit V gives a thread two neighbouring columns
-// of every eight; an E4M3 one gives it four of every 16, in the order 0, 2, 1, 3.
-template <typename Config>
-__device__ void leave_row(PassStatistics& statistics, float4* tile,
-                          const WarpResult<Config>& result, int pass) {
-  const int warp = threadIdx.x / 32;
-  const int g = threadIdx.x % 32 / 4;
-  const int t = threadIdx.x % 4;
-  if constexpr (Config::kIsE4m3) {
-#pragma unroll
-    for (int j = 0; j < Config::C.value_dim / 8; j += 2) {
-      const float(&even)[4] = result.o[j];
-      const float(&odd)[4] = result.o[j + 1];
-      tile[place_in_tile<Config>(warp, g, 2 * j + t)] =
-          pass == 0 ? float4{even[0], odd[0], even[1], odd[1]}
-                    : float4{even[2], odd[2], even[3], odd[3]};
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < Config::C.value_dim / 8; ++j) {
-      const float(&o)[4] = result.o[j];
-      auto* const pair =
-          reinterpret_cast<float2*>(tile + place_in_tile<Config>(warp, g, 2 * j + t / 2));
-      pair[t % 2] = pass == 0 ? float2{o[0], o[1]} : float2{o[2], o[3]};
-    }
-  }
-  if (t == 0) {
-    statistics.max[warp][g] = pass == 0 ? result.m[0] : result.m[1];
-    statistics.sum[warp][g] = pass == 0 ? result.l[0] : result.l[1];
-  }
-}
-
-// The pieces of row i of a pass, columns from 4 q on, of the warps that share the row tile's keys.
-template <typename Config>
-__device__ PieceSource of_warps(const PassStatistics& statistics, const float4* tile, int i,
-                                int q) {
-  constexpr int kWarp = Config::C.row_warps;  // from one to the next
-  const int warp = i / 8;
-  const int g = i % 8;
-  const float* const max = &statistics.max[warp][g];
-  const float* const sum = &statistics.sum[warp][g];
-  const float4* const o = tile + place_in_tile<Config>(warp, g, q);
-  constexpr int kStep = 8 * kWarp * (Config::C.value_dim / 4);
-  return {max, sum, o, max + 8 * kWarp, sum + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
-}
-
 // ---- Where merged pieces go
 
 // Stores a merged piece as a part of the caller's results.
@@ -235,7 +172,7 @@ __device__ PieceSource of_parts(const Launch& launch, const PartPlace& place, in
 template <typename Config>
 __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch,
                              const PartPlace& place) {
-  sync_consumer();  // all threads have stored
+  sync_consumer<Config>();  // all threads have stored
   if (threadIdx.x == 0) {
     __threadfence();
     const TicketCounter tickets{
@@ -247,42 +184,43 @@ __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch
     }
     __threadfence();
   }
-  sync_consumer();
+  sync_consumer<Config>();
   return shared.ticket == place.parts - 1;
 }
 
 // ---- A part's results
 
-// Merging goes from level to level: the warps of a block, the blocks of a cluster, the parts of an
-// item.
-enum class Level { warps, blocks, parts };
+// Merging goes from level to level: what a block's warps or warpgroups have left, the blocks of a
+// cluster, the parts of an item.
+enum class Level { left, blocks, parts };
 
-template <typename Config>
+// `Left` is what they leave, in passes:
+//   int rows_of(int rows, int pass)        that a pass merges, of the part's
+//   int tile_row(int i, int pass)          row i of them, of the row tile
+//   void leave(int pass)                   the consumer's threads call it together
+//   int count()                            the pieces that become one, at most kMost
+//   PieceSource source(int i, int q)       those of row i of the pass, columns from 4 q on
+template <typename Config, typename Left>
 class Finish {
  public:
-  // `tile` is the memory of the part's last key tile, null if it has none.
   __device__ Finish(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
-                    const Part& part, float4* tile)
-      : shared_(shared), p_(p), launch_(launch), part_(part), tile_(tile) {}
+                    const Part& part, const Left& left)
+      : shared_(shared), p_(p), launch_(launch), part_(part), left_(left) {}
 
   // `exchanges` counts the passes in a cluster.
-  __device__ void run(const WarpResult<Config>& result, std::uint32_t& exchanges) {
+  __device__ __forceinline__ void run(std::uint32_t& exchanges) {
     const bool is_cluster = Config::kMayCluster && launch_.workers.cluster > 1;
     const int rows = part_.tokens * launch_.shape.tile_heads;
-    const int passes = rows > 8 ? 2 : 1;
+    const int passes = Config::kPasses > 1 && rows > 8 ? Config::kPasses : 1;
     const bool has_parts = part_.place.parts > 1;
-    Level level = Level::warps;
+    Level level = Level::left;
 #pragma unroll 1
     for (int pass = 0;;) {
       // Before: what this level merges is there.
-      if (level == Level::warps) {
+      if (level == Level::left) {
         pass_ = pass;
-        rows_ = Config::C.row_warps == 1 ? min(rows - 8 * pass, 8) : Config::kRows / 2;
-        if (tile_ != nullptr) {
-          sync_consumer();  // all warps have read the tile, and what the pass before left
-          leave_row(shared_.statistics, tile_, result, pass);
-          sync_consumer();
-        }
+        rows_ = left_.rows_of(rows, pass);
+        left_.leave(pass);
         if (is_cluster) {
           begin_exchange(exchanges);
         }
@@ -291,18 +229,18 @@ class Finish {
       } else {
         rows_ = rows;
       }
-      if (level == Level::warps) {
-        merge<Level::warps>(is_cluster);
+      if (level == Level::left) {
+        merge<Level::left>(is_cluster);
       } else if (Config::kMayCluster && level == Level::blocks) {
         merge<Level::blocks>(is_cluster);
       } else {
         merge<Level::parts>(is_cluster);
       }
       // After: the next level, pass or nothing.
-      if (level == Level::warps && is_cluster) {
+      if (level == Level::left && is_cluster) {
         level = Level::blocks;
       } else if (level != Level::parts && ++pass < passes) {
-        level = Level::warps;
+        level = Level::left;
       } else if (level != Level::parts && has_parts &&
                  arrives_last(shared_, launch_, part_.place)) {
         level = Level::parts;
@@ -321,7 +259,7 @@ class Finish {
       auto& exchange = shared_.exchange;
       const int size = launch_.workers.cluster;
       if (number > 0) {
-        sync_consumer();
+        sync_consumer<Config>();
         arrive_in_all(exchange.read, size);
         wait_for_all(exchange.read, (number - 1) & 1);
       }
@@ -342,24 +280,22 @@ class Finish {
   // after an exchange, its slice.
   template <Level kLevel>
   __device__ __forceinline__ void merge(bool is_cluster) {
-    constexpr bool kIsWhole = kLevel == Level::warps;
+    constexpr bool kIsWhole = kLevel == Level::left;
     constexpr int kMostAhead = Config::C.value_dim > 128 ? 4 : 8;  // O may have the registers
-    constexpr int kAhead = kIsWhole ? Config::kKeyWarps : kMostAhead;
+    constexpr int kAhead = kIsWhole ? Left::kMost : kMostAhead;
     const int size = is_cluster ? launch_.workers.cluster : 1;
     const int rank = is_cluster ? rank_in(launch_) : 0;
     const int slice = kIsWhole && !is_cluster ? kPieces : kPieces / size;
     const int pieces = kIsWhole ? kPieces : slice;
-    const int count = kIsWhole                  ? (tile_ != nullptr ? kAhead : 0)
-                      : kLevel == Level::blocks ? size
-                                                : part_.place.parts;
-    for (int i = threadIdx.x; i < rows_ * pieces; i += 32 * kDecodeWarps) {
+    const int count = kIsWhole ? left_.count() : kLevel == Level::blocks ? size : part_.place.parts;
+    for (int i = threadIdx.x; i < rows_ * pieces; i += Config::kConsumerThreads) {
       const int index = kIsWhole ? i / kPieces : quotient(i, pieces);
       const int in_row = i - index * pieces;
       const int q = kIsWhole ? in_row : rank * slice + in_row;
       PieceSource source;
-      int tile_row = index / 8 * 16 + pass_ * 8 + index % 8;
+      int tile_row = left_.tile_row(index, pass_);
       if constexpr (kIsWhole) {
-        source = of_warps<Config>(shared_.statistics, tile_, index, q);
+        source = left_.source(index, q);
       } else if constexpr (kLevel == Level::blocks) {
         source = of_blocks(index, in_row, slice);
       } else {
@@ -381,7 +317,7 @@ class Finish {
       const auto& exchange = shared_.exchange;
       const float* const max = &exchange.statistics[0][row].x;
       const float4* const o = &exchange.o[row * slice + q];
-      constexpr int kStep = 2 * Exchange<Config>::kPassRows;
+      constexpr int kStep = 2 * Config::kPassRows;
       return {max,   max + 1,      o, max + kStep, max + kStep + 1, o + rows_ * slice,
               kStep, rows_ * slice};
     }
@@ -426,7 +362,7 @@ class Finish {
   const Params& p_;
   const Launch& launch_;
   const Part& part_;
-  float4* tile_;
+  const Left& left_;
   int pass_ = 0;
   int rows_ = 0;  // that are merged at once
 };

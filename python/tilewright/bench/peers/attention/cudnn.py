@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.bench.peers import Peer
-from tilewright.bench.peers.cudnn_graph import DTYPES, CudnnPeer, SdpaGraph, mask
+from tilewright.bench.peers.cudnn_graph import DTYPES, CudnnPeer, SdpaGraph, layout, mask
 
 
 class Cudnn(CudnnPeer):
@@ -17,7 +17,7 @@ class Cudnn(CudnnPeer):
         graph = SdpaGraph(self.handle, case)
         out = inputs.q.new_empty((*inputs.q.shape[:-1], case.v_dim))
         q, k, v = (
-            graph.add(name, tensor, *_layout(case, tensor))
+            graph.add(name, tensor, *layout(case, tensor))
             for name, tensor in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v))
         )
         offsets, options = _packing(case, inputs, out, graph)
@@ -35,7 +35,7 @@ class Cudnn(CudnnPeer):
             **options,
             **mask(case, is_square=case.q_len == case.kv_len),
         )
-        graph.set_output(o, out, *_layout(case, out))
+        graph.set_output(o, out, *layout(case, out))
         if offsets:
             o.set_ragged_offset(offsets[-1])
         graph.build()
@@ -45,18 +45,6 @@ class Cudnn(CudnnPeer):
             return out
 
         return call
-
-
-def _layout(case: Any, tensor: Any) -> tuple[list[int], list[int]]:
-    """Dims and strides in cuDNN's order (batch, heads, seqlen, head_dim). Packed sequences are
-    described as if each had the longest's place; offsets say where they are."""
-    if case.lengths:
-        longest = max(case.lengths)
-        _, heads, columns = tensor.shape
-        token, head, column = tensor.stride()
-        return [case.batch, heads, longest, columns], [longest * token, head, token, column]
-    view = tensor.transpose(1, 2)
-    return list(view.shape), list(view.stride())
 
 
 def _packing(

@@ -25,15 +25,22 @@ class TilewrightAttention(TilewrightKernel):
             inputs.q,
             inputs.k,
             inputs.v,
-            causal=case.causal,
-            window_size=case.window_size,
-            softcap=case.softcap,
-            sinks=inputs.sinks,
-            cu_seqlens_q=inputs.cu_seqlens,
-            cu_seqlens_k=inputs.cu_seqlens,
             kernel=self.kernel.name,
+            **mask_and_ends(case, inputs),
             **options,
         )
+
+
+def mask_and_ends(case: Any, inputs: Any) -> dict[str, Any]:
+    """What attention() and attention_fp8() take alike."""
+    return {
+        "causal": case.causal,
+        "window_size": case.window_size,
+        "softcap": case.softcap,
+        "sinks": inputs.sinks,
+        "cu_seqlens_q": inputs.cu_seqlens,
+        "cu_seqlens_k": inputs.cu_seqlens,
+    }
 
 
 def peers(device: str) -> list[Peer]:

@@ -1,0 +1,1 @@
+"""Peers of operations that read and write each byte once."""

@@ -1,0 +1,1 @@
+"""Peers of attention on FP8."""

@@ -1,0 +1,111 @@
+// A block of the decode kernels: its barriers, its roles, and the consumer's walk over parts.
+#pragma once
+
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <cute/arch/cluster_sm90.hpp>
+
+#include "cuda/attention/decode/config.cuh"
+#include "cuda/attention/decode/load.cuh"
+#include "cuda/attention/decode/results.cuh"
+#include "cuda/attention/decode/walk.cuh"
+#include "cuda/common/launch_order.cuh"
+
+namespace tilewright::cuda {
+namespace decode {
+
+// Waits until all blocks of the cluster have set up their barriers. Every thread calls it. Where
+// there are no clusters it would be a barrier of the block, for which the warps that load come too
+// late.
+template <typename Config>
+__device__ void wait_for_cluster(const Launch& launch) {
+  if (Config::kMayCluster && launch.workers.cluster > 1) {
+    cute::cluster_wait();
+  }
+}
+
+// The consumer, which computes one part after another.
+template <typename Config, typename Compute>
+__device__ void consume(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
+  Compute compute(shared, p, launch);
+  PartRing::Position at_part;
+  std::uint32_t exchanges = 0;
+  wait_for_cluster<Config>(launch);
+  while (true) {
+    const Part& part = shared.parts.wait(at_part);
+    if (part.is_end) {
+      break;
+    }
+    compute.run(part);
+    Finish<Config, Compute>(shared, p, launch, part, compute).run(exchanges);
+    compute.release();
+    __syncwarp();
+    shared.parts.release(at_part);
+    at_part.advance();
+  }
+}
+
+// Sets up the barriers. One thread calls it.
+template <typename Config, typename Compute>
+__device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
+  for (int stage = 0; stage < Config::kStages; ++stage) {
+    shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
+    shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
+    shared.k.empty[stage].init(Compute::kTileWarps);
+    shared.v.empty[stage].init(Compute::kTileWarps);
+  }
+  shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
+  Compute::set_up(shared);
+  if constexpr (Config::kMayCluster) {
+    shared.exchange.written.init(1);
+    shared.exchange.read.init(launch.workers.cluster);
+  }
+  cutlass::arch::fence_barrier_init();
+}
+
+// What a block does. `Compute` is the consumer's form: it computes a part's tiles (run), leaves
+// what Finish merges, and releases the tiles where that lay.
+template <typename Config, typename Compute>
+__device__ __forceinline__ void run_block(const Params& p, const TensorMaps& maps,
+                                          const Launch& launch) {
+  extern __shared__ __align__(1024) char smem[];
+  auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
+  constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
+  static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
+  if (threadIdx.x == 0) {
+    set_up<Config, Compute>(shared, p, launch);
+  } else if (threadIdx.x == 32 && launch.loads_boxes) {
+    cute::prefetch_tma_descriptor(&maps.k);
+    cute::prefetch_tma_descriptor(&maps.v);
+  }
+  let_next_launch_start();
+  if (Config::kMayCluster && launch.workers.cluster > 1) {
+    cute::cluster_arrive_relaxed();  // barriers are set up; who uses others' waits for them
+  }
+  __syncthreads();
+  wait_for_launch_before();
+
+  const int warp = cutlass::canonical_warp_idx_sync();
+  if (warp < Config::kConsumerWarps) {
+    if constexpr (Compute::kConsumerRegisters > 0) {
+      cutlass::arch::warpgroup_reg_alloc<Compute::kConsumerRegisters>();
+    }
+    consume<Config, Compute>(shared, p, launch);
+  } else {
+    if constexpr (Compute::kConsumerRegisters > 0) {
+      cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
+    }
+    const int loader = warp - Config::kConsumerWarps;
+    if (loader == 0) {
+      find_parts(shared.parts, p, launch);
+    } else if (loader < 3) {
+      load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);
+    } else if constexpr (Compute::kLoadWarps == 3) {
+      Compute::load_queries(shared, p, launch, maps);
+    }
+    wait_for_cluster<Config>(launch);
+  }
+}
+
+}  // namespace decode
+}  // namespace tilewright::cuda
