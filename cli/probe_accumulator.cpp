@@ -130,11 +130,8 @@ Command add_probe_accumulator_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand(
       std::string(kCommand), "How many bits the tensor cores keep while they add; needs a GPU");
   const auto arguments = std::make_shared<ProbeArguments>();
-  command->add_option("--device", arguments->device, "cuda or cuda:N")
-      ->envname("DEVICE")
-      ->capture_default_str();
-  add_named(*command, "--dtype", arguments->dtypes, kElements, "Of A and B: e4m3, bf16 or both")
-      ->envname("DTYPE");
+  command->add_option("--device", arguments->device, "cuda or cuda:N")->capture_default_str();
+  add_named(*command, "--dtype", arguments->dtypes, kElements, "Of A and B: e4m3, bf16 or both");
   add_list(*command, "--n", arguments->columns, "N of the instructions")
       ->check(number<int>(fmt::format("one of {}", fmt::join(kWgmmaColumns, ", ")), [](int n) {
         return std::ranges::find(kWgmmaColumns, n) != kWgmmaColumns.end();
