@@ -73,26 +73,22 @@ void print(const WgmmaChain& chain, const AccumulatorFindings& found) {
 
 Json result_line(const WgmmaChain& chain, const AccumulatorFindings& found,
                  const Machine& machine) {
-  const auto or_null = [](const std::optional<std::string>& text) {
-    return text ? Json(*text) : Json();
-  };
-  return {{"operation", "probe_accumulator"},
-          {"case", {{"dtype", name(chain.dtype)}, {"n", chain.n}, {"k", chain.k()}}},
-          {"impl", "tilewright/wgmma_chain"},
-          {"impl_version", kCommit},
-          {"accumulator",
-           {{"bits", found.bits},
-            {"most_bits", found.most_bits},
-            {"bits_beside_c", found.bits_beside_c},
-            {"bits_of_c", found.bits_of_c},
-            {"bits_of_sum", found.bits_of_sum},
-            {"rounding", name(found.rounding)},
-            {"rounds_each_product",
-             found.rounds_each_product ? Json(*found.rounds_each_product) : Json()}}},
-          {"gpu", machine.name()},
-          {"driver", or_null(machine.driver())},
-          {"cuda", or_null(machine.cuda())},
-          {"supported", true}};
+  const auto& each = found.rounds_each_product;
+  Json line = {{"operation", "probe_accumulator"},
+               {"case", {{"dtype", name(chain.dtype)}, {"n", chain.n}, {"k", chain.k()}}},
+               {"impl", "tilewright/wgmma_chain"},
+               {"impl_version", kCommit},
+               {"accumulator",
+                {{"bits", found.bits},
+                 {"most_bits", found.most_bits},
+                 {"bits_beside_c", found.bits_beside_c},
+                 {"bits_of_c", found.bits_of_c},
+                 {"bits_of_sum", found.bits_of_sum},
+                 {"rounding", name(found.rounding)},
+                 {"rounds_each_product", each ? Json(*each) : Json()}}}};
+  add_machine(line, description_of(machine));
+  line["supported"] = true;
+  return line;
 }
 
 int run(const ProbeArguments& a) {
