@@ -38,12 +38,15 @@ AddCommand add_kv_rows_command;
 AddCommand add_dsv4_attention_command;
 AddCommand add_gemm_command;
 AddCommand add_sweep_command;
+AddCommand add_probe_accumulator_command;
 
 // In the order in which the program's help lists them.
 inline constexpr std::array kCommands = {
-    add_list_command,           add_info_command,     add_attention_command,
-    add_decode_command,         add_quantize_command, add_kv_rows_command,
-    add_dsv4_attention_command, add_gemm_command,     add_sweep_command,
+    add_list_command,           add_info_command,
+    add_attention_command,      add_decode_command,
+    add_quantize_command,       add_kv_rows_command,
+    add_dsv4_attention_command, add_gemm_command,
+    add_sweep_command,          add_probe_accumulator_command,
 };
 
 }  // namespace tilewright::cli

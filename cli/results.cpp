@@ -31,6 +31,12 @@ MachineDescription description_of(const Machine& machine) {
   return {.gpu = machine.name(), .driver = machine.driver(), .cuda = machine.cuda()};
 }
 
+void add_machine(Json& line, const MachineDescription& machine) {
+  line["gpu"] = machine.gpu;
+  line["driver"] = or_null(machine.driver);
+  line["cuda"] = or_null(machine.cuda);
+}
+
 Json result_line(const Case& c, const std::string& impl, const Outcome& outcome,
                  const MachineDescription& machine) {
   Json line = {{"operation", c.operation()},
@@ -43,9 +49,7 @@ Json result_line(const Case& c, const std::string& impl, const Outcome& outcome,
   const auto& check = outcome.check;
   line["rel_fro_error"] = check ? Json(rounded(check->rel_fro_error)) : Json();
   line["max_abs_error"] = check ? Json(rounded(check->max_abs_error)) : Json();
-  line["gpu"] = machine.gpu;
-  line["driver"] = or_null(machine.driver);
-  line["cuda"] = or_null(machine.cuda);
+  add_machine(line, machine);
   if (outcome.timing) {
     line["sm_clock_mhz"] = or_null(outcome.timing->readings.sm_clock_mhz);
     line["power_w"] = or_null(outcome.timing->readings.power_w);

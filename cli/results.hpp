@@ -27,6 +27,9 @@ struct MachineDescription {
 
 MachineDescription description_of(const Machine& machine);
 
+// Adds what a line says of the machine.
+void add_machine(Json& line, const MachineDescription& machine);
+
 // A line without its `run`.
 Json result_line(const Case& c, const std::string& impl, const Outcome& outcome,
                  const MachineDescription& machine);

@@ -3,6 +3,7 @@
 #   tilewright_cuda       interface target: flags and headers of CUDA sources (with CUDA only)
 #   TILEWRIGHT_HAS_CUDA   whether the CUDA kernels are built
 #   TILEWRIGHT_CUDART     what the library links as the CUDA runtime: NVIDIA's, or the emulator
+#   tilewright_add_kernels   function: compiles a target's CUDA sources (with CUDA only)
 #   TILEWRIGHT_COMMIT     the source's commit, for results files
 
 find_program(CCACHE_PROGRAM ccache)
@@ -115,5 +116,19 @@ else()
   set(kernel_form "sm_90a")
   target_link_libraries(tilewright_cuda INTERFACE CUDA::cudart_static)
 endif()
+
+# tilewright_add_kernels(TARGET ARCHITECTURE SOURCE...): compiles kernels for the architecture whose
+# instructions they are written in, or to PTX, with source lines, for the emulator.
+function(tilewright_add_kernels target architecture)
+  if(TILEWRIGHT_EMULATOR)
+    set(code "code=[compute_${architecture}];--no-compress;-lineinfo")
+  else()
+    set(code "code=[sm_${architecture}]")
+  endif()
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
+    "--generate-code=arch=compute_${architecture},${code}")
+  target_sources(${target} PRIVATE ${ARGN})
+endfunction()
+
 set(TILEWRIGHT_HAS_CUDA ON)
 message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, ${kernel_form}")

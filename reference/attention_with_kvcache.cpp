@@ -64,12 +64,21 @@ std::vector<double> gathered(const Tensors& t, const CachedSequence& sequence, s
   return rows;
 }
 
-// A row of q in float64.
-std::vector<double> query_row(const ConstTensorView& q, std::int64_t entry, std::int64_t row,
-                              std::int64_t head) {
+// Row `row` of q's entry `sequence.batch`, of sequence b, in float64.
+std::vector<double> query_row(const Tensors& t, const CachedSequence& sequence, std::int64_t b,
+                              std::int64_t row, std::int64_t head) {
+  const std::int64_t kv_head = head / (t.q.shape[t.q.rank - 2] / t.k_cache.shape[2]);
+  const double descale =
+      !t.q_descale ? 1.0
+      : t.q_descale->rank == 1
+          ? load(*t.q_descale, 0)
+          : load(*t.q_descale, b * t.q_descale->stride[0] + kv_head * t.q_descale->stride[1]);
   std::vector<double> values;
-  for (std::int64_t d = 0; d < q.shape[q.rank - 1]; ++d) {
-    values.push_back(load(q, row_offset(q, entry, row, head) + d));
+  for (std::int64_t d = 0; d < t.q.shape[t.q.rank - 1]; ++d) {
+    const double value = load(t.q, row_offset(t.q, sequence.batch, row, head) + d);
+    values.push_back(t.q.dtype == DType::e4m3
+                         ? descale * scale_value(DType::e4m3, static_cast<int>(value))
+                         : value);
   }
   return values;
 }
@@ -111,7 +120,7 @@ void attend_group(const Tensors& t, const Options& options, Rounding rounding, s
     const std::int64_t n = sequence.first_query + i;
     const std::vector<std::int64_t> seen = seen_keys(t, options, sequence, b, i);
     for (std::int64_t h = first; h < end; ++h) {
-      const std::vector<double> q = query_row(t.q, sequence.batch, n, h);
+      const std::vector<double> q = query_row(t, sequence, b, n, h);
       double* const o = result.o.data() + ((sequence.batch * length + n) * heads + h) * value_dim;
       const RowSums sums = attend(q.data(), keys.k.data(), dim, keys.v.data(), value_dim, seen,
                                   scoring_of(t, options, rounding, h), o);

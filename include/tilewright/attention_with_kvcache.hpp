@@ -18,7 +18,7 @@ namespace tilewright {
 // Shapes: B sequences, Nq new tokens of each, H query heads, Hk key/value heads, D head dim of q
 // and keys, Dv of values and o (mostly the same).
 //   q        (B, Nq, H, D), or (Tq, H, D) with cu_seqlens_q, which is as of AttentionTensors
-//   o        the same with Dv, the dtype of q
+//   o        the same with Dv; the dtype of q, but bf16 where q is e4m3 (see below)
 //   lse      (B, H, Nq), or (H, Tq), fp32, natural log, as of AttentionTensors
 //   k_cache  (R, capacity, Hk, D): contiguous, row b (or cache_batch_idx[b]) is sequence b's; or,
 //            with block_table, (pages, page_size, Hk, D)
@@ -61,7 +61,9 @@ namespace tilewright {
 //
 // E4M3 caches hold values divided by a descale: key = k_descale * byte. k_descale and v_descale are
 // fp32 of shape (1): one for all; of shape (B, Hk); or of the caches' shape without the head
-// dimension: one for each row and head. Absent, they are 1.
+// dimension: one for each row and head. Absent, they are 1. Over such caches q may be E4M3 too:
+// query = q_descale * byte, with q_descale fp32 of shape (1), or of shape (B, Hk), one for all
+// query heads of a key/value head; absent it is 1. So far the CPU alone takes E4M3 queries.
 //
 // On CPU tensors the values of lengths, tables and indices are checked. On CUDA tensors they are
 // checked only if options.check_values is set. Without it, a length beyond the capacity counts as
@@ -82,6 +84,7 @@ struct AttentionWithKvCacheTensors {
   std::optional<ConstTensorView> cu_seqlens_q = std::nullopt;
   std::optional<ConstTensorView> k = std::nullopt;
   std::optional<ConstTensorView> v = std::nullopt;
+  std::optional<ConstTensorView> q_descale = std::nullopt;
   std::optional<ConstTensorView> k_descale = std::nullopt;
   std::optional<ConstTensorView> v_descale = std::nullopt;
   std::optional<ConstTensorView> tree_mask = std::nullopt;

@@ -60,7 +60,7 @@ struct AttentionWithKvCacheFacts {
 // A problem, as far as it decides which kernels can run it. Sizes are at least 1 and less than
 // 2^30, like those of tensors.
 struct AttentionWithKvCacheProblem {
-  DType dtype = DType::bf16;  // of q and o
+  DType dtype = DType::bf16;  // of q
   DType cache_dtype = DType::bf16;
   std::int64_t batch = 1;
   std::int64_t q_len = 1;       // new tokens of a sequence; packed: of all sequences together

@@ -27,6 +27,7 @@ _TAKES = {
     "prefix_groups": "int32",
     "prefix_seqlens": "int32",
     "cu_seqlens_q": "int32",
+    "q_descale": "fp32",
     "k_descale": "fp32",
     "v_descale": "fp32",
     "tree_mask": "int64",
@@ -50,6 +51,7 @@ def attention_with_kvcache(
     cu_seqlens_q: Any = None,
     k: Any = None,
     v: Any = None,
+    q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
     softmax_scale: float | None = None,
@@ -69,7 +71,8 @@ def attention_with_kvcache(
     """softmax(softmax_scale * Q K^T + mask) V, where K and V lie in caches, whole or in pages.
 
     q        (batch, q_len, heads, head_dim): new tokens of each sequence, from one to thousands;
-             fp32, fp16 or bf16. Arrays are as of attention()
+             fp32, fp16 or bf16, or E4M3 as the caches, on the CPU so far, with results in bf16.
+             Arrays are as of attention()
     k_cache, v_cache
              (rows, capacity, kv_heads, ...), where sequence b has row b; or, with block_table,
              (pages, page_size, kv_heads, ...). q's dtype, or E4M3: PyTorch's or ml_dtypes'
@@ -99,6 +102,8 @@ def attention_with_kvcache(
     k_descale, v_descale
              fp32: what an E4M3 cache's values must be multiplied by: (1,), (batch, kv_heads), or of
              the caches' shape without the head dimension; 1 when None
+    q_descale
+             the same for E4M3 queries: (1,), or (batch, kv_heads), for all heads of a KV head
 
     causal, window_size
              as of attention(): new token i stands at key i + keys - q_len
@@ -133,6 +138,7 @@ def attention_with_kvcache(
         "prefix_groups": prefix_groups,
         "prefix_seqlens": prefix_seqlens,
         "cu_seqlens_q": cu_seqlens_q,
+        "q_descale": q_descale,
         "k_descale": k_descale,
         "v_descale": v_descale,
         "tree_mask": tree_mask,
@@ -189,7 +195,7 @@ def run(
         if array is not None or name in _REQUIRED
     }
     if out is None:
-        dtype = "float32" if "row_max" in statistics else None
+        dtype = out_dtype(inputs["q"], statistics)
         out = framework.empty(out_shape(inputs["q"], inputs["v_cache"]), dtype)
     results = [out] + [framework.empty(row_shape(inputs["q"]), "float32") for _ in statistics]
     for name, array in zip(("out", *statistics), results, strict=True):
@@ -201,7 +207,14 @@ def run(
     return [framework.deliver(result) for result in results]
 
 
+def out_dtype(q: Any, statistics: tuple[str, ...]) -> str | None:
+    """The name of the results' dtype where it is not q's."""
+    if "row_max" in statistics:
+        return "float32"
+    return "bfloat16" if holds_e4m3(q) else None
+
+
 def _byte_format(argument: str, array: Any) -> str | None:
-    """Of caches and new rows in E4M3."""
-    is_cached = argument in ("k_cache", "v_cache", "k", "v")
-    return "e4m3" if is_cached and holds_e4m3(array) else None
+    """Of queries, caches and new rows in E4M3."""
+    is_rows = argument in ("q", "k_cache", "v_cache", "k", "v")
+    return "e4m3" if is_rows and holds_e4m3(array) else None

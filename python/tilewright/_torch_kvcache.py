@@ -28,6 +28,7 @@ def _attend(
     prefix_groups: Tensor | None = None,
     prefix_seqlens: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
+    q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
     tree_mask: Tensor | None = None,
@@ -96,8 +97,9 @@ attention_with_kvcache_append = torch.library.custom_op(
 @attention_with_kvcache_append.register_fake
 def _empty_results(q, k_cache, v_cache, *rest, normalize=True, return_lse=False, **options):
     """What the operators return, without the values."""
-    out = q.new_empty(out_shape(q, v_cache), dtype=q.dtype if normalize else torch.float32)
     statistics = statistics_of(normalize, return_lse)
+    dtype = _attention_with_kvcache.out_dtype(q, statistics)
+    out = q.new_empty(out_shape(q, v_cache), dtype=getattr(torch, dtype) if dtype else q.dtype)
     return _three([out, *(q.new_empty(row_shape(q), dtype=torch.float32) for _ in statistics)])
 
 

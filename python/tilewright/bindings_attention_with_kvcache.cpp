@@ -34,6 +34,7 @@ KvCacheCall make_call(const nb::dict& tensors, std::optional<double> softmax_sca
            .cu_seqlens_q = find(tensors, "cu_seqlens_q"),
            .k = find(tensors, "k"),
            .v = find(tensors, "v"),
+           .q_descale = find(tensors, "q_descale"),
            .k_descale = find(tensors, "k_descale"),
            .v_descale = find(tensors, "v_descale"),
            .tree_mask = find(tensors, "tree_mask"),

@@ -154,7 +154,8 @@ def flash_attn_with_kvcache(
 
     cache_seqlens is (batch,) int32, or an integer for all sequences; None: caches are full. Where q
     is packed k and v are packed likewise, and cu_seqlens_k_new must be cu_seqlens_q itself. Returns
-    out, or (out, lse) with return_softmax_lse. scheduler_metadata, num_splits, pack_gqa, sm_margin
+    out, or (out, lse) with return_softmax_lse. q may be float8_e4m3fn as the caches are, with
+    q_descale (batch, kv_heads) fp32, on the CPU so far; out is bfloat16 then. scheduler_metadata, num_splits, pack_gqa, sm_margin
     and max_seqlen_q are not looked at.
 
     With rotary_cos and rotary_sin there are two calls: append_kv() rotates q and k, which have as
@@ -164,7 +165,6 @@ def flash_attn_with_kvcache(
     _refuse(
         qv=qv,
         rotary_seqlens=rotary_seqlens,
-        q_descale=q_descale,
         attention_chunk=attention_chunk or None,
     )
     if cu_seqlens_k_new is not None and cu_seqlens_k_new is not cu_seqlens_q:
@@ -191,6 +191,7 @@ def flash_attn_with_kvcache(
             **caches,
             cache_seqlens=lengths,
             **new_rows,
+            q_descale=q_descale,
             leftpad_k=cache_leftpad,
             cu_seqlens_q=cu_seqlens_q,
             softmax_scale=softmax_scale,

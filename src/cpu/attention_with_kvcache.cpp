@@ -84,6 +84,21 @@ struct CacheRows {
   }
 };
 
+// A head's queries from one on.
+template <typename T>
+struct Queries {
+  StridedRows<T> rows;
+  float descale;  // of E4M3
+
+  TILEWRIGHT_INLINE float operator()(int i, int d) const {
+    if constexpr (std::is_same_v<T, E4m3>) {
+      return descale * rows(i, d);
+    } else {
+      return rows(i, d);
+    }
+  }
+};
+
 // Which keys of a sequence's new tokens its queries see.
 class Tree {
  public:
@@ -115,12 +130,13 @@ class Tree {
   std::uint64_t seen_ = 0;
 };
 
-// The keys of a sequence in caches of elements Cache, to queries of elements T.
+// The keys of a sequence in caches of elements Cache, to queries of elements T. Results of E4M3 are
+// BF16.
 template <typename T, typename Cache>
 class CachedKeys {
  public:
   using Params = AttentionWithKvCacheParams;
-  using Output = T;
+  using Output = std::conditional_t<std::is_same_v<T, E4m3>, Bf16, T>;
 
   static Sequence sequence_of(const Params& p, int batch) {
     const NewTokens queries = new_tokens_of(p, batch, p.q_len);
@@ -140,8 +156,9 @@ class CachedKeys {
         kv_head_(head / (p.heads / p.kv_heads)),
         tree_(p, sequence) {}
 
-  TILEWRIGHT_INLINE StridedRows<T> q_rows(int row0) const {
-    return query_rows<T>(p_, s_, head_, row0);
+  Queries<T> q_rows(int row0) const {
+    return {.rows = query_rows<T>(p_, s_, head_, row0),
+            .descale = descale_of(p_.q_descale, s_.batch, {})};
   }
 
   CacheRows<Cache> k_rows(int key0, int count) const {
@@ -270,6 +287,8 @@ void attention_with_kvcache(const Params& p, Stream) {
       return attend_to_caches<Fp16>(p);
     case DType::bf16:
       return attend_to_caches<Bf16>(p);
+    case DType::e4m3:  // caches are of E4M3, too
+      return attend_to_caches<E4m3>(p);
     default:  // refused by the registry
       return;
   }

@@ -47,8 +47,8 @@ class KvCacheCall {
       ((views ? void(views->device = device) : void()), ...);
     };
     move(t.block_table, t.cache_batch_idx, t.leftpad_k, t.prefix_groups, t.prefix_seqlens);
-    move(t.cu_seqlens_q, t.k, t.v, t.k_descale, t.v_descale, t.tree_mask, t.sinks, t.lse, t.row_max,
-         t.row_sum);
+    move(t.cu_seqlens_q, t.k, t.v, t.q_descale, t.k_descale, t.v_descale, t.tree_mask, t.sinks,
+         t.lse, t.row_max, t.row_sum);
   }
 
   AttentionWithKvCacheTensors tensors;
@@ -93,6 +93,20 @@ inline KvCacheCall packed_call() {
                .v_descale = c.input(DType::fp32, {4, 12, 2}),
                .row_max = c.output(DType::fp32, {4, 7}),
                .row_sum = c.output(DType::fp32, {4, 7})};
+  return c;
+}
+
+// The same without packing and new rows, with E4M3 queries.
+inline KvCacheCall fp8_call() {
+  KvCacheCall c;
+  c.tensors = {.q = c.input(DType::e4m3, {2, 3, 4, 64}),
+               .k_cache = c.output(DType::e4m3, {4, 12, 2, 64}),
+               .v_cache = c.output(DType::e4m3, {4, 12, 2, 32}),
+               .o = c.output(DType::bf16, {2, 3, 4, 32}),
+               .cache_seqlens = c.ints({5, 8}),
+               .q_descale = c.input(DType::fp32, {2, 2}),
+               .k_descale = c.input(DType::fp32, {2, 2}),
+               .lse = c.output(DType::fp32, {2, 4, 3})};
   return c;
 }
 

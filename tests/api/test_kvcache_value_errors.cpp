@@ -1,4 +1,6 @@
 // Wrong arguments of packed sequences and of values; problems that no tensors have.
+#include <gmock/gmock.h>
+
 #include <tuple>
 
 #include "kvcache_call.hpp"
@@ -116,6 +118,92 @@ INSTANTIATE_TEST_SUITE_P(
                        "row_max",
                        {"shares memory with v_descale"}}),
     kCaseName);
+
+class BadFp8Call : public testing::TestWithParam<BadKvCacheCall> {};
+
+TEST_P(BadFp8Call, IsRefused) { expect_refused(GetParam(), fp8_call()); }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadFp8Call,
+    testing::Values(BadKvCacheCall{"o_dtype",
+                                   [](KvCacheCall& c) {
+                                     c.tensors.o = c.output(DType::fp16, {2, 3, 4, 32});
+                                   },
+                                   "o",
+                                   {"fp16", "must be bf16, as q has dtype e4m3"}},
+                    BadKvCacheCall{"cache_dtype",
+                                   [](KvCacheCall& c) { c.tensors.k_cache.dtype = DType::bf16; },
+                                   "k_cache",
+                                   {"bf16", "must be e4m3, the dtype of q"}},
+                    BadKvCacheCall{"q_dtype",
+                                   [](KvCacheCall& c) {
+                                     c.tensors.q = c.input(DType::bf16, {2, 3, 4, 64});
+                                   },
+                                   "q_descale",
+                                   {"is given", "must be absent where q has dtype bf16"}},
+                    BadKvCacheCall{"q_descale_rank",
+                                   [](KvCacheCall& c) {
+                                     c.tensors.q_descale = c.input(DType::fp32, {4, 12, 2});
+                                   },
+                                   "q_descale",
+                                   {"rank 3", "rank 2 (batch, heads)", "rank 1 (1)"}},
+                    BadKvCacheCall{
+                        "q_descale_two",
+                        [](KvCacheCall& c) { c.tensors.q_descale = c.input(DType::fp32, {2}); },
+                        "q_descale",
+                        {"is 2", "must equal one"}},
+                    BadKvCacheCall{"q_descale_batch",
+                                   [](KvCacheCall& c) { c.tensors.q_descale->shape[0] = 1; },
+                                   "q_descale",
+                                   {"batch is 1", "q's 2"}},
+                    BadKvCacheCall{"q_descale_of_query_heads",
+                                   [](KvCacheCall& c) {
+                                     c.tensors.q_descale = c.input(DType::fp32, {2, 4});
+                                   },
+                                   "q_descale",
+                                   {"heads is 4", "k_cache's 2"}},
+                    BadKvCacheCall{"q_descale_dtype",
+                                   [](KvCacheCall& c) { c.tensors.q_descale->dtype = DType::bf16; },
+                                   "q_descale",
+                                   {"bf16", "must be fp32"}},
+                    BadKvCacheCall{"q_descale_elsewhere",
+                                   [](KvCacheCall& c) {
+                                     c.tensors.q_descale->device = {DeviceKind::cuda, 0};
+                                   },
+                                   "q_descale",
+                                   {"cuda:0", "must be on cpu"}},
+                    BadKvCacheCall{"q_descale_misaligned",
+                                   [](KvCacheCall& c) { misplace(*c.tensors.q_descale, 2); },
+                                   "q_descale",
+                                   {"aligned to 4"}},
+                    BadKvCacheCall{"lse_in_the_descale",
+                                   [](KvCacheCall& c) {
+                                     c.tensors.lse->data =
+                                         const_cast<void*>(c.tensors.q_descale->data);
+                                   },
+                                   "lse",
+                                   {"shares memory with q_descale"}}),
+    kCaseName);
+
+TEST(KvCacheFp8, TheRightCallPasses) {
+  const KvCacheCall c = fp8_call();
+  EXPECT_NO_THROW(attention_with_kvcache(c.tensors, c.options));
+}
+
+// On a GPU no kernel has it yet.
+TEST(KvCacheFp8, GpuKernelsRefuseTheQueriesByName) {
+  const AttentionWithKvCacheProblem problem{.dtype = DType::e4m3, .cache_dtype = DType::e4m3};
+  for (const char* const kernel : {"decode", "prefill"}) {
+    try {
+      std::ignore = workspace_bytes(named<AttentionWithKvCache>(kernel), problem, kH200);
+      FAIL() << kernel << " takes them";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+      EXPECT_EQ(error.argument(), "q") << error.what();
+      EXPECT_THAT(error.what(), testing::HasSubstr("has dtype e4m3"));
+    }
+  }
+}
 
 class BadPagedValue : public testing::TestWithParam<BadKvCacheCall> {};
 
@@ -315,6 +403,7 @@ TEST(KvCacheCanRun, SizesThatNoTensorsHaveAreRefused) {
       {"capacity", {.page_size = 16, .capacity = 40}},
       {"value_dim", {.value_dim = -1}},
       {"k_cache", {.cache_dtype = DType::fp16}},
+      {"k_cache", {.dtype = DType::e4m3}},
   };
   for (const std::int64_t size : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1} << 30}) {
     problems.push_back({"batch", {.batch = size}});

@@ -89,6 +89,7 @@ void KvCacheCall::fill() {
   }
   fill_normal(input("k_descale"), seed + 10);
   fill_normal(input("v_descale"), seed + 11);
+  fill_normal(input("q_descale"), seed + 13);
   fill_bytes(input("tree_mask"), seed + 12, 0, 255);
   for (const auto& [name, values] : contents_) {
     if (is_given(name)) {
@@ -125,7 +126,8 @@ bool KvCacheCall::has_one_result() const {
 void KvCacheCall::check_results() const {
   const AttentionWithKvCacheTensors t = tensors();
   reference::AttentionResult exact = reference::attention_with_kvcache(t, options_);
-  const double value_error = relative_error(t.q.dtype) * largest_value() + 0x1p-25;
+  const double value_error =
+      relative_error(output_dtype(t.q.dtype, false)) * largest_value() + 0x1p-25;
   std::vector<double> bounds(exact.o.size(), value_error);
   if (t.row_max) {
     double most = 1;
@@ -155,7 +157,7 @@ void KvCacheCall::check_results() const {
 }
 
 void KvCacheCall::choose_sizes() {
-  dtype_ = choices_.one_of(kFloats);
+  dtype_ = choices_.one_in(6) ? DType::e4m3 : choices_.one_of(kFloats);
   cache_dtype_ = choices_.one_in(4) ? DType::e4m3 : dtype_;
   batch_ = choices_.between(1, 3);
   q_len_ = choices_.between(1, 5);
@@ -217,7 +219,7 @@ void KvCacheCall::add_rows() {
     }
   };
   add_query("q", dtype_, head_dim_, false);
-  add_query("o", is_unnormalized_ ? DType::fp32 : dtype_, value_dim_, true);
+  add_query("o", output_dtype(dtype_, is_unnormalized_), value_dim_, true);
   add("k_cache", cache_dtype_, {cache_rows_, page_size_, kv_heads_, head_dim_}, Strides::rows,
       appends_);
   add("v_cache", cache_dtype_, {cache_rows_, page_size_, kv_heads_, value_dim_}, Strides::rows,
@@ -249,6 +251,12 @@ void KvCacheCall::add_places() {
 }
 
 void KvCacheCall::add_others() {
+  const bool has_q_descale = dtype_ == DType::e4m3 && choices_.coin();
+  if (choices_.coin()) {
+    add_optional("q_descale", DType::fp32, {1}, Strides::any, false, has_q_descale);
+  } else {
+    add_optional("q_descale", DType::fp32, {batch_, kv_heads_}, Strides::any, false, has_q_descale);
+  }
   for (const char* const name : {"k_descale", "v_descale"}) {
     const bool is_given = cache_dtype_ == DType::e4m3 && choices_.coin();
     switch (choices_.below(3)) {
@@ -354,6 +362,7 @@ AttentionWithKvCacheTensors KvCacheCall::tensors() const {
           .cu_seqlens_q = input("cu_seqlens_q"),
           .k = input("k"),
           .v = input("v"),
+          .q_descale = input("q_descale"),
           .k_descale = input("k_descale"),
           .v_descale = input("v_descale"),
           .tree_mask = input("tree_mask"),

@@ -58,7 +58,11 @@ class KvCacheCall final : public Call {
   void judge_places(Contract& c) const;
   void judge_prefixes(Contract& c) const;
   void judge_new_rows(Contract& c) const;
+  void judge_q_descale(Contract& c) const;
   void judge_descale(Contract& c, const char* name) const;
+
+  // Of o.
+  static DType output_dtype(DType q, bool is_unnormalized);
   void refuse_window(Contract& c, std::string_view name) const;
   void judge_tree_mask(Contract& c) const;
   void judge_statistics(Contract& c) const;

@@ -78,10 +78,10 @@ void KvCacheCall::judge_rows(Contract& c) const {
     c.refuse("k_cache");
   }
   const DType cache_dtype = tensor("k_cache").dtype;
-  c.has_dtype((*this)["q"], {DType::fp32, DType::fp16, DType::bf16});
+  c.has_dtype((*this)["q"], {DType::fp32, DType::fp16, DType::bf16, DType::e4m3});
   c.has_dtype((*this)["k_cache"], {tensor("q").dtype, DType::e4m3});
   c.has_dtype((*this)["v_cache"], {cache_dtype});
-  c.has_dtype((*this)["o"], {is_given("row_max") ? DType::fp32 : tensor("q").dtype});
+  c.has_dtype((*this)["o"], {output_dtype(tensor("q").dtype, is_given("row_max"))});
 }
 
 void KvCacheCall::judge_places(Contract& c) const {
@@ -164,6 +164,26 @@ void KvCacheCall::judge_new_rows(Contract& c) const {
   }
 }
 
+DType KvCacheCall::output_dtype(DType q, bool is_unnormalized) {
+  return is_unnormalized ? DType::fp32 : q == DType::e4m3 ? DType::bf16 : q;
+}
+
+void KvCacheCall::judge_q_descale(Contract& c) const {
+  if (!is_given("q_descale")) {
+    return;
+  }
+  const Argument& descale = (*this)["q_descale"];
+  if (tensor("q").dtype != DType::e4m3) {
+    c.refuse("q_descale");
+  }
+  if (tensor("q_descale").rank == 1) {
+    c.has_shape(descale, {1});
+  } else {
+    c.has_shape(descale, {batch(), cache_sizes("k_cache")[2]});
+  }
+  c.has_dtype(descale, {DType::fp32});
+}
+
 void KvCacheCall::judge_descale(Contract& c, const char* name) const {
   if (!is_given(name)) {
     return;
@@ -238,6 +258,7 @@ void KvCacheCall::judge(Contract& c) const {
   judge_places(c);
   judge_prefixes(c);
   judge_new_rows(c);
+  judge_q_descale(c);
   judge_descale(c, "k_descale");
   judge_descale(c, "v_descale");
   judge_tree_mask(c);

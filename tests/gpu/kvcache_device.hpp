@@ -32,6 +32,7 @@ inline KvCacheDeviceTensors to_device(const KvCacheHostTensors& host) {
           .cu_seqlens_q = copy(host.cu_seqlens_q),
           .k = copy(host.k),
           .v = copy(host.v),
+          .q_descale = copy(host.q_descale),
           .k_descale = copy(host.k_descale),
           .v_descale = copy(host.v_descale),
           .tree_mask = copy(host.tree_mask),

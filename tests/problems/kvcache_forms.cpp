@@ -132,7 +132,7 @@ AttentionWithKvCacheTensors alone(const KvCacheProblem& problem,
     of_batch(t.k_cache);
     of_batch(t.v_cache);
   }
-  for (std::optional<ConstTensorView>* const descale : {&t.k_descale, &t.v_descale}) {
+  for (std::optional<ConstTensorView>* const descale : {&t.q_descale, &t.k_descale, &t.v_descale}) {
     if (*descale && ((*descale)->rank == 2 || ((*descale)->rank == 3 && is_first_row))) {
       of_batch(**descale);
     }

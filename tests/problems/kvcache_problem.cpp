@@ -213,13 +213,14 @@ HostTensor make_tree_mask(const KvCacheProblem& p, Random& pick) {
   return mask;
 }
 
-HostTensor make_descale(const KvCacheProblem& p, const SeenRows& seen, Random& pick) {
+HostTensor make_descale(const KvCacheProblem& p, DescalePer per, const SeenRows& seen,
+                        Random& pick) {
   const auto value = [&] { return 0.5 + static_cast<double>(pick(0, 100)) / 64; };
   const auto [entries, rows] = cache_size(p);
   const std::int64_t heads = p.kv_heads;
-  if (p.descale != DescalePer::row) {
+  if (per != DescalePer::row) {
     const auto batch = static_cast<std::int64_t>(p.batch());
-    HostTensor descale = p.descale == DescalePer::tensor
+    HostTensor descale = per == DescalePer::tensor
                              ? HostTensor(DType::fp32, {1})
                              : HostTensor(DType::fp32, {batch, heads}, {1, batch});
     auto* const values = static_cast<float*>(descale.view().data);
@@ -333,7 +334,8 @@ std::ostream& operator<<(std::ostream& out, const KvCacheProblem& p) {
              << p.window.left.value_or(-1) << ',' << p.window.right.value_or(-1) << " softcap "
              << p.softcap << " sinks " << p.sinks << " unnormalized " << p.unnormalized
              << " batch_invariant " << p.batch_invariant << " descale "
-             << kPers[static_cast<std::size_t>(p.descale)] << " order "
+             << kPers[static_cast<std::size_t>(p.descale)] << " q_descale "
+             << kPers[static_cast<std::size_t>(p.q_descale)] << " order "
              << kOrders[static_cast<std::size_t>(p.order)] << " seed " << p.seed;
 }
 
@@ -375,8 +377,7 @@ KvCacheHostTensors make_tensors(const KvCacheProblem& p) {
   const CacheLayouts layouts = layouts_of(p);
   KvCacheHostTensors t{.q = make_rows(p, query_rows(p), p.heads, p.head_dim, p.dtype),
                        .caches = HostTensor(p.cache_dtype, {layouts.elements}),
-                       .o = make_rows(p, query_rows(p), p.heads, value_dim_of(p),
-                                      p.unnormalized ? DType::fp32 : p.dtype),
+                       .o = make_rows(p, query_rows(p), p.heads, value_dim_of(p), p.output_dtype()),
                        .lse = make_statistic(p),
                        .cache_seqlens = ints(p.cached),
                        .k_layout = layouts.k,
@@ -389,6 +390,7 @@ KvCacheHostTensors make_tensors(const KvCacheProblem& p) {
                        .cu_seqlens_q = {},
                        .k = {},
                        .v = {},
+                       .q_descale = {},
                        .k_descale = {},
                        .v_descale = {},
                        .tree_mask = {},
@@ -409,8 +411,11 @@ KvCacheHostTensors make_tensors(const KvCacheProblem& p) {
     fill_rows(t.v->view(), seen.added, seed + 4);
   }
   if (p.descale != DescalePer::none) {
-    t.k_descale = make_descale(p, seen.slots, pick);
-    t.v_descale = make_descale(p, seen.slots, pick);
+    t.k_descale = make_descale(p, p.descale, seen.slots, pick);
+    t.v_descale = make_descale(p, p.descale, seen.slots, pick);
+  }
+  if (p.q_descale != DescalePer::none) {
+    t.q_descale = make_descale(p, p.q_descale, seen.slots, pick);
   }
   return t;
 }

@@ -19,7 +19,7 @@ namespace tilewright::test {
 // a page (or of a sequence) one after the other, or gaps between rows.
 enum class CacheOrder { rows_first, heads_first, interleaved, padded };
 
-// What an E4M3 cache's descales are of.
+// What the descales of E4M3 caches are of, and those of E4M3 queries, which have none of rows.
 enum class DescalePer { none, tensor, sequence, row };
 
 struct KvCacheProblem {
@@ -50,8 +50,13 @@ struct KvCacheProblem {
   bool unnormalized = false;
   bool batch_invariant = false;
   DescalePer descale = DescalePer::none;
+  DescalePer q_descale = DescalePer::none;
   CacheOrder order = CacheOrder::rows_first;
   std::uint64_t seed = 1;
+
+  DType output_dtype() const {
+    return unnormalized ? DType::fp32 : dtype == DType::e4m3 ? DType::bf16 : dtype;
+  }
 
   std::size_t batch() const { return q_lens.size(); }
   int added_rows(std::size_t b) const { return !added ? 0 : packed ? q_lens[b] : *added; }
@@ -87,7 +92,7 @@ struct KvCacheTensorSet {
   Tensor q, caches, o, lse, cache_seqlens;  // caches: the memory of both
   CacheLayout k_layout, v_layout;
   std::optional<Tensor> block_table, cache_batch_idx, leftpad_k, prefix_groups, prefix_seqlens,
-      cu_seqlens_q, k, v, k_descale, v_descale, tree_mask, sinks, row_max, row_sum;
+      cu_seqlens_q, k, v, q_descale, k_descale, v_descale, tree_mask, sinks, row_max, row_sum;
 
   TensorView cache(const CacheLayout& layout) {
     TensorView view = caches.view();
@@ -121,6 +126,7 @@ struct KvCacheTensorSet {
     set(tensors.cu_seqlens_q, cu_seqlens_q);
     set(tensors.k, k);
     set(tensors.v, v);
+    set(tensors.q_descale, q_descale);
     set(tensors.k_descale, k_descale);
     set(tensors.v_descale, v_descale);
     set(tensors.tree_mask, tree_mask);

@@ -13,6 +13,7 @@ namespace {
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{128, 128},
                                   HeadDims{192, 128}, HeadDims{256, 256}};
 constexpr std::array kPageSizes = {1, 2, 4, 8, 16, 64, 256};
+constexpr std::array kPersOfQueries = {DescalePer::none, DescalePer::tensor, DescalePer::sequence};
 constexpr int kMaxTreeTokens = 64;
 
 bool allows(const KvCacheChoices& choices, KvCacheFeature feature) {
@@ -111,7 +112,12 @@ void choose_dtypes(KvCacheProblem& p, const KvCacheChoices& choices, Random& pic
   p.dtype = p.cache_dtype = pick.one_of(choices.dtypes);
   if (allows(choices, KvCacheFeature::e4m3_cache) && pick.one_in(4)) {
     p.cache_dtype = DType::e4m3;
+  }
+  if (p.cache_dtype == DType::e4m3) {
     p.descale = pick.one_of(kPers);
+  }
+  if (p.dtype == DType::e4m3) {
+    p.q_descale = pick.one_of(kPersOfQueries);
   }
 }
 
@@ -325,6 +331,9 @@ std::vector<KvCacheProblem> small_kvcache_problems(const KvCacheChoices& choices
     p.value_dim = dims.v;
     p.dtype = choices.dtypes[problems.size() % choices.dtypes.size()];
     p.cache_dtype = is_e4m3 ? DType::e4m3 : p.dtype;
+    if (p.dtype == DType::e4m3) {
+      p.q_descale = kPersOfQueries[problems.size() / choices.dtypes.size() % kPersOfQueries.size()];
+    }
     problems.push_back(p);
   };
   std::ranges::for_each(edges_of_lengths(), add);

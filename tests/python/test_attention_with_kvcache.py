@@ -162,6 +162,32 @@ def test_e4m3_caches(caches, per, is_bytes):
     expect_close(out, lse, q, *values, CACHED)
 
 
+@pytest.mark.parametrize("per", [None, "tensor", "sequence"])
+@pytest.mark.parametrize("is_bytes", [False, True])
+def test_e4m3_queries(caches, per, is_bytes):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    codes = [x.astype(ml_dtypes.float8_e4m3fn) for x in caches]
+    shape = {None: (1,), "tensor": (1,), "sequence": (3, 2)}[per]
+    descale = numpy.random.default_rng(3).uniform(0.5, 2, shape).astype(numpy.float32)
+    q, k, v = (x.astype(numpy.float32) for x in codes)
+    heads = q.shape[2] // k.shape[2]
+    if per == "sequence":
+        q *= descale.repeat(heads, axis=1)[:, None, :, None]
+    elif per == "tensor":
+        q *= descale
+    given = {"q_descale": descale} if per else {}
+    arrays = [x.view(numpy.uint8) if is_bytes else x for x in codes]
+    out, lse = tilewright.attention_with_kvcache(*arrays, CACHED, return_lse=True, **given)
+    exact, exact_lse = tilewright.attention_with_kvcache(q, k, v, CACHED, return_lse=True)
+    assert out.dtype.name == "bfloat16"
+    assert numpy.allclose(out.astype(numpy.float32), exact, rtol=2**-8, atol=1e-5)
+    assert numpy.allclose(lse, exact_lse, rtol=1e-6, atol=1e-6)
+    o, row_max, row_sum = tilewright.attention_with_kvcache(
+        *arrays, CACHED, normalize=False, **given
+    )
+    assert {x.dtype.name for x in (o, row_max, row_sum)} == {"float32"}
+
+
 def test_window_softcap_sinks_and_scale(caches):
     q, k, v = caches
     sinks = numpy.float32([0.5, -1, 2, 0])
@@ -238,6 +264,10 @@ WRONG_CALLS = {
     "a descale without e4m3": (
         {"k_descale": numpy.ones(1, numpy.float32)},
         *(InvalidArgumentError, "k_descale", "must be absent where caches have dtype fp32"),
+    ),
+    "a descale of queries that have none": (
+        {"q_descale": numpy.ones(1, numpy.float32)},
+        *(InvalidArgumentError, "q_descale", "must be absent where q has dtype fp32"),
     ),
     "k without v": (
         {"k": numpy.zeros((3, 1, 2, 64), numpy.float32)},

@@ -46,6 +46,18 @@ def test_every_argument_that_is_served(call, make_qkv):
         assert (x == y).all()
 
 
+def test_descales_of_all_three(call):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    codes = {name: x.astype(ml_dtypes.float8_e4m3fn) for name, x in call.items()}
+    values = numpy.random.default_rng(5).uniform(0.5, 2, (3, 2, 2)).astype(numpy.float32)
+    descales = dict(zip(("q_descale", "k_descale", "v_descale"), values, strict=True))
+    lengths = numpy.int32([17, 40])
+    out = flash_attn_with_kvcache(**codes, cache_seqlens=lengths, **descales)
+    expected = tilewright.attention_with_kvcache(**codes, cache_seqlens=lengths, **descales)
+    assert out.dtype.name == "bfloat16"
+    assert (out == expected).all()
+
+
 @pytest.mark.parametrize("cache_seqlens", [None, 40, 17, 0, numpy.int64(17), numpy.array(17)])
 def test_lengths_as_one_number(call, cache_seqlens):
     lengths = numpy.full(2, 40 if cache_seqlens is None else cache_seqlens, numpy.int32)
@@ -139,7 +151,7 @@ def test_several_tokens_at_one_position_are_refused(call):
 
 @pytest.mark.parametrize(
     "argument",
-    ["qv", "rotary_seqlens", "q_descale", "attention_chunk"],
+    ["qv", "rotary_seqlens", "attention_chunk"],
 )
 def test_what_is_missing_is_refused_by_name(call, argument):
     with pytest.raises(UnsupportedError, match=f"{argument}: is not supported"):

@@ -5,7 +5,15 @@ import pathlib
 
 import pytest
 
-from test_results import GEMM_CASE, MEASURED, QUANTIZE_CASE, UNSUPPORTED, with_case, without
+from test_results import (
+    GEMM_CASE,
+    MEASURED,
+    PROBED,
+    QUANTIZE_CASE,
+    UNSUPPORTED,
+    with_case,
+    without,
+)
 from tilewright.plot import __main__ as plot
 from tilewright.plot import figures
 from tilewright.plot.documents import rendered
@@ -226,6 +234,46 @@ def test_the_quantiser_beside_a_copy(root):
         "| 8192 × 8192 bf16 | swizzled | computed | 3.00 | — | — |",
     ]
     assert "TB/s, medians. NVIDIA H200" in text
+
+
+def probed(dtype, n, k, **findings):
+    case = {"dtype": dtype, "n": n, "k": k}
+    return PROBED | {"case": case, "accumulator": PROBED["accumulator"] | findings}
+
+
+def test_what_was_found_of_accumulators(root):
+    widths = ("bits", "most_bits", "bits_beside_c", "bits_of_c", "bits_of_sum")
+    narrow = dict.fromkeys(widths, 14) | {"rounding": "toward_zero", "rounds_each_product": True}
+    lines = [probed("e4m3", n, k, **narrow) for n in (8, 16, 256) for k in (32, 64)]
+    lines.append(probed("bf16", 8, 16))
+    write_lines(root / "results/accumulator.jsonl", lines)
+    names = ("accumulator:accumulator", "promotion:accumulator")
+    (root / "README.md").write_text("".join(map(block, names)))
+    text = rendered(root, root / "README.md")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2:4] == [
+        "| e4m3 | 8 to 256 | 32, 64 | toward zero | each product | 14 | 14 | 14 | 14 |",
+        "| bf16 | 8 | 16 | nearest even | — | 24 to 29 or more | 24 | 24 | 24 |",
+    ]
+    # 2^-15 for each key.
+    assert rows[6:] == [
+        "| 1 | 128 | 0.39 |",
+        "| 2 | 256 | 0.78 |",
+        "| 4 | 512 | 1.56 |",
+        "| 8 | 1024 | 3.12 |",
+    ]
+    assert "Promotion every 4 at the latest; from 8192 keys of one weight on" in text
+
+
+def test_accumulators_that_lose_nothing_or_all(root):
+    name = "promotion:accumulator"
+    for findings, text in (
+        ({}, "24 bits, rounded to nearest: no loss on average."),
+        ({"bits_beside_c": 8, "rounding": "down"}, "Promotion more often than every tile;"),
+    ):
+        write_lines(root / "results/accumulator.jsonl", [probed("e4m3", 8, 32, **findings)])
+        (root / "README.md").write_text(block(name))
+        assert text in rendered(root, root / "README.md")
 
 
 def test_the_table_of_configs(root):

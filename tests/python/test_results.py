@@ -70,6 +70,20 @@ KVCACHE = MEASURED | {
     "operation": "attention_with_kvcache",
     "case": CASE | {"q_len": 1, "cache_dtype": "bf16", "page_size": 0},
 }
+PROBED = {key: MEASURED[key] for key in UNSUPPORTED if key in MEASURED} | {
+    "operation": "probe_accumulator",
+    "case": {"dtype": "e4m3", "n": 8, "k": 64},
+    "impl": "tilewright/wgmma_chain",
+    "accumulator": {
+        "bits": 24,
+        "most_bits": 29,
+        "bits_beside_c": 24,
+        "bits_of_c": 24,
+        "bits_of_sum": 24,
+        "rounding": "nearest_even",
+        "rounds_each_product": None,
+    },
+}
 GEMM = MEASURED | {"operation": "gemm_nvfp4", "case": GEMM_CASE, "impl": "tilewright/nvfp4"}
 
 
@@ -85,6 +99,10 @@ def without(line, *keys):
 
 def without_case_key(line, key):
     return line | {"case": without(line["case"], key)}
+
+
+def with_finding(**changes):
+    return PROBED | {"accumulator": PROBED["accumulator"] | changes}
 
 
 GOOD_LINES = {
@@ -108,6 +126,7 @@ GOOD_LINES = {
     "a GEMM, batch-invariant": with_case(GEMM, batch_invariant=True),
     "a GEMM behind an RMSNorm": with_case(GEMM, rmsnorm=True),
     "a warm GEMM": GEMM | {"cold_l2": False, "cold_by": None},
+    "an accumulator": PROBED,
     "quantising": MEASURED | {"operation": "quantize_nvfp4", "case": QUANTIZE_CASE},
 }
 
@@ -143,6 +162,12 @@ BAD_LINES = {
     "unsupported and cold": UNSUPPORTED | {"cold_by": "flush"},
     "a gemm with attention's case": MEASURED | {"operation": "gemm_nvfp4"},
     "quantising with attention's case": MEASURED | {"operation": "quantize_nvfp4"},
+    "an accumulator without findings": without(PROBED, "accumulator"),
+    "an accumulator that was timed": PROBED | {"median_us": 1.0},
+    "an accumulator of a rounding by luck": with_finding(rounding="luck"),
+    "an accumulator of negative width": with_finding(bits=-1),
+    "an accumulator without N": without_case_key(PROBED, "n"),
+    "attention with an accumulator": MEASURED | {"accumulator": PROBED["accumulator"]},
     "an impl with spaces": MEASURED | {"impl": "flash attention"},
     "no median": without(MEASURED, "median_us"),
     "a time of 0": MEASURED | {"median_us": 0},

@@ -282,6 +282,27 @@ def test_fake_tensors(call):
     assert merged.shape == (1, HEADS, DIM)
 
 
+def e4m3_call(call):
+    """On the CPU, of queries and caches in E4M3."""
+    if call["q"].is_cuda:
+        pytest.skip("no kernel on a GPU takes E4M3 queries yet")
+    codes = {name: call[name].to(torch.float8_e4m3fn) for name in ("q", "k_cache", "v_cache")}
+    places = {name: call[name] for name in ("cache_seqlens", "block_table")}
+    return codes | places | {"q_descale": torch.rand(BATCH, KV_HEADS) + 0.5}
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_e4m3_queries(call, normalize):
+    given = e4m3_call(call) | {"normalize": normalize, "return_lse": normalize}
+    results = tilewright.attention_with_kvcache(**given)
+    assert results[0].dtype == (torch.bfloat16 if normalize else torch.float32)
+    operator = tilewright.torch.attention_with_kvcache(**given)
+    torch.testing.assert_close(operator[: len(results)], results, rtol=0, atol=0)
+    for name in ("q", "k_cache", "v_cache"):  # opcheck() does arithmetic that float8 has not
+        given[name] = given[name].view(torch.uint8)
+    torch.library.opcheck(tilewright.torch.attention_with_kvcache, (), given)
+
+
 def test_the_operator_that_reads_refuses_new_rows(call):
     before = copy_of(call)
     for name in ("k", "v"):

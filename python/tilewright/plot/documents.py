@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from tilewright.plot import decode_goals, dsv4_goals, fp8_goals
+from tilewright.plot.accumulator import accumulator_table, promotion_table
 from tilewright.plot.accuracy import accuracy_table
 from tilewright.plot.decode import decode_table
 from tilewright.plot.dsv4 import dsv4_table
@@ -34,15 +35,15 @@ PLOTS = "docs/plots"
 NAME = (
     r"(?:results|ratio|peers|behind|configs|gemm-configs|gemm|goals|decode-goals|decode|dsv4-goals"
     r"|dsv4|fp8-goals|fp8-errors|fp8-cost|fp8|accuracy|copies|quantize|plot|profile|counters"
-    r"|resources|headline|ladder):[\w:.,-]+"
+    r"|resources|headline|ladder|accumulator|promotion):[\w:.,-]+"
 )
 BLOCK = re.compile(
     rf"<!-- (?P<name>{NAME}) begin -->\n(?P<table>.*?)<!-- (?P=name) end -->\n", re.DOTALL
 )
 MARKER = re.compile(rf"<!-- {NAME} (?:begin|end) -->")
 # Of these a line says that the results are not there yet.
-SAID_TO_BE_MISSING = ("accuracy", "copies", "counters", "decode", "dsv4", "fp8", "fp8-cost",
-                      "fp8-errors", "gemm", "ladder", "ratio")  # fmt: skip
+SAID_TO_BE_MISSING = ("accumulator", "accuracy", "copies", "counters", "decode", "dsv4", "fp8",
+                      "fp8-cost", "fp8-errors", "gemm", "ladder", "ratio")  # fmt: skip
 # Goals of several races.
 GOALS = {
     "decode-goals": decode_goals.GOALS,
@@ -112,6 +113,8 @@ def table(root: pathlib.Path, name: str) -> str:
     gemm-configs:FILE     results/FILE.jsonl, of nvfp4's variants
     quantize:FILE         the NVFP4 quantiser beside a copy
     copies:FILE           another operation beside a copy
+    accumulator:FILE      how many bits the tensor cores keep while they add
+    promotion:FILE        what sums in them lose between promotions
     profile:PAGE          results/profiles/attention-ladder.jsonl
     counters:FILE         results/profiles/FILE.jsonl
     resources:PAGE        tests/resources/kernels/PAGE.json, and PAGE_*.json
@@ -140,6 +143,8 @@ def table(root: pathlib.Path, name: str) -> str:
         "copies": (results, copies_table),
         "gemm-configs": (results, gemm_configs_table),
         "quantize": (results, quantize_table),
+        "accumulator": (results, accumulator_table),
+        "promotion": (results, promotion_table),
         "profile": (profiles / "attention-ladder.jsonl", profile_table, first),
         "counters": (profiles / f"{first}.jsonl", counters_table),
         "resources": (root / "tests/resources/kernels", resources_table, first),

@@ -98,6 +98,7 @@ void set_tensors(const Tensors& t, Params& params) {
   params.prefixes = prefixes_of(t);
   params.added = new_rows_of(t);
   params.tree = tree_mask_of(t);
+  params.q_descale = descales_of(t.q_descale);
   params.k_descale = descales_of(t.k_descale);
   params.v_descale = descales_of(t.v_descale);
   params.sinks.logits = data_of<const float>(t.sinks);

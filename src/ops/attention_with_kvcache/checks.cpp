@@ -30,11 +30,18 @@ const char* batch_source(const Tensors& t) { return t.cu_seqlens_q ? "cu_seqlens
 
 // ---- One argument after the other
 
+void check_output(const Tensors& t) {
+  check_rows("o", t.o, "cu_seqlens_q", t.cu_seqlens_q.has_value());
+  if (t.q.dtype == DType::e4m3 && !t.row_max) {
+    check_dtype_and_device("o", t.o, DType::bf16, t.q.device, ", as q has dtype e4m3");
+  } else {
+    check_output_dtype(t.o, t.q, t.row_max.has_value());
+  }
+}
+
 void check_queries(const Tensors& t) {
-  const bool is_packed = t.cu_seqlens_q.has_value();
-  check_rows("q", t.q, "cu_seqlens_q", is_packed);
-  check_rows("o", t.o, "cu_seqlens_q", is_packed);
-  check_output_dtype(t.o, t.q, t.row_max.has_value());
+  check_rows("q", t.q, "cu_seqlens_q", t.cu_seqlens_q.has_value());
+  check_output(t);
   check_cu_seqlens_q(t.cu_seqlens_q, t.q.device);
   check_outer_sizes("o", t.o, "q's", t.q);
 }
@@ -46,7 +53,9 @@ void check_caches(const Tensors& t) {
   check_tensor("v_cache", t.v_cache, dims);
   check_last_dim_is_contiguous("v_cache", t.v_cache, "head_dim must be");
   if (t.k_cache.dtype != DType::e4m3) {
-    check_dtype("k_cache", t.k_cache, t.q.dtype, ", the dtype of q, or e4m3");
+    const bool is_q_e4m3 = t.q.dtype == DType::e4m3;
+    check_dtype("k_cache", t.k_cache, t.q.dtype,
+                is_q_e4m3 ? ", the dtype of q" : ", the dtype of q, or e4m3");
   }
   check_device("k_cache", t.k_cache, t.q.device, "q");
   check_dtype_and_device("v_cache", t.v_cache, t.k_cache.dtype, t.q.device,
@@ -145,31 +154,48 @@ void check_new_rows(const Tensors& t) {
   }
 }
 
-void check_descale(const char* argument, const std::optional<ConstTensorView>& descale,
-                   const Tensors& t) {
+// Checks a descale of what has this dtype: of one number, or of one for each sequence and head.
+void check_descale_of_sequences(const char* argument, const ConstTensorView& descale,
+                                const char* owners, DType dtype, const Tensors& t) {
+  if (dtype != DType::e4m3) {
+    fail(argument, std::string("is given, must be absent where ") + owners + " dtype " +
+                       std::string(name(dtype)) + ", no e4m3");
+  }
+  check_dtype_and_device(argument, descale, DType::fp32, t.q.device);
+  if (descale.rank == 1) {
+    check_tensor(argument, descale, kOne);
+    check_same(argument, "number of elements", descale.shape[0], "one for all,", 1);
+  } else if (descale.rank == 2) {
+    check_tensor(argument, descale, kSequenceHeads);
+    check_same(argument, "batch", descale.shape[0], batch_source(t), batch_size(t));
+    check_same(argument, "heads", descale.shape[1], "k_cache's", heads_of(t.k_cache));
+  }
+}
+
+void check_q_descale(const Tensors& t) {
+  if (!t.q_descale) {
+    return;
+  }
+  check_descale_of_sequences("q_descale", *t.q_descale, "q has", t.q.dtype, t);
+  if (t.q_descale->rank != 1) {
+    check_tensor("q_descale", *t.q_descale, kSequenceHeads, {", or rank 1 (1)"});
+  }
+}
+
+void check_cache_descale(const char* argument, const std::optional<ConstTensorView>& descale,
+                         const Tensors& t) {
   if (!descale) {
     return;
   }
-  if (t.k_cache.dtype != DType::e4m3) {
-    fail(argument, "is given, must be absent where caches have dtype " +
-                       std::string(name(t.k_cache.dtype)) + ", no e4m3");
-  }
-  const DimNames rows = cache_dims(t).first(3);
-  if (descale->rank == 1) {
-    check_tensor(argument, *descale, kOne);
-    check_same(argument, "number of elements", descale->shape[0], "one for all,", 1);
-  } else if (descale->rank == 2) {
-    check_tensor(argument, *descale, kSequenceHeads);
-    check_same(argument, "batch", descale->shape[0], batch_source(t), batch_size(t));
-    check_same(argument, "heads", descale->shape[1], "k_cache's", heads_of(t.k_cache));
-  } else {
+  check_descale_of_sequences(argument, *descale, "caches have", t.k_cache.dtype, t);
+  if (descale->rank != 1 && descale->rank != 2) {
+    const DimNames rows = cache_dims(t).first(3);
     check_tensor(argument, *descale, rows, {", or rank 1 (1) or 2 (batch, heads)"});
     for (int i = 0; i < 3; ++i) {
       check_same(argument, rows[static_cast<std::size_t>(i)], descale->shape[i], "k_cache's",
                  t.k_cache.shape[i]);
     }
   }
-  check_dtype_and_device(argument, *descale, DType::fp32, t.q.device);
 }
 
 void check_tree_mask(const Tensors& t, const AttentionWithKvCacheOptions& options) {
@@ -211,6 +237,7 @@ void check_is_apart_from_inputs(const char* argument, const ConstTensorView& out
                   {"cu_seqlens_q", t.cu_seqlens_q},
                   {"k", t.k},
                   {"v", t.v},
+                  {"q_descale", t.q_descale},
                   {"k_descale", t.k_descale},
                   {"v_descale", t.v_descale},
                   {"tree_mask", t.tree_mask},
@@ -259,8 +286,9 @@ void check_arguments(const Tensors& t, const AttentionWithKvCacheOptions& option
   check_caches(t);
   check_places(t);
   check_new_rows(t);
-  check_descale("k_descale", t.k_descale, t);
-  check_descale("v_descale", t.v_descale, t);
+  check_q_descale(t);
+  check_cache_descale("k_descale", t.k_descale, t);
+  check_cache_descale("v_descale", t.v_descale, t);
   check_no_overlap("o", t.o);
   check_statistics({.lse = t.lse, .row_max = t.row_max, .row_sum = t.row_sum}, t.q,
                    t.cu_seqlens_q.has_value());
@@ -293,6 +321,7 @@ void check_alignment(const Tensors& t, const KernelInfo& kernel) {
   check_elements_are_aligned("prefix_groups", t.prefix_groups);
   check_elements_are_aligned("prefix_seqlens", t.prefix_seqlens);
   check_elements_are_aligned("cu_seqlens_q", t.cu_seqlens_q);
+  check_elements_are_aligned("q_descale", t.q_descale);
   check_elements_are_aligned("k_descale", t.k_descale);
   check_elements_are_aligned("v_descale", t.v_descale);
   check_elements_are_aligned("tree_mask", t.tree_mask);

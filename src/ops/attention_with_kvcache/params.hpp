@@ -45,7 +45,7 @@ struct TreeMask {
   std::int64_t seq_stride = 0;
 };
 
-// What an 8-bit cache's values must be multiplied by. Null: 1.
+// What the values of 8-bit caches and queries must be multiplied by. Null: 1.
 struct Descales {
   enum class Per : std::uint8_t { tensor, sequence, row };
 
@@ -62,7 +62,7 @@ struct AttentionWithKvCacheParams {
   float* lse = nullptr;  // may be null
   void* workspace = nullptr;
 
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16;  // of q; o is the same, but bf16 where q is e4m3
   DType cache_dtype = DType::bf16;
   int batch = 0;
   int q_len =
@@ -82,6 +82,7 @@ struct AttentionWithKvCacheParams {
   SharedPrefixes prefixes;
   NewRows added;
   TreeMask tree;
+  Descales q_descale;  // never per row
   Descales k_descale;
   Descales v_descale;
 

@@ -23,7 +23,7 @@ std::vector<Row> make_table() {
       {.info = {.name = "cpu",
                 .summary = "FlashAttention-2 tiling on all cores, FP32 arithmetic",
                 .device = DeviceKind::cpu,
-                .dtypes = {DType::fp32, DType::fp16, DType::bf16},
+                .dtypes = {DType::fp32, DType::fp16, DType::bf16, DType::e4m3},
                 .alignment_bytes = 1,
                 .doc = "docs/architecture.md"},
        .facts = {.features = kAllFeatures},
@@ -66,7 +66,8 @@ std::optional<Reason> cache_dtype_reason(const Problem& problem) {
   }
   return Reason{ErrorCode::invalid_argument, "k_cache",
                 "has dtype " + std::string(name(problem.cache_dtype)) + ", must be " +
-                    std::string(name(problem.dtype)) + ", the dtype of q, or e4m3"};
+                    std::string(name(problem.dtype)) + ", the dtype of q" +
+                    (problem.dtype == DType::e4m3 ? "" : ", or e4m3")};
 }
 
 // What asks for a feature.
