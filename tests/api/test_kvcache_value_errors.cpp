@@ -212,11 +212,8 @@ void expect_gpu_refuses(const char* kernel, const AttentionWithKvCacheProblem& p
 }
 
 TEST(KvCacheFp8, DecodeTakesTheQueries) {
-  AttentionWithKvCacheProblem problem = problem_of_e4m3_queries();
-  EXPECT_NO_THROW(workspace_on_gpu("decode", problem));
-  EXPECT_NO_THROW(workspace_on_gpu("decode/19", problem));
-  problem.shared_prefix = true;
-  EXPECT_NO_THROW(workspace_on_gpu("decode", problem));
+  EXPECT_NO_THROW(workspace_on_gpu("decode", problem_of_e4m3_queries()));
+  EXPECT_NO_THROW(workspace_on_gpu("decode/19", problem_of_e4m3_queries()));
 }
 
 // A variant without E4M3 caches among them.
@@ -225,6 +222,15 @@ TEST(KvCacheFp8, OtherGpuKernelsRefuseTheQueriesByName) {
                      "has dtype e4m3");
   expect_gpu_refuses("decode/13", problem_of_e4m3_queries(256), ErrorCode::unsupported, "q",
                      "has dtype e4m3");
+}
+
+TEST(KvCacheFp8, DecodeRefusesTheQueriesWithSharedPrefixesByName) {
+  AttentionWithKvCacheProblem problem = problem_of_e4m3_queries();
+  problem.shared_prefix = true;
+  for (const char* const kernel : {"decode", "decode/6"}) {
+    expect_gpu_refuses(kernel, problem, ErrorCode::unsupported, "q",
+                       "has dtype e4m3 and shared prefixes");
+  }
 }
 
 TEST(KvCacheFp8, DecodeRefusesTheQueriesOver16BitCachesByName) {

@@ -81,6 +81,9 @@ std::optional<Reason> refuses_shared_prefix(const Row& kernel, const Problem& pr
                   "is true, kernel " + kernel.info.name +
                       " splits the keys of a prefix by the tokens that share it"};
   }
+  if (problem.dtype == DType::e4m3) {  // a tile has sequences of different descales
+    return takes_reason(kernel.info, "q", "dtype e4m3 and shared prefixes", "bf16 or fp16 there");
+  }
   constexpr std::int64_t kMostRows = std::numeric_limits<int>::max();
   if (all_tokens(problem) > kMostRows / problem.heads) {
     return takes_reason(kernel.info, "q", "2^31 or more rows and shared prefixes", "fewer");
