@@ -46,20 +46,24 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   }
 }
 
-// Sets up the barriers. One thread calls it.
+// Sets up the barriers. The block's first threads call it, and share the stages.
 template <typename Config, typename Compute>
 __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
-  for (int stage = 0; stage < Config::kStages; ++stage) {
+  constexpr int kThreads = Compute::kSetUpThreads;
+  const int thread = kThreads == 1 ? 0 : static_cast<int>(threadIdx.x);
+  for (int stage = thread; stage < Config::kStages; stage += kThreads) {
     shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
     shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
     shared.k.empty[stage].init(Compute::kTileWarps);
     shared.v.empty[stage].init(Compute::kTileWarps);
   }
-  shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
-  Compute::set_up(shared);
-  if constexpr (Config::kMayCluster) {
-    shared.exchange.written.init(1);
-    shared.exchange.read.init(launch.workers.cluster);
+  if (thread == kThreads - 1) {
+    shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
+    Compute::set_up(shared);
+    if constexpr (Config::kMayCluster) {
+      shared.exchange.written.init(1);
+      shared.exchange.read.init(launch.workers.cluster);
+    }
   }
   cutlass::arch::fence_barrier_init();
 }
@@ -73,7 +77,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < Compute::kSetUpThreads) {
     set_up<Config, Compute>(shared, p, launch);
   } else if (threadIdx.x == 32 && launch.loads_boxes) {
     cute::prefetch_tma_descriptor(&maps.k);

@@ -192,6 +192,7 @@ class SwappedCompute {
   static constexpr int kLoadWarps = 3;  // of K, of V and of Q
   static constexpr int kConsumerRegisters = 216;
   static constexpr int kLoadRegisters = 72;
+  static constexpr int kSetUpThreads = 32;
 
   __device__ static void set_up(SharedStorage<Config>& shared) {
     shared.compute.queries.init(Config::kConsumerWarps);

@@ -93,6 +93,7 @@ class WarpsCompute {
   // Where an SM has two blocks; elsewhere each thread may have 255.
   static constexpr int kConsumerRegisters = Config::C.blocks_per_sm > 1 ? 200 : 0;
   static constexpr int kLoadRegisters = 56;
+  static constexpr int kSetUpThreads = 1;
 
   __device__ static void set_up(SharedStorage<Config>&) {}
 
