@@ -47,8 +47,9 @@ int run(DecodeArguments a) {
   p.value_dim = a.v_headdim.value_or(p.head_dim);
   p.seed = a.run.seed;
   if (p.cache_dtype != p.dtype && p.cache_dtype != DType::e4m3) {
-    throw UsageError("--cache-dtype", fmt::format("is {}, must be e4m3 or that of q, {}",
-                                                  name(p.cache_dtype), name(p.dtype)));
+    const std::string_view others = p.dtype == DType::e4m3 ? "" : "e4m3 or ";
+    throw UsageError("--cache-dtype", fmt::format("is {}, must be {}that of q, {}",
+                                                  name(p.cache_dtype), others, name(p.dtype)));
   }
   if (p.heads % p.kv_heads != 0) {
     throw UsageError("--kv-heads",
@@ -109,7 +110,9 @@ Command add_decode_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand(
       "decode", "Check and time kernels of attention over KV caches on one problem");
   const auto arguments = std::make_shared<DecodeArguments>();
-  add_run_options(*command, "--kernel", "Of q and o: bf16, fp16 or fp32", arguments->run);
+  add_run_options(*command, "--kernel",
+                  "Of q and o: bf16, fp16 or fp32; or e4m3, of q and the caches, where o is bf16",
+                  arguments->run, kFloatsAndE4m3);
   add_sizes(*command, *arguments);
   add_caches(*command, *arguments);
   add_attention_features(*command, arguments->problem.features);

@@ -19,6 +19,7 @@ namespace {
 using reference::HostTensor;
 using Lengths = std::vector<std::int64_t>;
 
+constexpr double kDescaleOfQ = 1.5;
 constexpr double kDescaleOfK = 0.75;
 constexpr double kDescaleOfV = 0.5;
 
@@ -49,6 +50,9 @@ double total_of(const DecodeProblem& p, Function&& function) {
 
 bool is_packed(const DecodeProblem& p) { return p.q_lens.size() > 1; }
 bool is_e4m3(const DecodeProblem& p) { return p.cache_dtype == DType::e4m3; }
+DType output_dtype(const DecodeProblem& p) {
+  return p.dtype == DType::e4m3 ? DType::bf16 : p.dtype;
+}
 std::int64_t most_keys(const DecodeProblem& p) { return std::ranges::max(p.kv_lens); }
 
 // New tokens of a sequence; packed: of all together.
@@ -123,7 +127,7 @@ AttentionWithKvCacheOptions options_of(const DecodeProblem& p) {
 
 struct Inputs {
   HostTensor q, k_cache, v_cache, cache_seqlens;
-  std::optional<HostTensor> block_table, cu_seqlens_q, k_descale, v_descale, sinks;
+  std::optional<HostTensor> block_table, cu_seqlens_q, q_descale, k_descale, v_descale, sinks;
   std::optional<ExpectedAttention> expected;
 };
 
@@ -175,6 +179,7 @@ Inputs make_inputs(const DecodeProblem& p) {
                 .cache_seqlens = HostTensor(DType::int32, {p.batch}),
                 .block_table = {},
                 .cu_seqlens_q = {},
+                .q_descale = {},
                 .k_descale = {},
                 .v_descale = {},
                 .sinks = {},
@@ -193,6 +198,9 @@ Inputs make_inputs(const DecodeProblem& p) {
       end += of_sequence(p.q_lens, b);
       reference::store(inputs.cu_seqlens_q->view(), b + 1, static_cast<double>(end));
     }
+  }
+  if (p.dtype == DType::e4m3) {
+    inputs.q_descale = scalar(kDescaleOfQ);
   }
   if (is_e4m3(p)) {
     inputs.k_descale = scalar(kDescaleOfK);
@@ -219,6 +227,7 @@ AttentionWithKvCacheTensors tensors_of(Inputs& inputs, ViewOf&& view_of) {
   };
   set(tensors.block_table, inputs.block_table);
   set(tensors.cu_seqlens_q, inputs.cu_seqlens_q);
+  set(tensors.q_descale, inputs.q_descale);
   set(tensors.k_descale, inputs.k_descale);
   set(tensors.v_descale, inputs.v_descale);
   set(tensors.sinks, inputs.sinks);
@@ -233,7 +242,7 @@ class Tensors final : public CaseTensors {
       : problem_(problem),
         inputs_(inputs),
         memory_(machine),
-        o_(memory_.output(problem.dtype, query_shape(problem, problem.value_dim))),
+        o_(memory_.output(output_dtype(problem), query_shape(problem, problem.value_dim))),
         lse_(memory_.output(DType::fp32, lse_shape(problem))),
         tensors_(tensors_of(inputs, [&](HostTensor& tensor) { return memory_.upload(tensor); })) {
     tensors_.o = o_.view;
@@ -266,9 +275,10 @@ class Tensors final : public CaseTensors {
     if (!inputs_.expected) {
       const AttentionWithKvCacheTensors tensors =
           tensors_of(inputs_, [](HostTensor& tensor) { return tensor.view(); });
-      inputs_.expected = expect_attention(problem_.dtype, [&](reference::Rounding rounding) {
-        return reference::attention_with_kvcache(tensors, options_of(problem_), rounding);
-      });
+      inputs_.expected =
+          expect_attention(output_dtype(problem_), [&](reference::Rounding rounding) {
+            return reference::attention_with_kvcache(tensors, options_of(problem_), rounding);
+          });
     }
     return *inputs_.expected;
   }
@@ -354,10 +364,11 @@ class DecodeCase final : public CaseOf<AttentionWithKvCache> {
     });
     const double of_keys =
         keys * static_cast<double>(p.kv_heads) * static_cast<double>(size_bytes(p.cache_dtype));
-    const double of_queries = static_cast<double>(total(p, p.q_lens)) *
-                              static_cast<double>(p.heads) *
-                              static_cast<double>(size_bytes(p.dtype));
-    return (of_keys + of_queries) * columns();
+    const double rows = static_cast<double>(total(p, p.q_lens)) * static_cast<double>(p.heads);
+    const std::int64_t of_row =
+        p.head_dim * static_cast<std::int64_t>(size_bytes(p.dtype)) +
+        p.value_dim * static_cast<std::int64_t>(size_bytes(output_dtype(p)));
+    return of_keys * columns() + rows * static_cast<double>(of_row);
   }
 
   std::optional<Reason> why_not(const KernelInfo& kernel, Device device) const override {

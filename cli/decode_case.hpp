@@ -11,7 +11,7 @@
 namespace tilewright::cli {
 
 struct DecodeProblem {
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16;        // of q; o is the same, but bf16 where q is e4m3
   DType cache_dtype = DType::bf16;  // or e4m3
   std::int64_t batch = 1;
   // Of each sequence, or one for all: new tokens, which are packed where they differ; and keys,
@@ -29,7 +29,8 @@ struct DecodeProblem {
 };
 
 // The inputs are normally distributed, pages lie in random order, and both depend on the problem's
-// sizes and seed alone. An E4M3 cache has one descale for all keys, and one for all values.
+// sizes and seed alone. An E4M3 cache has one descale for all keys, and one for all values;
+// E4M3 queries have one.
 std::unique_ptr<Case> make_decode_case(const DecodeProblem& problem);
 
 }  // namespace tilewright::cli

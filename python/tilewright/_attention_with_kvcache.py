@@ -71,8 +71,8 @@ def attention_with_kvcache(
     """softmax(softmax_scale * Q K^T + mask) V, where K and V lie in caches, whole or in pages.
 
     q        (batch, q_len, heads, head_dim): new tokens of each sequence, from one to thousands;
-             fp32, fp16 or bf16, or E4M3 as the caches, on the CPU so far, with results in bf16.
-             Arrays are as of attention()
+             fp32, fp16 or bf16, or E4M3 as the caches, with results in bf16. Arrays are as of
+             attention()
     k_cache, v_cache
              (rows, capacity, kv_heads, ...), where sequence b has row b; or, with block_table,
              (pages, page_size, kv_heads, ...). q's dtype, or E4M3: PyTorch's or ml_dtypes'
@@ -103,7 +103,8 @@ def attention_with_kvcache(
              fp32: what an E4M3 cache's values must be multiplied by: (1,), (batch, kv_heads), or of
              the caches' shape without the head dimension; 1 when None
     q_descale
-             the same for E4M3 queries: (1,), or (batch, kv_heads), for all heads of a KV head
+             the same for E4M3 queries: (1,), or (batch, kv_heads), for all heads of a KV head. On
+             CUDA the kernel decode takes these, over E4M3 caches
 
     causal, window_size
              as of attention(): new token i stands at key i + keys - q_len

@@ -155,8 +155,8 @@ def flash_attn_with_kvcache(
     cache_seqlens is (batch,) int32, or an integer for all sequences; None: caches are full. Where q
     is packed k and v are packed likewise, and cu_seqlens_k_new must be cu_seqlens_q itself. Returns
     out, or (out, lse) with return_softmax_lse. q may be float8_e4m3fn as the caches are, with
-    q_descale (batch, kv_heads) fp32, on the CPU so far; out is bfloat16 then. scheduler_metadata, num_splits, pack_gqa, sm_margin
-    and max_seqlen_q are not looked at.
+    q_descale (batch, kv_heads) fp32; out is bfloat16 then. scheduler_metadata, num_splits,
+    pack_gqa, sm_margin and max_seqlen_q are not looked at.
 
     With rotary_cos and rotary_sin there are two calls: append_kv() rotates q and k, which have as
     many tokens, and appends k and v; then comes attention. Where attention refuses its arguments

@@ -1,6 +1,7 @@
 // Wrong arguments of packed sequences and of values; problems that no tensors have.
 #include <gmock/gmock.h>
 
+#include <string_view>
 #include <tuple>
 
 #include "kvcache_call.hpp"
@@ -190,19 +191,47 @@ TEST(KvCacheFp8, TheRightCallPasses) {
   EXPECT_NO_THROW(attention_with_kvcache(c.tensors, c.options));
 }
 
-// On a GPU no kernel has it yet.
-TEST(KvCacheFp8, GpuKernelsRefuseTheQueriesByName) {
-  const AttentionWithKvCacheProblem problem{.dtype = DType::e4m3, .cache_dtype = DType::e4m3};
-  for (const char* const kernel : {"decode", "prefill"}) {
-    try {
-      std::ignore = workspace_bytes(named<AttentionWithKvCache>(kernel), problem, kH200);
-      FAIL() << kernel << " takes them";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
-      EXPECT_EQ(error.argument(), "q") << error.what();
-      EXPECT_THAT(error.what(), testing::HasSubstr("has dtype e4m3"));
-    }
+AttentionWithKvCacheProblem problem_of_e4m3_queries(std::int64_t head_dim = 128) {
+  return {.dtype = DType::e4m3, .cache_dtype = DType::e4m3, .head_dim = head_dim};
+}
+
+std::size_t workspace_on_gpu(const char* kernel, const AttentionWithKvCacheProblem& problem) {
+  return workspace_bytes(named<AttentionWithKvCache>(kernel), problem, kH200);
+}
+
+void expect_gpu_refuses(const char* kernel, const AttentionWithKvCacheProblem& problem,
+                        ErrorCode code, std::string_view argument, const char* message) {
+  try {
+    std::ignore = workspace_on_gpu(kernel, problem);
+    FAIL() << kernel << " takes them";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_EQ(error.argument(), argument) << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr(message));
   }
+}
+
+TEST(KvCacheFp8, DecodeTakesTheQueries) {
+  AttentionWithKvCacheProblem problem = problem_of_e4m3_queries();
+  EXPECT_NO_THROW(workspace_on_gpu("decode", problem));
+  EXPECT_NO_THROW(workspace_on_gpu("decode/19", problem));
+  problem.shared_prefix = true;
+  EXPECT_NO_THROW(workspace_on_gpu("decode", problem));
+}
+
+// A variant without E4M3 caches among them.
+TEST(KvCacheFp8, OtherGpuKernelsRefuseTheQueriesByName) {
+  expect_gpu_refuses("prefill", problem_of_e4m3_queries(), ErrorCode::unsupported, "q",
+                     "has dtype e4m3");
+  expect_gpu_refuses("decode/13", problem_of_e4m3_queries(256), ErrorCode::unsupported, "q",
+                     "has dtype e4m3");
+}
+
+TEST(KvCacheFp8, DecodeRefusesTheQueriesOver16BitCachesByName) {
+  AttentionWithKvCacheProblem problem = problem_of_e4m3_queries();
+  problem.cache_dtype = DType::bf16;
+  expect_gpu_refuses("decode", problem, ErrorCode::invalid_argument, "k_cache",
+                     "has dtype bf16, must be e4m3");
 }
 
 class BadPagedValue : public testing::TestWithParam<BadKvCacheCall> {};

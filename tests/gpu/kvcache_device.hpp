@@ -76,6 +76,7 @@ class KvCacheDeviceProblem {
     upload(host.cu_seqlens_q, device_.cu_seqlens_q);
     upload(host.k, device_.k);
     upload(host.v, device_.v);
+    upload(host.q_descale, device_.q_descale);
     upload(host.k_descale, device_.k_descale);
     upload(host.v_descale, device_.v_descale);
     upload(host.tree_mask, device_.tree_mask);

@@ -58,6 +58,15 @@ class KvCacheGpu : public testing::Test {
     return kernels;
   }
 
+  // Those that take queries of a dtype.
+  static std::vector<const KvCacheKernel*> with_dtype(std::vector<const KvCacheKernel*> kernels,
+                                                      DType dtype) {
+    std::erase_if(kernels, [&](const KvCacheKernel* kernel) {
+      return std::ranges::count(kernel->info.dtypes, dtype) == 0;
+    });
+    return kernels;
+  }
+
   static bool takes(const KvCacheKernel& kernel, const KvCacheProblem& problem) {
     return !can_run(kernel, constraints_of(problem), device_info(kDevice));
   }

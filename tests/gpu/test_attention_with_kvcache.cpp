@@ -2,6 +2,7 @@
 // oracle.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -393,6 +394,54 @@ TEST_F(KvCacheGpu, ALengthBeyondTheCapacityCountsAsTheCapacity) {
         run(device.views(), options_of(p, kernel.info.name));
         expect_right(p, device.results());
       });
+}
+
+// ---- NaN in E4M3 queries
+
+// Two new tokens of each of four sequences, in E4M3, of each head dim.
+std::vector<KvCacheProblem> problems_of_e4m3_queries(const KvCacheChoices& choices) {
+  std::vector<KvCacheProblem> problems;
+  for (const HeadDims dims : choices.head_dims) {
+    problems.push_back(small_problem(choices, {40, 64, 30, 20}));
+    problems.back().head_dim = dims.qk;
+    problems.back().value_dim = dims.v;
+    problems.back().dtype = problems.back().cache_dtype = DType::e4m3;
+  }
+  return problems;
+}
+
+// Every other row of q, of all tokens and heads, gets a NaN of either sign, each in another column.
+void spoil_odd_rows(const TensorView& q) {
+  const std::int64_t head_dim = q.shape[3];
+  for (std::int64_t row = 1; row < q.shape[0] * q.shape[1] * q.shape[2]; row += 2) {
+    reference::store(q, row * head_dim + 5 * row % head_dim, row % 4 == 1 ? 0x7f : 0xff);
+  }
+}
+
+TEST_F(KvCacheGpu, ANaNInAnE4m3QueryIsSeenInItsRowAlone) {
+  for_each_problem(with_dtype(kernels_and_variants(), DType::e4m3), problems_of_e4m3_queries,
+                   [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
+                     SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
+                     const AttentionWithKvCacheOptions options =
+                         options_of(problem, kernel.info.name);
+                     KvCacheHostTensors host = make_tensors(problem);
+                     KvCacheDeviceProblem whole(host);
+                     spoil_odd_rows(host.q.view());
+                     KvCacheDeviceProblem spoilt(host);
+                     run(whole.views(), options);
+                     run(spoilt.views(), options);
+                     KvCacheHostTensors expected = whole.results();
+                     KvCacheHostTensors results = spoilt.results();
+                     const TensorView o = results.o.view();
+                     for (std::int64_t row = 0; row < o.shape[0] * o.shape[1] * o.shape[2]; ++row) {
+                       for (std::int64_t i = row * o.shape[3]; i < (row + 1) * o.shape[3]; ++i) {
+                         const double value = reference::load(o, i);
+                         EXPECT_TRUE(row % 2 == 1 ? std::isnan(value)
+                                                  : value == reference::load(expected.o.view(), i))
+                             << "row " << row << ", element " << i << " of o is " << value;
+                       }
+                     }
+                   });
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ CASE = KvCacheCase("fp32", 2, 1, 40, 4, 2, 32, 32, causal=True, device="cpu", ca
 RAGGED = {"batch": 3, "kv_lens": (40, 7, 33)}
 PACKED = RAGGED | {"q_len": 9, "lengths": (1, 5, 3)}
 E4M3 = {"cache_dtype": "e4m3"}
+E4M3_QUERIES = E4M3 | {"dtype": "e4m3"}
 FEATURES = {
     "plain": {},
     "several new tokens": {"q_len": 6},
@@ -46,6 +47,8 @@ FEATURES = {
     "e4m3": E4M3,
     "e4m3, a descale a head": E4M3 | {"descale": "head", "batch": 3},
     "e4m3, a descale a token": E4M3 | {"descale": "token", "page_size": 8} | RAGGED,
+    "e4m3 queries": E4M3_QUERIES | PACKED,
+    "e4m3 queries in pages, a descale a head": E4M3_QUERIES | {"descale": "head", "page_size": 8},
     "bf16": {"dtype": "bf16", "cache_dtype": "bf16"},
 }
 EACH_FEATURE = pytest.mark.parametrize("options", FEATURES.values(), ids=FEATURES)
@@ -222,6 +225,9 @@ def test_bytes_of_e4m3():
     case = dataclasses.replace(CASE, **E4M3)
     assert case.kv_bytes == 80 * 2 * 64
     assert dataclasses.replace(case, descale="token").kv_bytes == 80 * 2 * (64 + 8)
+    assert case.compulsory_bytes == case.kv_bytes + 8 * (32 + 32) * 4
+    of_queries = dataclasses.replace(case, **E4M3_QUERIES)
+    assert of_queries.compulsory_bytes == case.kv_bytes + 8 * (32 + 32 * 2)
 
 
 def test_zipf_lengths():
@@ -335,7 +341,7 @@ def test_the_dense_kernel_is_a_measure_of_chunks():
     assert dense.supports(case) is None
     errors = case.errors(inputs, dense.prepare(case, inputs)())
     assert 0 < errors.rel_fro < 1e-6
-    for options in ({"q_len": 1}, {"page_size": 8}, RAGGED, PACKED, E4M3):
+    for options in ({"q_len": 1}, {"page_size": 8}, RAGGED, PACKED, E4M3, E4M3_QUERIES):
         assert dense.supports(dataclasses.replace(case, **options))
     names = [peer.name for peer in bench.load_kernels("decode", "all", "cuda:0")]
     assert names[-1] == dense.name and "tilewright/decode" in names

@@ -12,7 +12,7 @@ import zipfile
 import pytest
 
 import tilewright
-from test_decode_bench import E4M3, PACKED, RAGGED
+from test_decode_bench import E4M3, E4M3_QUERIES, PACKED, RAGGED
 from test_peers import FA3_WHEELS, Graph, cudnn_library, fa3_libraries, load
 from tilewright.bench.__main__ import parse_arguments
 from tilewright.bench.decode import KvCacheCase
@@ -38,6 +38,7 @@ CASES = {
     "capped": {"softcap": 30.0},
     "e4m3": E4M3,
     "e4m3 in pages, a descale a head": E4M3 | {"descale": "head", "page_size": 16},
+    "e4m3 queries": E4M3_QUERIES,
 }
 EACH_CASE = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 
@@ -62,8 +63,8 @@ def with_kvcache(missing):
 
     def flash_attn_with_kvcache(
         q, k_cache, v_cache, cache_seqlens, page_table, causal, window_size, softcap, num_splits,
-        cu_seqlens_q=None, max_seqlen_q=None, k_descale=None, v_descale=None, sinks=None,
-        return_softmax_lse=False,
+        cu_seqlens_q=None, max_seqlen_q=None, q_descale=None, k_descale=None, v_descale=None,
+        sinks=None, return_softmax_lse=False,
     ):  # fmt: skip
         assert num_splits == 0
         assert cu_seqlens_q is None or max_seqlen_q == max(cu_seqlens_q.diff())
@@ -72,6 +73,9 @@ def with_kvcache(missing):
             assert q.dtype == k_cache.dtype == torch.float8_e4m3fn
             assert k_descale.shape == v_descale.shape == (len(cache_seqlens), k_cache.shape[2])
             k_descale, v_descale = k_descale.contiguous(), v_descale.contiguous()
+        if q_descale is not None:
+            assert q_descale.shape == k_descale.shape
+            k_descale = k_descale * q_descale
         assert sinks is None or sinks.dtype == torch.bfloat16
         return tilewright.attention_with_kvcache(
             q.bfloat16(), k_cache, v_cache, cache_seqlens, block_table=page_table, causal=causal,
@@ -110,7 +114,8 @@ def test_fa3(fa3, options):
     lse_error = check(fa3, case)
     is_e4m3 = case.cache_dtype == "e4m3"
     assert is_e4m3 or lse_error < 1e-5
-    assert fa3.setup(case) == ({"q_dtype": "e4m3"} if is_e4m3 else None)
+    is_converted = is_e4m3 and case.dtype != "e4m3"
+    assert fa3.setup(case) == ({"q_dtype": "e4m3"} if is_converted else None)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +236,7 @@ XQA_REASONS = {
     "sinks": "takes one new token",
     "capped": "no softcap",
     "e4m3 in pages, a descale a head": "one descale for all",
+    "e4m3 queries": "xqa_e4m3_e4m3_64_2_64.so has not been built",
 }
 
 

@@ -60,13 +60,17 @@ class KvCacheCase(AttentionCase):
     """
 
     kv_lens: tuple[int, ...] = ()
-    cache_dtype: str = "bf16"
+    cache_dtype: str = "bf16"  # e4m3 where Q is
     page_size: int = 0  # 0: caches are contiguous
     descale: str = "tensor"  # of an E4M3 cache: one for all, or for each "head" or "token"
     batch_invariant: bool = False
     between_bytes: int = 0  # the least that is read between two reads of a cache
 
     operation = "attention_with_kvcache"
+
+    @property
+    def out_dtype(self) -> str:
+        return "bf16" if self.dtype == "e4m3" else self.dtype
 
     @property
     def features(self) -> list[str]:
@@ -103,7 +107,8 @@ class KvCacheCase(AttentionCase):
     @property
     def compulsory_bytes(self) -> int:
         rows = (1 if self.lengths else self.batch) * self.q_len * self.heads  # of Q and O
-        return self.kv_bytes + rows * (self.head_dim + self.v_dim) * SIZE_BYTES[self.dtype]
+        of_q, of_o = self.head_dim * SIZE_BYTES[self.dtype], self.v_dim * SIZE_BYTES[self.out_dtype]
+        return self.kv_bytes + rows * (of_q + of_o)
 
     def to_json(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in (*PROBLEM, "cache_dtype", "page_size")}
@@ -155,7 +160,7 @@ class KvCacheCase(AttentionCase):
     def error_limit(self, inputs: KvCacheInputs, is_ours: bool) -> float:
         if self.cache_dtype == "e4m3" and not is_ours:
             return E4M3_PEER_ERROR_LIMIT
-        return ERROR_LIMITS[self.dtype]
+        return ERROR_LIMITS[self.out_dtype]
 
 
 def _counts(batch: Batch) -> dict[tuple[int, int], int]:
@@ -218,7 +223,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", type=int)
     parser.add_argument("--kv-heads", type=numbers, metavar="H,...")
     parser.add_argument("--headdim", type=head_dims, metavar="D,...", help="192:128: V's differs")
-    parser.add_argument("--dtype", choices=sorted(ERROR_LIMITS), help="of Q and the result")
+    parser.add_argument("--dtype", choices=sorted(SIZE_BYTES), help="of Q and the result, which is bf16 where Q is e4m3")
     parser.add_argument(
         "--cache-dtype",
         type=lambda text: text.split(","),

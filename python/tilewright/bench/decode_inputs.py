@@ -23,6 +23,7 @@ from tilewright.bench.timing import Rotation, copies_to_rotate
 # leaves in the L2 cache is less than 1 % of it.
 LARGE = 64
 DESCALES = (0.75, 0.5)  # of K and of V; in every other row, twice that
+DESCALE_OF_Q = 1.5
 
 
 class KvCacheInputs:
@@ -37,16 +38,19 @@ class KvCacheInputs:
              where caches are contiguous
     cu_seqlens_q
              (batch + 1,) int32 where packed; else None
+    q_descale
+             fp32: (1,); None where q is not in E4M3
     k_descale, v_descale
              fp32: (1,), (batch, kv_heads) or of the cache's shape without the head dimension; None
-             where the caches are of q's dtype
+             where the caches are not in E4M3
     sinks    as random_sinks() gives them; None without them
     """
 
     def __init__(self, case: Any, seed: int):
         self.case = case
         batch = () if case.lengths else (case.batch,)
-        (self.q,) = normal([(*batch, case.q_len, case.heads, case.head_dim)], *self._like(), seed)
+        shape = (*batch, case.q_len, case.heads, case.head_dim)
+        (self.q,) = normal([shape], case.dtype, case.device, seed)
         self.kv_lens = [kv_len for _, kv_len in case.sequences]
         self.cache_seqlens = constant(self.kv_lens, "int32", case.device)
         ends = list(itertools.accumulate(case.lengths, initial=0))
@@ -54,11 +58,10 @@ class KvCacheInputs:
         self.block_table = self._new_block_table(seed) if case.page_size else None
         self.storages = self._new_storages(seed)
         self.caches = [self._split(storage) for storage in self.storages]
+        is_e4m3 = case.dtype == "e4m3"
+        self.q_descale = constant([DESCALE_OF_Q], "fp32", case.device) if is_e4m3 else None
         self.k_descale, self.v_descale = map(self._new_descale, DESCALES)
         self.sinks = random_sinks(case, seed) if case.sinks else None
-
-    def _like(self) -> tuple[str, str]:
-        return self.case.dtype, self.case.device
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -114,12 +117,15 @@ class KvCacheInputs:
     def new_output(self) -> Any:
         """NaN wherever nothing is written."""
         shape = (*self.q.shape[:-1], self.case.v_dim)
-        return filled(shape, float("nan"), *self._like())
+        return filled(shape, float("nan"), self.case.out_dtype, self.case.device)
 
     def sequences(self) -> Iterator[tuple[Any, Any, Any]]:
-        """(q, k, v) of each, with the keys and values that a cache stands for, in float64 where it
-        is in E4M3."""
-        for b, q in enumerate(oracle.by_sequence(self.case, self.q, axis=0)):
+        """(q, k, v) of each, with the numbers that E4M3 queries and caches stand for, in float64
+        where they are such."""
+        queries = self.q
+        if self.q_descale is not None:
+            queries = in_float64(queries) * in_float64(self.q_descale)
+        for b, q in enumerate(oracle.by_sequence(self.case, queries, axis=0)):
             descales = (self.k_descale, self.v_descale)
             k, v = (self._rows_of(b, *pair) for pair in zip(self.caches[0], descales, strict=True))
             yield q, k, v

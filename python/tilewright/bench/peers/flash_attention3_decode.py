@@ -11,7 +11,8 @@ from tilewright.bench.peers.flash_attention3 import FlashAttention3
 
 
 class FlashAttention3Decode(FlashAttention3):
-    """With an E4M3 cache, Q is converted to E4M3, too, and not timed: there is no other way."""
+    """With an E4M3 cache, Q is converted to E4M3, too, where it is not that already, and not timed:
+    there is no other way."""
 
     def __init__(self, name: str, version: str, interface: Any, flags: dict[str, bool]):
         super().__init__(name, version, interface, flags)
@@ -27,8 +28,11 @@ class FlashAttention3Decode(FlashAttention3):
             return "does not take a descale for each token"
         return super().supports(case)
 
+    def takes(self, dtype: str) -> bool:
+        return dtype == "e4m3" or super().takes(dtype)  # where it takes such a cache
+
     def setup(self, case: Any) -> dict[str, Any] | None:
-        return {"q_dtype": "e4m3"} if case.cache_dtype == "e4m3" else None
+        return {"q_dtype": "e4m3"} if case.cache_dtype == "e4m3" != case.dtype else None
 
     def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
         return inputs.rotation(self._call, **_options(case, inputs))
@@ -58,6 +62,8 @@ def _options(case: Any, inputs: Any) -> dict[str, Any]:
     if case.cache_dtype == "e4m3":
         shape = (case.batch, case.kv_heads)
         options["q"] = inputs.q.to(torch.float8_e4m3fn)
+        if inputs.q_descale is not None:
+            options["q_descale"] = inputs.q_descale.expand(shape)
         options["k_descale"] = inputs.k_descale.expand(shape)
         options["v_descale"] = inputs.v_descale.expand(shape)
     return options

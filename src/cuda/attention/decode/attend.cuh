@@ -34,38 +34,22 @@ struct WarpResult {
 
 // Q as fragments of A, in registers or, of a wide head dim, in SMEM. Of an E4M3 cache, a thread's
 // four bytes of every 16 are neighbours, and Q's values are in the order in which widen_even() and
-// widen_odd() give them.
+// widen_odd() give them. E4M3 queries are widened here.
 template <typename Config>
 class QueryFragments {
  public:
-  // In place of a row that does not exist, the tile's first one is computed, and never stored. The
-  // consumer's warps call it together.
+  // The consumer's warps call it together.
   __device__ __forceinline__ QueryFragments(SharedStorage<Config>& shared, const Params& p,
                                             const Launch& launch, const Part& part,
                                             const WarpPlace<Config>& place)
       : shared_(shared) {
-    using Element = typename Config::Element;
-    const Element* rows[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Row row = row_of(part, launch.shape, place.row(half));
-      row = row.exists ? row : row_of(part, launch.shape, 0);
-      rows[half] = row_pointer<const Element>(p.q, p.q_stride, part.sequence, row.token, row.head) +
-                   (Config::kIsE4m3 ? 4 : 2) * place.t;
+    if (has_e4m3_queries<Config>(p)) {
+      load_all<std::uint8_t>(p, launch, part, place);
+    } else {
+      load_all<typename Config::Element>(p, launch, part, place);
     }
     if constexpr (Form::kQueriesInSmem) {
-      if (place.key0 == 0) {
-#pragma unroll
-        for (int k = 0; k < kSteps; ++k) {
-          shared.compute.queries.fragments[place.row0 / 16][k][threadIdx.x % 32] = load(rows, k);
-        }
-      }
       sync_consumer<Config>();
-    } else {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        in_registers_[k] = load(rows, k);
-      }
     }
   }
 
@@ -83,13 +67,43 @@ class QueryFragments {
   using Form = WarpsForm<Config>;
   static constexpr int kSteps = Config::C.head_dim / 16;
 
-  template <typename Element>
-  __device__ static uint4 load(const Element* const (&rows)[2], int k) {
+  // Of elements T, a byte of which is of E4M3. In place of a row that does not exist, the tile's
+  // first one is computed, and never stored.
+  template <typename T>
+  __device__ __forceinline__ void load_all(const Params& p, const Launch& launch, const Part& part,
+                                           const WarpPlace<Config>& place) {
+    const T* rows[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Row row = row_of(part, launch.shape, place.row(half));
+      row = row.exists ? row : row_of(part, launch.shape, 0);
+      rows[half] = row_pointer<const T>(p.q, p.q_stride, part.sequence, row.token, row.head) +
+                   (Config::kIsE4m3 ? 4 : 2) * place.t;
+    }
+    if constexpr (Form::kQueriesInSmem) {
+      if (place.key0 == 0) {
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          shared_.compute.queries.fragments[place.row0 / 16][k][threadIdx.x % 32] = load(rows, k);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        in_registers_[k] = load(rows, k);
+      }
+    }
+  }
+
+  template <typename T>
+  __device__ static uint4 load(const T* const (&rows)[2], int k) {
     uint2 words[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Element* const q = rows[half] + 16 * k;
-      if constexpr (Config::kIsE4m3) {
+      const T* const q = rows[half] + 16 * k;
+      if constexpr (sizeof(T) == 1) {
+        words[half] = widen_queries(__ldg(reinterpret_cast<const std::uint32_t*>(q)));
+      } else if constexpr (Config::kIsE4m3) {
         const uint2 four = __ldg(reinterpret_cast<const uint2*>(q));
         words[half] = {__byte_perm(four.x, four.y, 0x5410), __byte_perm(four.x, four.y, 0x7632)};
       } else {

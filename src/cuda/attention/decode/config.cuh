@@ -16,12 +16,14 @@ namespace decode {
 using Params = AttentionWithKvCacheParams;
 
 // Config kIndex, for q and o of type T and caches of type CacheT, which is T or a byte of E4M3.
+// With a T of BF16, over E4M3 caches q may also be of E4M3.
 template <int kIndex, typename T, typename CacheT>
 struct ConfigOf {
   using Element = T;
   static constexpr DecodeConfig C = kDecodeConfigs[kIndex];
   static constexpr int kCache_bytes = sizeof(CacheT);
   static constexpr bool kIsE4m3 = kCache_bytes == 1;
+  static constexpr bool kTakesE4m3Queries = kIsE4m3 && cute::is_same_v<T, cute::bfloat16_t>;
   static constexpr int kStages = kIsE4m3 ? 2 * C.stages - 1 : C.stages;
   using Position = RingPosition<kStages>;
   using TileK = TileLayout<C.head_dim * kCache_bytes>;
@@ -151,6 +153,22 @@ __device__ inline float descale_of(const Descales& descale, const Part& part) {
              ? descale
                    .data[part.sequence * descale.stride.batch + part.kv_head * descale.stride.head]
              : 1.0f;
+}
+
+// What scores are multiplied by: the scale, and the descales that are of the whole sequence.
+template <typename Config>
+__device__ __forceinline__ float scale_of(const Params& p, const Part& part) {
+  float scale = p.scale;
+  if constexpr (Config::kTakesE4m3Queries) {
+    scale *= descale_of(p.q_descale, part);
+  }
+  return Config::kIsE4m3 ? scale * descale_of(p.k_descale, part) : scale;
+}
+
+// Whether q is of E4M3.
+template <typename Config>
+__device__ __forceinline__ bool has_e4m3_queries(const Params& p) {
+  return Config::kTakesE4m3Queries && p.dtype == DType::e4m3;
 }
 
 // The block's index in its worker.

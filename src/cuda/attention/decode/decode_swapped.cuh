@@ -25,8 +25,9 @@
 // meet in SMEM. At a part's end each warpgroup leaves O where its last tile was.
 //
 // E4M3      K and V are widened in registers, as operand A (swapped_operands.cuh); at most 32 rows.
-// Limits    Caches that TMA can load: pages of 16 or 32 rows, or of a multiple of 64, or
-// none. Worklog   docs/worklog/decode.md
+//           Q is widened on its way to SMEM.
+// Limits    Caches that TMA can load: whole, or in pages of 16, 32 or a multiple of 64 rows.
+// Worklog   docs/worklog/decode.md
 #pragma once
 
 #include "cuda/attention/blocks/cap_and_mask.cuh"
@@ -267,7 +268,7 @@ class SwappedCompute {
 
   __device__ __forceinline__ void compute(const Part& part, int tiles, Result& result) {
     constexpr int kGroups = SwappedForm<Config>::kGroups;
-    scale_ = Config::kIsE4m3 ? p_.scale * descale_of(p_.k_descale, part) : p_.scale;
+    scale_ = scale_of<Config>(p_, part);
     const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_);
     shared_.compute.queries.wait(at_q_);
 #pragma unroll 1

@@ -74,6 +74,18 @@ __device__ __forceinline__ std::uint32_t widen_odd(std::uint32_t word) {
   return widen<Element>(word);
 }
 
+// The same of Q's values in BF16, of which a NaN stays one.
+__device__ __forceinline__ std::uint32_t widen_query(std::uint32_t bytes) {
+  // One more than a NaN's bits without its sign is the sign's.
+  const std::uint32_t nans = (bytes & 0x7f007f00u) + 0x01000100u & 0x80008000u;
+  constexpr std::uint32_t kNanBits = 0x3c00;  // that 480 lacks
+  return widen<cute::bfloat16_t>(bytes) | (nans >> 15) * kNanBits;
+}
+// Those of a word: bytes 0 and 2, and bytes 1 and 3.
+__device__ __forceinline__ uint2 widen_queries(std::uint32_t word) {
+  return {widen_query(word << 8), widen_query(word)};
+}
+
 // A tile of kDecodeTileKeys rows of kRow_bytes in SMEM, in boxes of as many bytes of each row as
 // TMA's widest swizzle takes that divides a row. The swizzle exchanges the 16-byte chunks of a
 // box's row by some bits of the row's number.

@@ -108,6 +108,7 @@ Row variant_in(Row decode) {
   decode.info.summary = "decode in this config";
   decode.facts.head_dims = std::span(kHeadDimsOfConfigs).subspan(kConfig, 1);
   if (!takes_e4m3(kDecodeConfigs[kConfig])) {
+    std::erase(decode.info.dtypes, DType::e4m3);
     decode.facts.features = std::span(kFeatures).first(kFeatures.size() - 1);
   }
   decode.refuses = refuses_config<kConfig>;
@@ -128,7 +129,7 @@ Row decode_kernel() {
                       .summary = "few queries over long caches: keys are shared out evenly",
                       .device = DeviceKind::cuda,
                       .architectures = {90},
-                      .dtypes = {DType::bf16, DType::fp16},
+                      .dtypes = {DType::bf16, DType::fp16, DType::e4m3},
                       .alignment_bytes = 16,
                       .doc = "docs/worklog/decode.md"},
              .facts = {.head_dims = kHeadDims, .features = kFeatures},

@@ -178,21 +178,27 @@ __device__ __forceinline__ void store_transposed(std::uint32_t address,
 
 // ---- Q
 
-// 16 columns of a row of Q, in the order in which the GEMM takes K's.
-template <bool kIsE4m3>
+// 16 columns of a row of Q, of elements T, in the order in which the GEMM takes K's.
+template <bool kIsE4m3, typename T>
 struct QueryChunks {
   uint4 low;
   uint4 high;
 
-  __device__ explicit QueryChunks(const uint4* q) {
+  __device__ explicit QueryChunks(const T* columns) {
+    const auto* const q = reinterpret_cast<const uint4*>(columns);
     const uint4 a = __ldg(q);
-    const uint4 b = __ldg(q + 1);
-    if constexpr (kIsE4m3) {
+    if constexpr (sizeof(T) == 1) {
+      const uint2 words[] = {widen_queries(a.x), widen_queries(a.y), widen_queries(a.z),
+                             widen_queries(a.w)};
+      low = {words[0].x, words[1].x, words[2].x, words[3].x};
+      high = {words[0].y, words[1].y, words[2].y, words[3].y};
+    } else if constexpr (kIsE4m3) {
+      const uint4 b = __ldg(q + 1);
       low = {even(a.x, a.y), even(a.z, a.w), even(b.x, b.y), even(b.z, b.w)};
       high = {odd(a.x, a.y), odd(a.z, a.w), odd(b.x, b.y), odd(b.z, b.w)};
     } else {
       low = a;
-      high = b;
+      high = __ldg(q + 1);
     }
   }
 
@@ -205,12 +211,12 @@ struct QueryChunks {
   }
 };
 
-// Brings the part's rows of Q to SMEM. In place of a row that does not exist, the tile's first one
-// is computed, and never stored. A warp calls it.
-template <typename Config>
-__device__ void load_query_rows(typename Config::Element* target, const Params& p,
-                                const Launch& launch, const Part& part) {
-  using Element = typename Config::Element;
+// Brings the part's rows of Q, of elements T, to SMEM. In place of a row that does not exist, the
+// tile's first one is computed, and never stored.
+template <typename T, typename Config>
+__device__ __forceinline__ void load_query_rows_of(typename Config::Element* target,
+                                                   const Params& p, const Launch& launch,
+                                                   const Part& part) {
   constexpr int kGroups = Config::C.head_dim / 16;  // of a row, of 16 columns
   constexpr int kBox_bytes = Config::kRows * 128;   // 64 columns
 #pragma unroll 4
@@ -219,13 +225,23 @@ __device__ void load_query_rows(typename Config::Element* target, const Params& 
     const int group = i % kGroups;
     Row row = row_of(part, launch.shape, index);
     row = row.exists ? row : row_of(part, launch.shape, 0);
-    const QueryChunks<Config::kIsE4m3> chunks(reinterpret_cast<const uint4*>(
-        row_pointer<const Element>(p.q, p.q_stride, part.sequence, row.token, row.head) +
-        16 * group));
+    const QueryChunks<Config::kIsE4m3, T> chunks(
+        row_pointer<const T>(p.q, p.q_stride, part.sequence, row.token, row.head) + 16 * group);
     char* const line = reinterpret_cast<char*>(target) + group / 4 * kBox_bytes + index * 128;
     const int chunk = group % 4 * 2;
     *reinterpret_cast<uint4*>(line + (chunk ^ index % 8) * 16) = chunks.low;
     *reinterpret_cast<uint4*>(line + ((chunk + 1) ^ index % 8) * 16) = chunks.high;
+  }
+}
+
+// A warp calls it.
+template <typename Config>
+__device__ void load_query_rows(typename Config::Element* target, const Params& p,
+                                const Launch& launch, const Part& part) {
+  if (has_e4m3_queries<Config>(p)) {
+    load_query_rows_of<std::uint8_t, Config>(target, p, launch, part);
+  } else {
+    load_query_rows_of<typename Config::Element, Config>(target, p, launch, part);
   }
 }
 

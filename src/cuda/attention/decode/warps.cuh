@@ -127,7 +127,7 @@ class WarpsCompute {
     const MatrixPlaces<Config::TileV::kRow_bytes, true> places_v;
     const bool scales_k = Config::kIsE4m3 && p_.k_descale.per == Descales::Per::row;
     const bool scales_v = Config::kIsE4m3 && p_.v_descale.per == Descales::Per::row;
-    const float scale = Config::kIsE4m3 ? p_.scale * descale_of(p_.k_descale, part) : p_.scale;
+    const float scale = scale_of<Config>(p_, part);
     const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale);
     const QueryFragments<Config> q(shared_, p_, launch_, part, place_);
 

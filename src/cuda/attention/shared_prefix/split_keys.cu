@@ -7,8 +7,8 @@
 // Tiles     A thread takes a sequence, and looks at all groups; a warp takes a row of q.
 // SMEM      none.
 // Registers as many as the compiler takes.
-// Limits    D is a multiple of 8, up to 256; rows of q are aligned to 16 bytes. split.hpp says what
-//           values out of range count as.
+// Limits    D is a multiple of 8 (of E4M3, of 16), up to 256; rows of q are aligned to 16 bytes.
+//           split.hpp says what values out of range count as.
 #include <algorithm>
 
 #include "common/ceil_div.hpp"
@@ -46,6 +46,16 @@ __device__ void pack(const Params& p, uint4* target, const Divisor& heads, const
   }
 }
 
+// Rows of E4M3 are copied as rows of half as many elements of 16 bits.
+Params with_16_bits(Params p) {
+  if (p.dtype == DType::e4m3) {
+    p.head_dim /= 2;
+    p.q_stride = {
+        .batch = p.q_stride.batch / 2, .seq = p.q_stride.seq / 2, .head = p.q_stride.head / 2};
+  }
+  return p;
+}
+
 __global__ void __launch_bounds__(kThreads)
     split_keys(const __grid_constant__ Params p, const __grid_constant__ SplitLengths lengths,
                uint4* packed_q, const __grid_constant__ Divisor heads,
@@ -69,9 +79,9 @@ void launch_split_keys(const AttentionWithKvCacheParams& p, const SplitLengths& 
   const int of_sequences = ceil_div(p.batch + 1, kThreads);
   const int blocks =
       packed_q == nullptr ? of_sequences : std::max(of_sequences, kBlocksPerSm * p.multiprocessors);
-  launch_with<split_keys::split_keys>({.may_start_early = true}, blocks, kThreads, 0, stream, p,
-                                      lengths, static_cast<uint4*>(packed_q), Divisor(p.heads),
-                                      Divisor(p.q_len));
+  launch_with<split_keys::split_keys>({.may_start_early = true}, blocks, kThreads, 0, stream,
+                                      with_16_bits(p), lengths, static_cast<uint4*>(packed_q),
+                                      Divisor(p.heads), Divisor(p.q_len));
 }
 
 }  // namespace tilewright::cuda

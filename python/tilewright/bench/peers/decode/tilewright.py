@@ -27,6 +27,7 @@ class TilewrightDecode(TilewrightKernel):
         return {
             "block_table": inputs.block_table,
             "cu_seqlens_q": inputs.cu_seqlens_q,
+            "q_descale": inputs.q_descale,
             "k_descale": inputs.k_descale,
             "v_descale": inputs.v_descale,
             "batch_invariant": case.batch_invariant,
@@ -43,7 +44,7 @@ class TilewrightDense(Peer):
     def supports(self, case: Any) -> str | None:
         if case.lengths or case.kv_lens or case.page_size:
             return "takes neither pages nor lengths"
-        if case.cache_dtype != case.dtype or case.batch_invariant:
+        if case.cache_dtype == "e4m3" or case.batch_invariant:
             return "takes no E4M3 caches and is not batch-invariant"
         return "is the measure of many new tokens alone" if case.q_len == 1 else None
 
