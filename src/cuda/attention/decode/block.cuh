@@ -37,33 +37,29 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
       break;
     }
     typename Compute::Result result;
-    const auto left = compute.run(part, result);
-    Finish<Config, typename Compute::Left>(shared, p, launch, part, left).run(exchanges);
-    compute.release(part, left);
+    const auto pieces = compute.run(part, result);
+    Finish<Config, typename Compute::Pieces>(shared, p, launch, part, pieces).run(exchanges);
+    compute.release(pieces);
     __syncwarp();
     shared.parts.release(at_part);
     at_part.advance();
   }
 }
 
-// Sets up the barriers. The block's first threads call it, and share the stages.
+// Sets up the barriers. One thread calls it.
 template <typename Config, typename Compute>
 __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
-  constexpr int kThreads = Compute::kSetUpThreads;
-  const int thread = kThreads == 1 ? 0 : static_cast<int>(threadIdx.x);
-  for (int stage = thread; stage < Config::kStages; stage += kThreads) {
+  for (int stage = 0; stage < Config::kStages; ++stage) {
     shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
     shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
     shared.k.empty[stage].init(Compute::kTileWarps);
     shared.v.empty[stage].init(Compute::kTileWarps);
   }
-  if (thread == kThreads - 1) {
-    shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
-    Compute::set_up(shared);
-    if constexpr (Config::kMayCluster) {
-      shared.exchange.written.init(1);
-      shared.exchange.read.init(launch.workers.cluster);
-    }
+  shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
+  Compute::set_up(shared);
+  if constexpr (Config::kMayCluster) {
+    shared.exchange.written.init(1);
+    shared.exchange.read.init(launch.workers.cluster);
   }
   cutlass::arch::fence_barrier_init();
 }
@@ -77,7 +73,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
-  if (threadIdx.x < Compute::kSetUpThreads) {
+  if (threadIdx.x == 0) {
     set_up<Config, Compute>(shared, p, launch);
   } else if (threadIdx.x == 32 && launch.loads_boxes) {
     cute::prefetch_tma_descriptor(&maps.k);
