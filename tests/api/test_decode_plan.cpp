@@ -261,6 +261,37 @@ TEST(DecodePlan, WorkspaceDoesNotGrowWithTheCache) {
   EXPECT_EQ(plan_decode(small, kSms, 6).at.bytes, plan_decode(large, kSms, 6).at.bytes);
 }
 
+TEST(DecodePlan, WhereKeysAreTheRowsCachesAreLoadedByTma) {
+  Problem p = problem(4, 8, 4096);
+  for (const DecodeConfig& c : kDecodeConfigs) {
+    p.head_dim = c.head_dim;
+    p.value_dim = c.value_dim;
+    for (const int page_size : {0, 1, 8, 16, 24, 32, 64, 100, 128, 256}) {
+      p.page_size = page_size;
+      EXPECT_EQ(takes(c, p), !c.swaps || loads_boxes(p)) << page_size;
+    }
+  }
+}
+
+// O is left where a tile was: Dv floats a row, and a tile has 64 keys of D + Dv bytes.
+TEST(DecodePlan, WhereKeysAreTheRowsOFitsInATile) {
+  for (const DecodeConfig& c : kDecodeConfigs) {
+    const int o_bytes = c.rows * c.value_dim * 4;
+    const int e4m3_tile_bytes = kDecodeTileKeys * (c.head_dim + c.value_dim);
+    EXPECT_TRUE(!c.swaps || o_bytes <= 2 * e4m3_tile_bytes);
+    EXPECT_TRUE(!c.swaps || !takes_e4m3(c) || o_bytes <= e4m3_tile_bytes);
+  }
+}
+
+TEST(DecodePlan, ConfigsWithKeysAsRowsAreChosenByNameOnly) {
+  for (const int kv_heads : {1, 8, 32}) {
+    for (const int batch : {1, 8, 128}) {
+      EXPECT_FALSE(
+          kDecodeConfigs[best_decode_config(problem(batch, kv_heads, 1024)).value()].swaps);
+    }
+  }
+}
+
 // The kernel divides O's columns among a cluster's blocks, in pieces of four.
 TEST(DecodePlan, ClustersDivideTheColumns) {
   for (const DecodeConfig& c : kDecodeConfigs) {

@@ -86,9 +86,9 @@ std::vector<KvCacheProblem> batch_invariant_problems(KvCacheChoices choices, int
 
 // Where nothing but the place of keys differs, and the same variant runs.
 TEST_F(KvCacheGpu, PagesChangeNoBit) {
-  constexpr int kCount = 200;
+  constexpr int kCount = 40;
   for_each_problem(
-      usable_kernels(),
+      kernels_and_variants(),
       [](const KvCacheChoices& choices) { return batch_invariant_problems(choices, kCount, 2); },
       [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
         if (problem.page_size == 0) {
@@ -113,9 +113,9 @@ TEST_F(KvCacheGpu, PagesChangeNoBit) {
 
 // Each sequence by itself writes the bits that it wrote in its batch.
 TEST_F(KvCacheGpu, BatchInvariantRowsDoNotDependOnTheirNeighbours) {
-  constexpr int kCount = 100;
+  constexpr int kCount = 20;
   for_each_problem(
-      usable_kernels(),
+      kernels_and_variants(),
       [](const KvCacheChoices& choices) { return batch_invariant_problems(choices, kCount, 3); },
       [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);

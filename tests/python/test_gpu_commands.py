@@ -45,6 +45,7 @@ RACES = {
         "softcap-flash": 8,
     },
     "decode": {"decode-sweep": 24},
+    "decode-configs": {"configs-decode": 16 + 12, "configs-decode-e4m3": 16},
     "decode-pages": {"decode-pages": 24},
     "decode-features": {"decode-ragged": 8, "decode-e4m3": 20, "decode-invariant": 20},
     "decode-prefill": {"decode-chunks": 5, "decode-mixed": 6},

@@ -37,9 +37,9 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
       break;
     }
     typename Compute::Result result;
-    const auto left = compute.run(part, result);
-    Finish<Config, typename Compute::Left>(shared, p, launch, part, left).run(exchanges);
-    compute.release(part, left);
+    const auto pieces = compute.run(part, result);
+    Finish<Config, typename Compute::Pieces>(shared, p, launch, part, pieces).run(exchanges);
+    compute.release(pieces);
     __syncwarp();
     shared.parts.release(at_part);
     at_part.advance();

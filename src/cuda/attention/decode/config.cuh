@@ -72,8 +72,8 @@ struct Exchange {
 };
 struct NoExchange {};
 
-// The form in which queries are the rows of MMAs (warps.cuh): of 16 rows each, a warp has the keys
-// that it shares with no other.
+// The consumer has one of two forms. In this one queries are the rows of MMAs (warps.cuh): each
+// warp has 16 of them, and keys of each tile that it shares with no other.
 template <typename Config>
 struct WarpsForm {
   static constexpr int kRowWarps = Config::C.rows / 16;
@@ -93,7 +93,8 @@ struct WarpsForm {
   };
 };
 
-// The form in which keys are (swapped.cuh): each of two warpgroups has every other tile.
+// In this one keys are the rows of MMAs (decode_swapped.cuh): each of two warpgroups has every
+// other tile.
 template <typename Config>
 struct SwappedForm {
   using Element = typename Config::Element;

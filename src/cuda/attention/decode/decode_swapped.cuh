@@ -3,31 +3,31 @@
 //
 // A warpgroup's MMA has 64 rows and as few as eight columns. A decoding sequence has few queries to
 // a KV head, and many keys; so keys take the rows. No tensor core and no exponential works on
-// padding, a tile costs each warp some hundred instructions, and O is small enough to be merged at
-// once.
+// padding, a tile costs each warp some hundred instructions, and O is so small that one pass merges
+// it.
 //
-//   S^T (64 keys, rows) = K Q^T        P^T = exp(S^T - m)        O^T (Dv, rows) += V^T P^T
+//   S^T (64 keys, queries) = K Q^T     P^T = exp(S^T - m)     O^T (Dv, queries) += V^T P^T
 //
 // Source    CUTLASS's word for it is swap AB; FlashDecoding; stream-K (Osama et al., 2023).
-// Tiles     8, 16, 32 or 64 rows; Bc = 64 keys. Two warpgroups compute every other tile each.
-// SMEM      stages x Bc x (D + Dv) of the caches' type; Q in 1 or 2 stages; P^T of both; in
-// clusters, a slice
-//           of O.
-// Registers 216 for a thread that computes, 72 for one that loads. rows * Dv / 128 hold O, a
-//           quarter of rows each S, m and l.
+// Tiles     8, 16, 32 or 64 queries, which are the row tile of the schedule; Bc = 64 keys. Two
+//           warpgroups compute every other tile each.
+// SMEM      stages x Bc x (D + Dv) of the caches' type; Q in 1 or 2 stages; P^T of both; a slice of
+//           O for clusters.
+// Registers 216 for a thread that computes, 72 for one that loads; with 64 queries 224 and 56. With
+//           n queries, n Dv / 128 hold O, n / 2 hold S, and n / 4 each m and l.
 //
 //   warps 0 to 3      tile 0: S^T | max | P^T | O^T | tile 2 ...
 //   warps 4 to 7      tile 1: S^T | max | P^T | O^T | tile 3 ...
 //   warp 8            finds the block's parts, from the lengths in memory (walk.cuh)
 //   warps 9 to 11     load K, V (load.cuh) and Q
 //
-// Maxima and sums over keys are those of a thread's two, of eight lanes, and of four warps, which
-// meet in SMEM. At a part's end each warpgroup leaves O where its last tile was.
+// A query's maximum and sum are taken over a thread's two keys, then over eight lanes, then over
+// four warps, through SMEM. At a part's end each warpgroup leaves O where its last tile was.
 //
-// E4M3      K and V are widened in registers, as operand A (swapped_operands.cuh); at most 32 rows.
-//           Q is widened on its way to SMEM.
-// Limits    Caches that TMA can load: pages of 16 or 32 rows, or of a multiple of 64, or
-// none. Worklog   docs/worklog/decode.md
+// E4M3      K and V are widened in registers, as operand A (swapped_operands.cuh); at most 32
+//           queries. Q is widened on its way to SMEM.
+// Limits    Caches that TMA can load: whole, or in pages of 16, 32 or a multiple of 64 rows.
+// Worklog   docs/worklog/decode.md
 #pragma once
 
 #include "cuda/attention/blocks/cap_and_mask.cuh"
@@ -38,15 +38,15 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// A thread's place among the consumer's two warpgroups. It has keys 16 warp + g and 16 warp + g + 8
-// of a tile, and the rows row(c) of S^T and O^T, whose columns they are.
+// A thread's place among the consumer's two warpgroups. Of a tile it has the keys 16 warp + g and
+// 16 warp + g + 8, and the queries query(c), one for each column c that it has of S^T and O^T.
 struct SwappedPlace {
   int group = static_cast<int>(threadIdx.x) / 128;
   int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   int g = static_cast<int>(threadIdx.x) % 32 / 4;
   int t = static_cast<int>(threadIdx.x) % 4;
 
-  __device__ int row(int c) const { return 8 * (c / 2) + 2 * t + c % 2; }
+  __device__ int query(int c) const { return 8 * (c / 2) + 2 * t + c % 2; }
 
   // A barrier of the warpgroup.
   __device__ void sync_group() const {
@@ -54,7 +54,7 @@ struct SwappedPlace {
     cutlass::arch::NamedBarrier::sync(128, kFirstBarrier + group);
   }
 
-  // Combines a value over the lanes that have a row's keys.
+  // Combines a value over the eight lanes that have the same query.
   template <typename Op>
   __device__ static float over_lanes(float value, Op op) {
 #pragma unroll
@@ -71,14 +71,14 @@ struct SwappedPlace {
     if (g == 0) {
 #pragma unroll
       for (int c = 0; c < kColumns; c += 2) {
-        *reinterpret_cast<float2*>(&reduced[warp][row(c)]) = {values[c], values[c + 1]};
+        *reinterpret_cast<float2*>(&reduced[warp][query(c)]) = {values[c], values[c + 1]};
       }
     }
     sync_group();
 #pragma unroll
     for (int c = 0; c < kColumns; c += 2) {
       const auto of_warp = [&](int its) {
-        return *reinterpret_cast<const float2*>(&reduced[its][row(c)]);
+        return *reinterpret_cast<const float2*>(&reduced[its][query(c)]);
       };
       float2 all = of_warp(0);
 #pragma unroll
@@ -91,35 +91,38 @@ struct SwappedPlace {
   }
 };
 
-// What a warpgroup has of the rows, from its tiles.
+// What a warpgroup has of the queries, from its tiles.
 template <typename Config>
 struct SwappedResult {
-  static constexpr int kColumns = Config::kRows / 4;  // rows of a thread
+  static constexpr int kColumns = Config::kRows / 4;  // queries of a thread
   decltype(SwappedTiles<Config>::output()) o;
   float m[kColumns];
   float l[kColumns];  // of this thread's keys
 };
 
-// What the warpgroups leave, for Finish, where their last tiles of the part were.
+// What the warpgroups leave in SMEM for Finish. It lies where the last tile of each was.
 template <typename Config>
-struct SwappedLeft {
+struct SwappedPieces {
   using Tiles = SwappedTiles<Config>;
   static constexpr int kMost = SwappedForm<Config>::kGroups;
   static_assert(kMost == 2);
+  static_assert(Config::kRows * Config::C.value_dim * 4 <= SharedStorage<Config>::kTile_bytes);
+  static_assert(Config::kStages > kMost, "tiles are loaded while each warpgroup holds one");
 
   SharedStorage<Config>& shared;
   SwappedPlace place;
   const SwappedResult<Config>& result;
   int tiles;        // of the part
   int last;         // the stage of its last tile
-  int before;       // and of the one before
+  int before;       // and of the one before, if there is one
   float descale_v;  // of the whole sequence
 
   __device__ static int rows_of(int rows, int) { return rows; }
   __device__ static int tile_row(int i, int) { return i; }
   __device__ int count() const { return min(tiles, kMost); }
 
-  // The warpgroup that has the part's last tile, and the stage of a warpgroup's last one.
+  // The warpgroup that has the part's last tile; the stage of a warpgroup's last one, if it has
+  // one.
   __device__ int last_group() const { return (tiles - 1) % kMost; }
   __device__ int stage_of(int group) const { return group == last_group() ? last : before; }
 
@@ -135,8 +138,9 @@ struct SwappedLeft {
       for (int c = 0; c < kColumns; ++c) {
         l[c] = SwappedPlace::over_lanes(result.l[c], add);
       }
-      place.over_warps(shared.compute.reduced[place.group], l, add);  // all have read the tile
-      leave_rows(l);
+      // Behind its barrier all four warps have read the tile, which leave_queries() overwrites.
+      place.over_warps(shared.compute.reduced[place.group], l, add);
+      leave_queries(l);
     }
     sync_consumer<Config>();
   }
@@ -153,31 +157,39 @@ struct SwappedLeft {
   }
 
  private:
-  // Where a column of a row of O lies. The rows of neighbouring threads lie in different banks.
-  __device__ static int offset(int row, int column) {
-    return row * Config::C.value_dim + (column ^ (row & 6) * 4);
+  // Where a column of a query's O lies. What neighbouring threads leave is in different banks.
+  __device__ static int offset(int query, int column) {
+    return query * Config::C.value_dim + (column ^ (query & 6) * 4);
   }
   __device__ float* memory(int stage) const {
     return reinterpret_cast<float*>(shared.tiles[stage]);
   }
 
+  // Leaves this thread's columns of its queries' O. Of E4M3 tiles two are neighbours.
   template <int kColumns>
-  __device__ __forceinline__ void leave_rows(const float (&l)[kColumns]) const {
+  __device__ __forceinline__ void leave_queries(const float (&l)[kColumns]) const {
     const auto rO = by_rows<typename Tiles::MmaPv>(result.o);
     const auto& [group, warp, g, t] = place;
-    float* const own[2] = {memory(stage_of(group)) + offset(2 * t, Tiles::column(warp, g, 0)),
-                           memory(stage_of(group)) + offset(2 * t, Tiles::column(warp, g, 1))};
+    float* const o = memory(stage_of(group));
+    float* const targets[2] = {o + offset(2 * t, Tiles::column(warp, g, 0)),
+                               o + offset(2 * t, Tiles::column(warp, g, 1))};
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const int below = c / 2 * 8 + c % 2;  // row 2 t
+      const int behind = (place.query(c) - 2 * t) * Config::C.value_dim;
 #pragma unroll
-      for (int i = 0; i < cute::size<0>(rO); ++i) {
-        own[i % 2][below * Config::C.value_dim + i / 2 * 64] =
-            Config::kIsE4m3 ? rO(i, c) * descale_v : rO(i, c);
+      for (int i = 0; i < cute::size<0>(rO); i += 2) {
+        const int at = behind + i / 2 * 64;
+        if constexpr (Config::kIsE4m3) {
+          *reinterpret_cast<float2*>(targets[0] + at) = {rO(i, c) * descale_v,
+                                                         rO(i + 1, c) * descale_v};
+        } else {
+          targets[0][at] = rO(i, c);
+          targets[1][at] = rO(i + 1, c);
+        }
       }
       if (warp == 0 && g == 0) {
-        shared.compute.max[group][place.row(c)] = result.m[c];
-        shared.compute.sum[group][place.row(c)] = l[c];
+        shared.compute.max[group][place.query(c)] = result.m[c];
+        shared.compute.sum[group][place.query(c)] = l[c];
       }
     }
   }
@@ -187,12 +199,12 @@ struct SwappedLeft {
 template <typename Config>
 class SwappedCompute {
  public:
-  using Left = SwappedLeft<Config>;
+  using Pieces = SwappedPieces<Config>;
   using Result = SwappedResult<Config>;
   static constexpr int kTileWarps = 4;  // that read a tile
   static constexpr int kLoadWarps = 3;  // of K, of V and of Q
-  static constexpr int kConsumerRegisters = 216;
-  static constexpr int kLoadRegisters = 72;
+  static constexpr int kConsumerRegisters = Config::kRows < 64 ? 216 : 224;
+  static constexpr int kLoadRegisters = 504 - 2 * kConsumerRegisters;  // of 168 on average
 
   __device__ static void set_up(SharedStorage<Config>& shared) {
     shared.compute.queries.init(Config::kConsumerWarps);
@@ -202,7 +214,7 @@ class SwappedCompute {
       : shared_(shared), p_(p), launch_(launch) {}
 
   // Computes a part's tiles. Each warpgroup's last one stays as it is until release().
-  __device__ __forceinline__ Left run(const Part& part, Result& result) {
+  __device__ __forceinline__ Pieces run(const Part& part, Result& result) {
     const int tiles = part.tiles.end - part.tiles.first;
     cute::clear(result.o);
 #pragma unroll
@@ -222,12 +234,12 @@ class SwappedCompute {
             .descale_v = Config::kIsE4m3 ? descale_of(p_.v_descale, part) : 1.0f};
   }
 
-  __device__ void release(const Part&, const Left& left) {
-    if (left.tiles > 0) {
+  __device__ void release(const Pieces& pieces) {
+    if (pieces.tiles > 0) {
       cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
       sync_consumer<Config>();                   // both warpgroups have merged
-      if (place_.group < left.tiles) {
-        const typename Config::Position at{.stage = left.stage_of(place_.group), .phase = 0};
+      if (place_.group < pieces.tiles) {
+        const typename Config::Position at{.stage = pieces.stage_of(place_.group), .phase = 0};
         shared_.k.release(at);
         shared_.v.release(at);
       }
@@ -269,38 +281,44 @@ class SwappedCompute {
     constexpr int kGroups = SwappedForm<Config>::kGroups;
     scale_ = scale_of<Config>(p_, part);
     const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_);
+    const TileRange whole{.first = part.whole_first, .end = part.whole_end};
+    int first = part.tiles.first * kDecodeTileKeys;
     shared_.compute.queries.wait(at_q_);
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
       before_ = last_;
       last_ = at_.stage;
       if (i % kGroups == place_.group) {
-        compute_tile(part, part.tiles.first + i, i + kGroups >= tiles, scale_log2, result);
+        const bool is_whole = first >= whole.first && first + kDecodeTileKeys <= whole.end;
+        compute_tile(part, first, is_whole, i + kGroups >= tiles, scale_log2, result);
       }
       at_.advance();
+      first += kDecodeTileKeys;
     }
     __syncwarp();
     shared_.compute.queries.release(at_q_);
     at_q_.advance();
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      result.m[c] *= scale_log2 / kLog2e;
+      result.m[c] *= scale_log2 * (1.0f / kLog2e);
     }
   }
 
-  // Computes tile j. With `is_last` it stays as it is.
-  __device__ __forceinline__ void compute_tile(const Part& part, int j, bool is_last,
-                                               float scale_log2, Result& result) {
+  // Computes the tile that begins with key `first`, of which all queries see all keys if it
+  // is_whole. If it is the warpgroup's last one, it is not released: O will lie there.
+  __device__ __forceinline__ void compute_tile(const Part& part, int first, bool is_whole,
+                                               bool is_last, float scale_log2, Result& result) {
     std::uint8_t* const tile_k = shared_.tiles[at_.stage];
     std::uint8_t* const tile_v = tile_k + Config::TileK::kTile_bytes;
     const auto& descales = shared_.descales[at_.stage];
     auto s = Tiles::scores();
-    auto rS = by_rows<typename Tiles::MmaQk>(s);
+    auto rS = by_rows<typename Tiles::MmaQk>(s);  // (keys, queries)
     shared_.k.wait(at_);
     wgmma<false>(typename Tiles::MmaQk{}, Tiles::operand_k(tile_k),
                  Tiles::operand_q(shared_.compute.q[at_q_.stage]), s);
     if (scales_rows(p_.k_descale)) {
       scale_keys(rS, descales[0]);
+      __syncwarp();  // all lanes have read theirs
     }
     if (!is_last) {
       shared_.k.release(at_);
@@ -308,25 +326,24 @@ class SwappedCompute {
     if (p_.softcap > 0.0f) {
       cuda::cap(rS, scale_, p_.softcap);
     }
-    const int first = j * kDecodeTileKeys;
-    const bool is_masked = first < part.whole_first || first + kDecodeTileKeys > part.whole_end;
-    const std::uint32_t seen = is_masked ? seen_by_rows(part, first) : 0;
-    if (is_masked) {
+    const std::uint32_t seen = is_whole ? 0 : seen_by_queries(part, first);
+    if (!is_whole) {
       mask(rS, seen);
     }
-    weigh(rS, scale_log2, result);
+    take_exponentials(rS, scale_log2, result);
 
     shared_.v.wait(at_);
+    const auto operand_v = Tiles::operand_v(tile_v);
     if (scales_rows(p_.v_descale)) {
       scale_keys(rS, descales[1]);
     }
-    leave_weights(rS);
-    if (is_masked && !Config::kIsE4m3) {
+    store_p(rS);
+    if (!is_whole && !Config::kIsE4m3) {
       clear_unseen(tile_v, seen);
     }
     cutlass::arch::fence_view_async_shared();
     place_.sync_group();
-    wgmma<true>(typename Tiles::MmaPv{}, Tiles::operand_v(tile_v),
+    wgmma<true>(typename Tiles::MmaPv{}, operand_v,
                 Tiles::operand_p(shared_.compute.p[place_.group]), result.o);
     if (!is_last) {
       shared_.v.release(at_);
@@ -351,24 +368,26 @@ class SwappedCompute {
     }
   }
 
-  // Which of this warp's 16 keys of the tile that begins with key key0 a lane's rows see: its row
-  // of the first 32, and of the next.
-  __device__ std::uint32_t seen_by_rows(const Part& part, int key0) const {
+  // Which of this warp's 16 keys of the tile that begins with key key0 are seen by query `lane`, in
+  // the low half of the word, and by query 32 + lane, in the high one.
+  __device__ std::uint32_t seen_by_queries(const Part& part, int key0) const {
     std::uint32_t seen = 0;
 #pragma unroll 1
-    for (int row = threadIdx.x % 32; row < Config::kRows; row += 32) {
-      seen |= seen_keys(p_, launch_, part, row, key0 + kStepKeys * place_.warp) << row / 32 * 16;
+    for (int query = threadIdx.x % 32; query < Config::kRows; query += 32) {
+      const std::uint32_t keys =
+          seen_keys(p_, launch_, part, query, key0 + kStepKeys * place_.warp);
+      seen |= keys << query / 32 * 16;
     }
     return seen;
   }
 
-  // Scores of keys that a row does not see become -infinity.
+  // Scores of keys that a query does not see become -infinity.
   template <typename TensorS>
   __device__ __forceinline__ void mask(TensorS& rS, std::uint32_t seen) const {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const int row = place_.row(c);
-      const std::uint32_t keys = __shfl_sync(0xffffffffu, seen, row) >> (c / 8 * 16 + place_.g);
+      const std::uint32_t of_query = __shfl_sync(0xffffffffu, seen, place_.query(c) % 32);
+      const std::uint32_t keys = of_query >> (c / 8 * 16 + place_.g);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         rS(i, c) = keys & (1u << 8 * i) ? rS(i, c) : kMinusInf;
@@ -377,10 +396,11 @@ class SwappedCompute {
   }
 
   // One step of the online softmax: S becomes P = exp2((S - m) * scale_log2) under the new maxima
-  // m; l, this thread's sums, and O are scaled to them. A row that has seen no key keeps
+  // m; l, this thread's sums, and O are scaled to them. A query that has seen no key keeps
   // m = -infinity and P = 0.
   template <typename TensorS>
-  __device__ __forceinline__ void weigh(TensorS& rS, float scale_log2, Result& result) const {
+  __device__ __forceinline__ void take_exponentials(TensorS& rS, float scale_log2,
+                                                    Result& result) const {
     const auto larger = [](float a, float b) { return fmaxf(a, b); };
     float m[kColumns];
 #pragma unroll
@@ -389,7 +409,7 @@ class SwappedCompute {
     }
     place_.over_warps(shared_.compute.reduced[place_.group], m, larger);
     float correction[kColumns];
-    bool moves = false;  // a row that has an O, whose reference moves
+    bool moves = false;  // the maximum of a query that has an O
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       m[c] = fmaxf(m[c], result.m[c]);
@@ -415,9 +435,9 @@ class SwappedCompute {
     }
   }
 
-  // P^T becomes an operand in SMEM: each of its rows has 64 keys, and the swizzle.
+  // P^T becomes an operand in SMEM, where each query has a swizzled row of 64 keys.
   template <typename TensorS>
-  __device__ __forceinline__ void leave_weights(const TensorS& rS) {
+  __device__ __forceinline__ void store_p(const TensorS& rS) {
     constexpr int kMatrices = Config::kRows == 8 ? 2 : 4;  // of 8 keys x 8 rows, at a time
     const int lane = threadIdx.x % 32;
     const int in_row = lane % 8;
@@ -437,7 +457,7 @@ class SwappedCompute {
     }
   }
 
-  // Values of keys that no row sees become zeros: they may be NaN, or another tile's. Each warp
+  // Values of keys that no query sees become zeros: they may be NaN, or another tile's. Each warp
   // clears those of its 16 keys.
   __device__ void clear_unseen(std::uint8_t* tile, std::uint32_t seen) const {
     using Tile = typename Config::TileV;

@@ -190,22 +190,22 @@ __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch
 
 // ---- A part's results
 
-// Merging goes from level to level: what a block's warps or warpgroups have left, the blocks of a
-// cluster, the parts of an item.
-enum class Level { left, blocks, parts };
+// Merging goes from level to level: the warps of a block, or its warpgroups; the blocks of a
+// cluster; the parts of an item.
+enum class Level { warps, blocks, parts };
 
-// `Left` is what they leave, in passes:
+// `BlockPieces` is what a block's warps or warpgroups leave in SMEM, in passes:
 //   int rows_of(int rows, int pass)        that a pass merges, of the part's
 //   int tile_row(int i, int pass)          row i of them, of the row tile
 //   void leave(int pass)                   the consumer's threads call it together
 //   int count()                            the pieces that become one, at most kMost
 //   PieceSource source(int i, int q)       those of row i of the pass, columns from 4 q on
-template <typename Config, typename Left>
+template <typename Config, typename BlockPieces>
 class Finish {
  public:
   __device__ Finish(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
-                    const Part& part, const Left& left)
-      : shared_(shared), p_(p), launch_(launch), part_(part), left_(left) {}
+                    const Part& part, const BlockPieces& block)
+      : shared_(shared), p_(p), launch_(launch), part_(part), block_(block) {}
 
   // `exchanges` counts the passes in a cluster.
   __device__ void run(std::uint32_t& exchanges) {
@@ -213,14 +213,14 @@ class Finish {
     const int rows = part_.tokens * launch_.shape.tile_heads;
     const int passes = Config::kPasses > 1 && rows > 8 ? Config::kPasses : 1;
     const bool has_parts = part_.place.parts > 1;
-    Level level = Level::left;
+    Level level = Level::warps;
 #pragma unroll 1
     for (int pass = 0;;) {
       // Before: what this level merges is there.
-      if (level == Level::left) {
+      if (level == Level::warps) {
         pass_ = pass;
-        rows_ = left_.rows_of(rows, pass);
-        left_.leave(pass);
+        rows_ = block_.rows_of(rows, pass);
+        block_.leave(pass);
         if (is_cluster) {
           begin_exchange(exchanges);
         }
@@ -229,18 +229,18 @@ class Finish {
       } else {
         rows_ = rows;
       }
-      if (level == Level::left) {
-        merge<Level::left>(is_cluster);
+      if (level == Level::warps) {
+        merge<Level::warps>(is_cluster);
       } else if (Config::kMayCluster && level == Level::blocks) {
         merge<Level::blocks>(is_cluster);
       } else {
         merge<Level::parts>(is_cluster);
       }
       // After: the next level, pass or nothing.
-      if (level == Level::left && is_cluster) {
+      if (level == Level::warps && is_cluster) {
         level = Level::blocks;
       } else if (level != Level::parts && ++pass < passes) {
-        level = Level::left;
+        level = Level::warps;
       } else if (level != Level::parts && has_parts &&
                  arrives_last(shared_, launch_, part_.place)) {
         level = Level::parts;
@@ -280,22 +280,24 @@ class Finish {
   // after an exchange, its slice.
   template <Level kLevel>
   __device__ __forceinline__ void merge(bool is_cluster) {
-    constexpr bool kIsWhole = kLevel == Level::left;
+    constexpr bool kIsWhole = kLevel == Level::warps;
     constexpr int kMostAhead = Config::C.value_dim > 128 ? 4 : 8;  // O may have the registers
-    constexpr int kAhead = kIsWhole ? Left::kMost : kMostAhead;
+    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMostAhead;
     const int size = is_cluster ? launch_.workers.cluster : 1;
     const int rank = is_cluster ? rank_in(launch_) : 0;
     const int slice = kIsWhole && !is_cluster ? kPieces : kPieces / size;
     const int pieces = kIsWhole ? kPieces : slice;
-    const int count = kIsWhole ? left_.count() : kLevel == Level::blocks ? size : part_.place.parts;
+    const int count = kIsWhole                  ? block_.count()
+                      : kLevel == Level::blocks ? size
+                                                : part_.place.parts;
     for (int i = threadIdx.x; i < rows_ * pieces; i += Config::kConsumerThreads) {
       const int index = kIsWhole ? i / kPieces : quotient(i, pieces);
       const int in_row = i - index * pieces;
       const int q = kIsWhole ? in_row : rank * slice + in_row;
       PieceSource source;
-      int tile_row = left_.tile_row(index, pass_);
+      int tile_row = block_.tile_row(index, pass_);
       if constexpr (kIsWhole) {
-        source = left_.source(index, q);
+        source = block_.source(index, q);
       } else if constexpr (kLevel == Level::blocks) {
         source = of_blocks(index, in_row, slice);
       } else {
@@ -362,7 +364,7 @@ class Finish {
   const Params& p_;
   const Launch& launch_;
   const Part& part_;
-  const Left left_;
+  const BlockPieces block_;
   int pass_ = 0;
   int rows_ = 0;  // that are merged at once
 };

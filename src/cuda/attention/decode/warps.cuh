@@ -15,10 +15,10 @@ __device__ int place_in_tile(int warp, int g, int q) {
   return (warp * 8 + g) * (Config::C.value_dim / 4) + (q ^ g);
 }
 
-// What the warps leave, for Finish. `tile` is the memory of the part's last key tile, null if it
-// has none.
+// What the warps leave in SMEM for Finish. `tile` is the memory of the part's last key tile, null
+// if it has none.
 template <typename Config>
-struct WarpsLeft {
+struct WarpsPieces {
   static constexpr int kMost = WarpsForm<Config>::kKeyWarps;
 
   SharedStorage<Config>& shared;
@@ -86,7 +86,7 @@ struct WarpsLeft {
 template <typename Config>
 class WarpsCompute {
  public:
-  using Left = WarpsLeft<Config>;
+  using Pieces = WarpsPieces<Config>;
   using Result = WarpResult<Config>;
   static constexpr int kTileWarps = Config::kConsumerWarps;  // that read a tile
   static constexpr int kLoadWarps = 2;                       // of K and of V
@@ -100,7 +100,7 @@ class WarpsCompute {
       : shared_(shared), p_(p), launch_(launch) {}
 
   // Computes a part's tiles. The last one stays as it is until release().
-  __device__ __forceinline__ Left run(const Part& part, Result& result) {
+  __device__ __forceinline__ Pieces run(const Part& part, Result& result) {
     result = {.o = {}, .m = {kMinusInf, kMinusInf}, .l = {}};
     float4* tile = nullptr;
     if (part.tiles.first < part.tiles.end) {
@@ -110,8 +110,8 @@ class WarpsCompute {
     return {.shared = shared_, .tile = tile, .result = result};
   }
 
-  __device__ void release(const Part& part, const Left&) {
-    if (part.tiles.first < part.tiles.end) {
+  __device__ void release(const Pieces& pieces) {
+    if (pieces.tile != nullptr) {
       cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
       __syncwarp();
       shared_.k.release(at_);
