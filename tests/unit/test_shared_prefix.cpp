@@ -178,9 +178,11 @@ void run_passes(const KvCacheProblem& problem, KvCacheHostTensors& tensors) {
   }
 }
 
-// Of the GPU's head dims and dtypes, and with the features that its kernel has.
+// Of the GPU's head dims and dtypes, and with the features that its kernel has. It takes no E4M3
+// queries with shared prefixes.
 KvCacheChoices choices() {
   KvCacheChoices choices = choices_of(*find_kernel<AttentionWithKvCache>("decode"));
+  std::erase(choices.dtypes, DType::e4m3);
   choices.features.push_back(KvCacheFeature::tree_mask);
   choices.features.push_back(KvCacheFeature::e4m3_cache);
   return choices;
