@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -147,7 +148,7 @@ def test_one_version_of_cutlass_is_named():
 def test_the_package_brings_the_command():
     command = os.path.join(sysconfig.get_path("scripts"), "tilewright")
     result = subprocess.run([command, "list"], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("\nattention\n  cpu ")
+    assert re.match(r"attention +cpu ", result.stdout)
     assert subprocess.run([command, "bogus"], capture_output=True, check=False).returncode == 2
 
 

@@ -28,9 +28,11 @@ BYTES_OF_OUT = 2
 DESCALES = ("tensor", "block")
 VALUES = {"normal": (False,), "outliers": (True,), "both": (False, True)}
 # By whether there are outliers. Rounding Q, K, V and P to three bits gives about 0.05, and
-# one descale that outliers have widened about twice that. What is beyond is no rounding.
+# one descale that outliers have widened about twice that. What is beyond is no rounding. The LSE of
+# a row that sees one key is its score, whose error is normal, of a standard deviation of 0.04: the
+# largest of a million rows is below 0.2.
 ERROR_LIMITS = {False: 0.1, True: 0.3}
-LSE_LIMITS = {False: 0.1, True: 1.0}
+LSE_LIMITS = {False: 0.3, True: 1.0}
 
 RULES = attention.RULES
 
