@@ -1,5 +1,6 @@
 """Random rows for attention on FP8, in the forms that implementations take, and what they give."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -52,6 +53,14 @@ class Scaled:
         return self.codes.double() / self.scale
 
 
+@dataclass(frozen=True)
+class LseOf:
+    """An LSE of queries and keys in this form."""
+
+    values: Any
+    form: Form
+
+
 class Fp8Inputs(AttentionInputs):
     """AttentionInputs in BF16, and arguments of attention_fp8() made of them."""
 
@@ -59,6 +68,7 @@ class Fp8Inputs(AttentionInputs):
         super().__init__(case, seed)
         self.seed = seed
         self.made: dict[Form, dict[str, Any]] = {}
+        self.lses: dict[tuple[bool, bool], list[Any]] = {}
 
     def _random(self, shapes: list[tuple[int, ...]], seed: int) -> list[Any]:
         make = normal_with_outliers if self.case.outliers else normal
@@ -88,11 +98,50 @@ class Fp8Inputs(AttentionInputs):
     @cached_property
     def expected(self) -> oracle.Expected:
         """Of the rows before quantisation."""
+        return oracle.expect(self.case, self, self._rows)
+
+    def expected_lses(self, form: Form) -> list[Any]:
+        """Of the queries and keys that the bytes stand for."""
+        known = (form.rotated, form.blocks)
+        if known not in self.lses:
+            self.lses[known] = oracle.expect(self.case, _Dequantized(self, form), self._rows).lses
+        return self.lses[known]
+
+    @cached_property
+    def _rows(self) -> Any:
         case = self.case
-        rows = None
-        if case.checked_rows:
-            rows = sample(case.q_len, case.checked_rows, case.device, self.seed)
-        return oracle.expect(case, self, rows)
+        if not case.checked_rows:
+            return None
+        return sample(case.q_len, case.checked_rows, case.device, self.seed)
+
+
+@dataclass(frozen=True)
+class _Dequantized:
+    """What the oracle asks of inputs. LSEs do not depend on values, so that one column does."""
+
+    inputs: Fp8Inputs
+    form: Form
+
+    @property
+    def sinks(self) -> Any:
+        return self.inputs.sinks
+
+    def sequences(self) -> Iterator[tuple[Any, Any, Any]]:
+        values = (v[..., :1] for _, _, v in self.inputs.sequences())
+        return zip(self._values("q"), self._values("k"), values, strict=True)
+
+    def _values(self, name: str) -> Iterator[Any]:
+        case, made = self.inputs.case, self.inputs.quantized(self.form)
+        descales = made[f"{name}_descale"].double()
+        begin = 0
+        for i, codes in enumerate(oracle.by_sequence(case, made[name], axis=0)):
+            scale = descales
+            if self.form.blocks:  # (heads, blocks) of the sequence, or of all that are packed
+                first = begin // DESCALE_ROWS + i if case.lengths else 0
+                of_blocks = (descales if case.lengths else descales[i])[:, first:]
+                scale = of_blocks.repeat_interleave(DESCALE_ROWS, 1)[:, : len(codes)].T[..., None]
+            yield codes.double() * scale
+            begin += len(codes)
 
 
 def _by_tensor(x: Any, **options: Any) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@ head, BF16 results."""
 
 from typing import Any
 
-from tilewright.bench.fp8_inputs import PER_TENSOR, Form
+from tilewright.bench.fp8_inputs import PER_TENSOR, Form, LseOf
 from tilewright.bench.peers.flash_attention3 import FlashAttention3
 
 
@@ -18,6 +18,9 @@ class FlashAttention3Fp8(FlashAttention3):
 
     def setup(self, case: Any) -> dict[str, Any] | None:
         return None if case.descale else PER_TENSOR.to_json()
+
+    def lse(self, case: Any, inputs: Any) -> Any:
+        return LseOf(super().lse(case, inputs), Form.of(case, PER_TENSOR))
 
     def tensors(self, case: Any, inputs: Any) -> tuple[Any, Any, Any]:
         quantized = inputs.quantized(Form.of(case, PER_TENSOR))

@@ -2,9 +2,8 @@
 // decode_swapped).
 //
 // A warpgroup's MMA has 64 rows and as few as eight columns. A decoding sequence has few queries to
-// a KV head, and many keys; so keys take the rows. No tensor core and no exponential works on
-// padding, a tile costs each warp some hundred instructions, and O is so small that one pass merges
-// it.
+// a KV head, and many keys; so keys are the rows. The only padding is that of queries to a multiple
+// of eight, a tile costs each warp few instructions, and O is so small that one pass merges it.
 //
 //   S^T (64 keys, queries) = K Q^T     P^T = exp(S^T - m)     O^T (Dv, queries) += V^T P^T
 //

@@ -7,7 +7,7 @@ from typing import Any
 
 import tilewright
 from tilewright._kernels import find_kernel, fp8_problem_of, problem_of
-from tilewright.bench.fp8_inputs import DESCALE_ROWS, Form
+from tilewright.bench.fp8_inputs import DESCALE_ROWS, Form, LseOf
 from tilewright.bench.peers import Peer
 from tilewright.bench.peers.attention.tilewright import TilewrightAttention, mask_and_ends
 from tilewright.bench.peers.tilewright_kernel import TilewrightKernel, entrants
@@ -31,7 +31,8 @@ class TilewrightFp8(TilewrightKernel):
         return partial(self._attention, case, inputs)
 
     def lse(self, case: Any, inputs: Any) -> Any:
-        return self._attention(case, inputs, return_lse=True)[1]
+        lse = self._attention(case, inputs, return_lse=True)[1]
+        return LseOf(lse, self._form(case))
 
     def _attention(self, case: Any, inputs: Any, **options: Any) -> Any:
         form = self._form(case)
