@@ -52,7 +52,6 @@ template <typename Element, int kN>
 __global__ void __launch_bounds__(cuda::kWarpgroupThreads) wgmma_chain(WgmmaChainParams p) {
   using T = Tile<Element, kN>;
   extern __shared__ __align__(1024) std::uint8_t smem[];
-  __shared__ float first;
   auto* const a = reinterpret_cast<Element*>(smem);
   Tensor sA = make_tensor(make_smem_ptr(a), typename T::LayoutA{});  // (64, K, instructions)
   Tensor sB = make_tensor(make_smem_ptr(a + cosize_v<typename T::LayoutA>),
@@ -78,9 +77,10 @@ __global__ void __launch_bounds__(cuda::kWarpgroupThreads) wgmma_chain(WgmmaChai
   cuda::wgmma_wait<0>(tC);
 
   if (threadIdx.x == 0) {
-    first = tC(0);
+    p.sum[sum] = tC(0);
   }
   __syncthreads();
+  const float first = p.sum[sum];
   bool differs = false;
 #pragma unroll
   for (int i = 0; i < size(tC); ++i) {
@@ -88,7 +88,6 @@ __global__ void __launch_bounds__(cuda::kWarpgroupThreads) wgmma_chain(WgmmaChai
   }
   differs = __syncthreads_or(differs);
   if (threadIdx.x == 0) {
-    p.sum[sum] = first;
     p.differs[sum] = differs ? 1 : 0;
   }
 }

@@ -99,7 +99,8 @@ void attend_row(const Call& call, const Rows& queries, const Rows& keys, std::in
              v.row(keys.batch, kv_head, keys.first), v.dim,
              visible_keys(i, queries.length, keys.length, options), call.scoring(h), o);
   if (!tensors.row_max) {
-    normalize(o, v.dim, sums.sum, rounding);
+    normalize(o, v.dim, sums.sum);
+    round_output(o, v.dim, rounding);
   }
   const auto row = static_cast<std::size_t>((queries.batch * q.heads + h) * q.length + n);
   result.row_max[row] = sums.max;

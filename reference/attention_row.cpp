@@ -90,9 +90,15 @@ RowSums attend(const double* q, const double* k, std::int64_t dim, const double*
   return {.max = max, .sum = sum};
 }
 
-void normalize(double* o, std::int64_t dim, double sum, Rounding rounding) {
+void normalize(double* o, std::int64_t dim, double sum) {
   for (std::int64_t d = 0; d < dim; ++d) {
-    o[d] = sum == 0 ? 0.0 : rounded_output(rounding, o[d] / sum);
+    o[d] = sum == 0 ? 0.0 : o[d] / sum;
+  }
+}
+
+void round_output(double* o, std::int64_t dim, Rounding rounding) {
+  for (std::int64_t d = 0; d < dim; ++d) {
+    o[d] = rounded_output(rounding, o[d]);
   }
 }
 

@@ -28,6 +28,9 @@ RowSums attend(const double* q, const double* k, std::int64_t dim, const double*
                const Scoring& scoring, double* o);
 
 // Divides a row by its sum; it is 0 where that is.
-void normalize(double* o, std::int64_t dim, double sum, Rounding rounding);
+void normalize(double* o, std::int64_t dim, double sum);
+
+// Rounds a row that is stored.
+void round_output(double* o, std::int64_t dim, Rounding rounding);
 
 }  // namespace tilewright::reference

@@ -125,7 +125,8 @@ void attend_group(const Tensors& t, const Options& options, Rounding rounding, s
       const RowSums sums = attend(q.data(), keys.k.data(), dim, keys.v.data(), value_dim, seen,
                                   scoring_of(t, options, rounding, h), o);
       if (!t.row_max) {
-        normalize(o, value_dim, sums.sum, rounding);
+        normalize(o, value_dim, sums.sum);
+        round_output(o, value_dim, rounding);
       }
       const auto row = static_cast<std::size_t>((sequence.batch * heads + h) * length + n);
       result.row_max[row] = sums.max;

@@ -135,12 +135,14 @@ void attend_token(const Tensors& t, const Options& options, Rounding rounding, s
       result.lse[row] = of_keys.max + std::log(of_keys.sum);
       std::ranges::copy(kept, o);
     }
-    if (!t.row_max) {
-      normalize(o, kDim, with_sink.sum, rounding);
+    if (t.row_max) {
+      continue;
     }
+    normalize(o, kDim, with_sink.sum);
     if (t.rotary_cos) {
       rotate_back(t, b, i, o);
     }
+    round_output(o, kDim, rounding);
   }
 }
 

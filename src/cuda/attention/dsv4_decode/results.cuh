@@ -210,11 +210,11 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
                    rO, kRow, row.exists);
   }
   if (has_statistics && row.exists && threadIdx.x % 4 == 0) {
-    const bool counts_sink = p.lse_counts_sink;
-    store_statistics(p, unit.request, row.token, row.head,
-                     {.m = counts_sink ? result[0].m : keys.m,
-                      .l = counts_sink ? result[0].l : keys.l,
-                      .rescale = 1.0f});
+    store_statistics(p, unit.request, row.token, row.head, result[0]);
+    if (p.lse != nullptr && !p.lse_counts_sink) {
+      *row_pointer<float>(p.lse, p.lse_stride, unit.request, row.token, row.head) =
+          keys.l == 0.0f ? kMinusInf : keys.m + logf(keys.l);
+    }
   }
 }
 
