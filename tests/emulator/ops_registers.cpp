@@ -1,4 +1,6 @@
 // setmaxnreg.
+#include <algorithm>
+
 #include "emulator/ops.hpp"
 
 namespace tilewright::emulator {
@@ -26,7 +28,7 @@ void increase(Warp& warp, const Instruction& in, LaneMask lanes) {
 
 }  // namespace
 
-bool decode_registers(Builder&, const Statement& s, Instruction& in) {
+bool decode_registers(Builder& builder, const Statement& s, Instruction& in) {
   if (s.part(0) != "setmaxnreg") {
     return false;
   }
@@ -37,7 +39,12 @@ bool decode_registers(Builder&, const Statement& s, Instruction& in) {
   }
   in.option = static_cast<std::uint32_t>(registers);
   in.flags = Instruction::kAllTogether;
-  in.run = s.has("inc") ? increase : decrease;
+  in.run = decrease;
+  if (s.has("inc")) {
+    in.run = increase;
+    std::uint32_t& largest = builder.kernel().largest_increase;
+    largest = std::max(largest, in.option);
+  }
   return true;
 }
 

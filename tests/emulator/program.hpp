@@ -153,7 +153,8 @@ struct Kernel {
   std::uint32_t local_bytes = 0;
   std::optional<std::uint32_t> max_threads;  // of a block
   std::uint32_t min_blocks_per_sm = 1;
-  std::uint32_t max_registers = 255;  // of a thread
+  std::uint32_t max_registers = 255;   // of a thread
+  std::uint32_t largest_increase = 0;  // that setmaxnreg.inc asks for; 0: there is none
   // Where dynamic SMEM begins, behind what the system and static variables take.
   std::uint32_t dynamic_shared_offset() const {
     const std::uint32_t end = kReservedShared_bytes + static_shared_bytes;

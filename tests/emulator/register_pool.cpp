@@ -24,8 +24,9 @@ std::uint32_t registers_at_launch(const Kernel& kernel, std::uint32_t threads) {
   const std::uint32_t block_threads = round_up(kernel.max_threads.value_or(threads), kWarpLanes);
   const std::uint32_t sm_threads =
       round_up(block_threads * kernel.min_blocks_per_sm, 4 * kWarpLanes);
-  return std::min(kRegistersPerSm / sm_threads / kStep * kStep,
-                  round_up(kernel.max_registers, kStep));
+  const std::uint32_t fit =
+      std::min(kRegistersPerSm / sm_threads / kStep * kStep, round_up(kernel.max_registers, kStep));
+  return kernel.largest_increase == 0 ? fit : std::min(fit, kernel.largest_increase);
 }
 
 RegisterPool::RegisterPool(std::uint32_t warps, std::uint32_t registers)

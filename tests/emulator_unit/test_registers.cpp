@@ -49,8 +49,9 @@ std::string run(const std::string& text, std::uint32_t threads = kThreads) {
   }
 }
 
-std::uint32_t at_launch(const std::string& directives, std::uint32_t threads = kThreads) {
-  Module module(kernel(directives, 0, "", ""));
+std::uint32_t at_launch(const std::string& directives, std::uint32_t threads = kThreads,
+                        int increase = 256) {
+  Module module(kernel(directives, 0, "", setmaxnreg("inc", increase)));
   return registers_at_launch(module.kernel("k"), threads);
 }
 
@@ -77,6 +78,12 @@ TEST(Registers, AtLaunchAreBoundedByThePtx) {
   EXPECT_EQ(at_launch(".maxntid 384", 128), 168);  // a smaller block than the bound
   EXPECT_EQ(at_launch("", 512), 128);              // no bound: the block's own threads
   EXPECT_EQ(at_launch(".maxntid 384 .maxnreg 100"), 104);
+}
+
+TEST(Registers, AtLaunchAreNoMoreThanTheLargestIncrease) {
+  EXPECT_EQ(at_launch(".maxntid 256", 256, 232), 232);
+  EXPECT_EQ(at_launch(".maxntid 384", 384, 160), 160);
+  EXPECT_EQ(at_launch(".maxntid 384", 384, 176), 168);
 }
 
 TEST(Registers, AnExactShareRuns) {  // 24 + 2 * 240 = 3 * 168
@@ -114,7 +121,7 @@ TEST(Registers, WrongNumbersAreErrors) {
 TEST(Registers, WrongDirectionsAreErrors) {
   EXPECT_THAT(run(roles(setmaxnreg("dec", 176), "")),
               HasSubstr("setmaxnreg.dec to 176 registers, but the warp has 168"));
-  EXPECT_THAT(run(roles(setmaxnreg("inc", 160), "")),
+  EXPECT_THAT(run(roles(setmaxnreg("inc", 160), setmaxnreg("inc", 168))),
               HasSubstr("setmaxnreg.inc to 160 registers, but the warp has 168"));
 }
 
