@@ -10,8 +10,8 @@ namespace tilewright::emulator {
 
 // Registers that each thread of a block of so many threads has at the start. PTX does not say it:
 // this is what ptxas takes for kernels with setmaxnreg, the most that fits, but no more than the
-// largest setmaxnreg.inc. ptxas ignores setmaxnreg where PTX does not bound the threads; the
-// block's own number stands in for the bound.
+// largest setmaxnreg.inc. ptxas ignores setmaxnreg where PTX does not bound the threads and
+// the blocks on an SM; the block's own number and one block stand in for the bounds.
 std::uint32_t registers_at_launch(const Kernel& kernel, std::uint32_t threads);
 
 // Counts are of registers a thread, which all threads of a warp have alike. The pool holds what
