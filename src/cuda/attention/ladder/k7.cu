@@ -12,9 +12,8 @@
 //           Bc = 192 and 128, 384 threads.
 // SMEM      sQ Br x D, sK, sV and sVt 2 x Bc x D E4M3 each: 60, 160, 224 KB at D = 64, 128, 256
 //           (+ barriers). A consumer's O takes the place of its Q, a half at a time.
-// Registers 32, 40 and 32 for a thread of the producer and 160, 232 and 240 for one of a consumer
-// at
-//           D = 64, 128, 256. Of a consumer's, Bc / 2 hold S, Bc / 8 hold P and D / 2 hold O.
+// Registers 32, 40 and 24 for a thread of the producer and 160, 232 and 240 for one of a consumer
+//           at D = 64, 128, 256. Of a consumer's, Bc / 2 hold S, Bc / 8 hold P and D / 2 hold O.
 //
 //   warp 0, a thread  load: K9 Q V9 K8 V8 ...    (each waits until its stage is empty)
 //   warps 1 to 3      transpose: sV -> registers -> sVt, one tile after another
@@ -65,7 +64,7 @@ constexpr AttnConfig config(int head_dim) {
 
 // O takes so many at D = 256 that the producer leaves the consumers more than it does elsewhere.
 constexpr RoleRegisters registers(int head_dim) {
-  return head_dim == 256 ? RoleRegisters{32, 240} : role_registers(config(head_dim).br / 64);
+  return head_dim == 256 ? RoleRegisters{24, 240} : role_registers(config(head_dim).br / 64);
 }
 
 constexpr int consumers(const AttnConfig& c) { return c.br / kWarpgroupRows; }
@@ -159,7 +158,7 @@ __device__ void transpose(SharedStorage<C>& shared, const TileWalk& walk, int wa
     Tensor sVt = T::tile(shared.sVt[0], typename T::LayoutVt{})(_, _, at.stage);
     shared.v.wait(at);
     shared.vt.wait_until_empty(at);
-#pragma unroll 4
+#pragma unroll 2
     for (int block = warp; block < kBlocks; block += kTransposers) {
       transpose_block(sV, sVt, block / kColumnBlocks * kKeys, block % kColumnBlocks * kColumns);
     }

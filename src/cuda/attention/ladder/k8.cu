@@ -13,7 +13,7 @@
 // SMEM      sQ 128 x D, sK and sVt stages x 128 x D E4M3, 4 stages, at D = 256 2: 72, 144, 160 KB
 //           at D = 64, 128, 256 (+ barriers). A consumer's O takes the place of its Q, a half at a
 //           time.
-// Registers 32 for a thread of the producer and 240 for one of a consumer. Of a consumer's, 64 hold
+// Registers 24 for a thread of the producer and 240 for one of a consumer. Of a consumer's, 64 hold
 //           S, 16 hold P, D / 2 hold O, and as many P V of the last tiles. At D = 256 those are too
 //           many: P V is computed in four parts of its columns, of which two at a time are where S
 //           will be, and not while S is there.
@@ -52,7 +52,7 @@ using block_descales::TileDescales;
 using Element = float_e4m3_t;
 
 constexpr int kConsumers = 2;                    // warpgroups
-constexpr RoleRegisters kRegisters = {32, 240};  // the consumers take more than elsewhere
+constexpr RoleRegisters kRegisters = {24, 240};  // the consumers take more than elsewhere
 
 constexpr AttnConfig config(int head_dim) {
   return {.head_dim = head_dim,
