@@ -206,7 +206,7 @@ int rows_of(const Problem& p) { return kDecodeConfigs[best_decode_config(p).valu
 
 TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   Problem p = problem(4, 8, 1024);
-  EXPECT_EQ(rows_of(p), 16);  // 4 heads
+  EXPECT_EQ(rows_of(p), 8);  // 4 heads
   p.q_len = 4;
   EXPECT_EQ(rows_of(p), 16);
   p.q_len = 5;
@@ -225,15 +225,21 @@ TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
   p.q_len = 4 * 9;
   EXPECT_EQ(rows_of(p), 64);
   p.batch_invariant = true;
-  EXPECT_EQ(rows_of(p), 16);
+  EXPECT_EQ(rows_of(p), 8);
 }
 
 TEST(DecodePlan, FewItemsRunInClusters) {
   EXPECT_EQ(plan_of(problem(1, 8, 65536)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(5, 8, 65536)).cluster, 4);
-  EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);
+  EXPECT_EQ(plan_of(problem(3, 8, 65536)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
-  EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, 2 * kSms);
+  EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
+}
+
+TEST(DecodePlan, WhereRowsAreCopiedAnSmHasTwoBlocks) {
+  Problem p = problem(64, 8, 65536);
+  p.page_size = 8;
+  EXPECT_EQ(plan_of(p).workers, 2 * kSms);
 }
 
 TEST(DecodePlan, BatchInvariantProblemsRunInNoCluster) {
@@ -283,13 +289,25 @@ TEST(DecodePlan, WhereKeysAreTheRowsOFitsInATile) {
   }
 }
 
-TEST(DecodePlan, ConfigsWithKeysAsRowsAreChosenByNameOnly) {
+TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
+  const auto swaps = [](const Problem& p) {
+    return kDecodeConfigs[best_decode_config(p).value()].swaps;
+  };
   for (const int kv_heads : {1, 8, 32}) {
-    for (const int batch : {1, 8, 128}) {
-      EXPECT_FALSE(
-          kDecodeConfigs[best_decode_config(problem(batch, kv_heads, 1024)).value()].swaps);
-    }
+    Problem p = problem(8, kv_heads, 1024);
+    EXPECT_TRUE(swaps(p));
+    p.page_size = 64;
+    EXPECT_TRUE(swaps(p));
+    p.page_size = 8;
+    EXPECT_FALSE(swaps(p));
+    p.page_size = 0;
+    p.head_dim = p.value_dim = 256;
+    EXPECT_FALSE(swaps(p));
   }
+  Problem p = problem(8, 1, 1024);
+  p.q_len = 2;
+  p.cache_dtype = DType::e4m3;  // 64 rows
+  EXPECT_FALSE(swaps(p));
 }
 
 // The kernel divides O's columns among a cluster's blocks, in pieces of four.

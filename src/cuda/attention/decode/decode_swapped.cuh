@@ -200,7 +200,6 @@ class SwappedCompute {
  public:
   using Pieces = SwappedPieces<Config>;
   using Result = SwappedResult<Config>;
-  static constexpr int kTileWarps = 4;  // that read a tile
   static constexpr int kLoadWarps = 3;  // of K, of V and of Q
   static constexpr int kConsumerRegisters = Config::kRows < 64 ? 216 : 224;
   static constexpr int kLoadRegisters = 504 - 2 * kConsumerRegisters;  // of 168 on average
@@ -290,9 +289,9 @@ class SwappedCompute {
       if (i % kGroups == place_.group) {
         const bool is_whole = first >= whole.first && first + kDecodeTileKeys <= whole.end;
         compute_tile(part, first, is_whole, i + kGroups >= tiles, scale_log2, result);
-      } else {  // a barrier tells a phase only from the one before: none may be missed
-        shared_.k.wait(at_);
-        shared_.v.wait(at_);
+      } else {
+        shared_.k.skip(at_);
+        shared_.v.skip(at_);
       }
       at_.advance();
       first += kDecodeTileKeys;

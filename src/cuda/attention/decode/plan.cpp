@@ -82,10 +82,15 @@ std::optional<int> best_decode_config(const Problem& problem) {
                               : problem.packed        ? ceil_div(problem.q_len, problem.batch)
                                                       : problem.q_len;
   const std::int64_t rows = tokens * (problem.heads / problem.kv_heads);
+  // The fewest rows that are enough, or else the most; keys as rows of the MMAs, where that can be.
+  const auto is_better = [&](const DecodeConfig& a, const DecodeConfig& b) {
+    const bool suffice = a.rows >= rows && b.rows >= rows;
+    return a.rows == b.rows ? a.swaps && !b.swaps : suffice ? a.rows < b.rows : a.rows > b.rows;
+  };
   std::optional<int> best;
   for (int i = 0; i < kDecodeConfigCount; ++i) {
-    const DecodeConfig& c = kDecodeConfigs[i];
-    if (!c.swaps && takes(c, problem) && (!best || kDecodeConfigs[*best].rows < rows)) {
+    if (takes(kDecodeConfigs[i], problem) &&
+        (!best || is_better(kDecodeConfigs[i], kDecodeConfigs[*best]))) {
       best = i;
     }
   }

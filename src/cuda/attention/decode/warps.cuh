@@ -88,8 +88,7 @@ class WarpsCompute {
  public:
   using Pieces = WarpsPieces<Config>;
   using Result = WarpResult<Config>;
-  static constexpr int kTileWarps = Config::kConsumerWarps;  // that read a tile
-  static constexpr int kLoadWarps = 2;                       // of K and of V
+  static constexpr int kLoadWarps = 2;  // of K and of V
   // Where an SM has two blocks; elsewhere each thread may have 255.
   static constexpr int kConsumerRegisters = Config::C.blocks_per_sm > 1 ? 200 : 0;
   static constexpr int kLoadRegisters = 56;
