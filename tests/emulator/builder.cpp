@@ -168,9 +168,9 @@ Instruction& Builder::append(Instruction instruction) {
 
 bool decode_statement(Builder& builder, const Statement& statement, Instruction& in) {
   constexpr std::array kGroups = {
-      decode_moves,    decode_arithmetic, decode_predicates, decode_logic, decode_packed,
-      decode_memory,   decode_atomics,    decode_control,    decode_sync,  decode_warp_wide,
-      decode_mbarrier, decode_async,      decode_tensor};
+      decode_moves,    decode_arithmetic, decode_predicates, decode_logic,    decode_packed,
+      decode_memory,   decode_atomics,    decode_control,    decode_sync,     decode_warp_wide,
+      decode_mbarrier, decode_async,      decode_tensor,     decode_registers};
   return std::any_of(kGroups.begin(), kGroups.end(),
                      [&](auto* decode) { return decode(builder, statement, in); });
 }

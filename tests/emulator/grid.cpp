@@ -27,6 +27,22 @@ std::string text_of(const Dim3& index) {
   return out.str();
 }
 
+std::string what_it_waits_for(const Warp& warp) {
+  std::ostringstream out;
+  if (warp.named_barrier >= 0) {
+    const NamedBarrier& barrier =
+        warp.block->barriers[static_cast<std::size_t>(warp.named_barrier)];
+    out << ", barrier " << warp.named_barrier << " has " << barrier.arrived << " of "
+        << (barrier.expected != 0 ? barrier.expected : warp.block->live_warps() * 32) << " threads";
+  }
+  if (warp.wanted_registers != 0) {
+    const RegisterPool& pool = warp.block->registers;
+    out << ", has " << pool.of(warp.index) << " registers a thread and waits for "
+        << warp.wanted_registers << ", the block's pool has " << pool.left();
+  }
+  return out.str();
+}
+
 // Registers of warps that have ended, to be used again: fresh pages are slow.
 std::vector<std::vector<std::byte>>& spare_rows() {
   static std::vector<std::vector<std::byte>> rows;
@@ -79,15 +95,8 @@ std::string describe(const Warp& warp, std::uint32_t pc) {
 std::string Grid::where_everybody_stands() const {
   std::ostringstream out;
   const auto say = [&](const Warp& warp, std::uint32_t pc, LaneMask lanes) {
-    out << "\n  " << describe(warp, pc) << " [lanes 0x" << std::hex << lanes << std::dec;
-    if (warp.named_barrier >= 0) {
-      const NamedBarrier& barrier =
-          warp.block->barriers[static_cast<std::size_t>(warp.named_barrier)];
-      out << ", barrier " << warp.named_barrier << " has " << barrier.arrived << " of "
-          << (barrier.expected != 0 ? barrier.expected : warp.block->live_warps() * 32)
-          << " threads";
-    }
-    out << "]";
+    out << "\n  " << describe(warp, pc) << " [lanes 0x" << std::hex << lanes << std::dec
+        << what_it_waits_for(warp) << "]";
   };
   for (const auto& cluster : resident_) {
     for (const auto& block : cluster->blocks) {
@@ -146,8 +155,9 @@ std::unique_ptr<Block> Grid::make_block(Cluster& cluster, Dim3 index, std::uint3
   block->unfenced.resize(bytes / kGranule_bytes + 1);
   block->local.resize(kernel->local_bytes * shape.block.count());
   poison(block->local.data(), block->local.size());
-  const auto warps =
-      static_cast<std::uint32_t>((shape.block.count() + kWarpLanes - 1) / kWarpLanes);
+  const auto threads = static_cast<std::uint32_t>(shape.block.count());
+  const std::uint32_t warps = (threads + kWarpLanes - 1) / kWarpLanes;
+  block->registers = RegisterPool(warps, registers_at_launch(*kernel, threads));
   for (std::uint32_t warp = 0; warp < warps; ++warp) {
     block->warps.push_back(make_warp(*block, warp));
   }

@@ -72,6 +72,10 @@ class KernelParser {
       numbers.resize(3, 1);
       if (directive == "maxntid" || directive == "reqntid") {
         kernel_.max_threads = numbers[0] * numbers[1] * numbers[2];
+      } else if (directive == "minnctapersm") {
+        kernel_.min_blocks_per_sm = numbers[0];
+      } else if (directive == "maxnreg") {
+        kernel_.max_registers = numbers[0];
       } else if (directive == "reqnctapercluster") {
         std::copy_n(numbers.begin(), 3, kernel_.required_cluster);
       }

@@ -14,6 +14,7 @@
 
 #include "emulator/memory.hpp"
 #include "emulator/program.hpp"
+#include "emulator/register_pool.hpp"
 #include "emulator/shared_memory.hpp"
 
 namespace tilewright::emulator {
@@ -68,13 +69,14 @@ struct Warp {
   LaneMask alive = 0;
   LaneMask carry = 0;  // the carry flag of each lane
   std::vector<LaneGroup> others;
-  bool stop = false;                // a handler wants the scheduler
-  bool waits = false;               // for a barrier of the block or cluster
-  std::uint32_t polled = 0;         // the last instruction's part of the budget
-  int lane = -1;                    // of the access under way, for messages
-  std::uint32_t at = 0;             // the instruction under way, for messages
-  int named_barrier = -1;           // that it waits for
-  std::uint64_t cluster_phase = 0;  // the phase of the cluster that its last arrival ends
+  bool stop = false;                   // a handler wants the scheduler
+  bool waits = false;                  // for a barrier of the block or cluster, or for registers
+  std::uint32_t polled = 0;            // the last instruction's part of the budget
+  int lane = -1;                       // of the access under way, for messages
+  std::uint32_t at = 0;                // the instruction under way, for messages
+  int named_barrier = -1;              // that it waits for
+  std::uint32_t wanted_registers = 0;  // a thread, that it waits for
+  std::uint64_t cluster_phase = 0;     // the phase of the cluster that its last arrival ends
   AsyncGroups copies, bulk_copies, wgmmas;
 
   template <typename T>
@@ -126,6 +128,7 @@ struct Block {
   std::vector<std::byte> local;
   std::vector<std::unique_ptr<Warp>> warps;
   std::array<NamedBarrier, 16> barriers;
+  RegisterPool registers;
 
   bool done() const;
   std::uint32_t live_warps() const;
@@ -134,6 +137,7 @@ struct Block {
   // The SMEM as the async proxy reads it.
   SharedMemory for_async_reads() const;
   void barrier_changed(NamedBarrier& barrier);
+  void registers_changed();
 };
 
 struct Cluster {

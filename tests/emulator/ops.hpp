@@ -9,6 +9,12 @@
 
 namespace tilewright::emulator {
 
+inline void check_whole_warp(LaneMask lanes) {
+  if (lanes != kAllLanes) {
+    throw EmulationError("not all lanes of the warp execute this instruction");
+  }
+}
+
 // d = kF(a), d = kF(a, b), d = kF(a, b, c). The result may have another type than the operands.
 template <typename A, auto kF>
 void unary(Warp& warp, const Instruction& in, LaneMask lanes) {

@@ -1,4 +1,4 @@
-// mma, wgmma, ldmatrix, stmatrix, setmaxnreg.
+// mma, wgmma, ldmatrix, stmatrix.
 #include <algorithm>
 
 #include "emulator/ops.hpp"
@@ -33,12 +33,6 @@ std::vector<std::uint32_t> sources(Builder& builder, const Operand& operand) {
     rows.push_back(builder.source(operand, Width::w32, "f32"));
   }
   return rows;
-}
-
-void check_whole_warp(LaneMask lanes) {
-  if (lanes != kAllLanes) {
-    throw EmulationError("not all lanes of the warp execute this instruction");
-  }
 }
 
 void mma(Warp& warp, const Instruction& in, LaneMask lanes) {
@@ -215,7 +209,7 @@ bool decode_tensor(Builder& builder, const Statement& s, Instruction& in) {
     }
     return true;  // wgmma.fence orders what is in order here
   }
-  return name == "setmaxnreg";
+  return false;
 }
 
 }  // namespace tilewright::emulator

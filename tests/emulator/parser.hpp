@@ -183,6 +183,7 @@ bool decode_sync(Builder& builder, const Statement& statement, Instruction& inst
 bool decode_warp_wide(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_mbarrier(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_async(Builder& builder, const Statement& statement, Instruction& instruction);
+bool decode_registers(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_tensor(Builder& builder, const Statement& statement, Instruction& instruction);
 bool decode_control(Builder& builder, const Statement& statement, Instruction& instruction);
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -150,7 +151,10 @@ struct Kernel {
   std::uint32_t static_shared_bytes = 0;
   std::uint32_t dynamic_shared_alignment = 16;
   std::uint32_t local_bytes = 0;
-  std::uint32_t max_threads = 1024;
+  std::optional<std::uint32_t> max_threads;  // of a block
+  std::uint32_t min_blocks_per_sm = 1;
+  std::uint32_t max_registers = 255;   // of a thread
+  std::uint32_t largest_increase = 0;  // that setmaxnreg.inc asks for; 0: there is none
   // Where dynamic SMEM begins, behind what the system and static variables take.
   std::uint32_t dynamic_shared_offset() const {
     const std::uint32_t end = kReservedShared_bytes + static_shared_bytes;

@@ -82,7 +82,7 @@ cudaError_t shape_of(const cudaLaunchConfig_t& config, RegisteredKernel& registe
       shape->grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
-  if (threads > kernel.max_threads) {
+  if (threads > kernel.max_threads.value_or(1024)) {
     return cudaErrorLaunchOutOfResources;
   }
   const std::uint64_t cluster = shape->cluster.count();

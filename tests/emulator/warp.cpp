@@ -168,6 +168,9 @@ void Warp::exit(LaneMask lanes) {
       block->barrier_changed(barrier);
     }
     block->cluster->barrier_changed();
+    if (block->done()) {
+      block->registers.check_end();
+    }
   }
   stop = active == 0;
 }
@@ -199,6 +202,17 @@ void Block::barrier_changed(NamedBarrier& barrier) {
     waiter.warp->named_barrier = -1;
     if (waiter.result) {
       waiter.result(done.votes, done.voters);
+    }
+  }
+}
+
+// Lets the warps go that wait for registers and now get them.
+void Block::registers_changed() {
+  ++grid->events;
+  for (const auto& warp : warps) {
+    if (warp->wanted_registers != 0 && registers.increase(warp->index, warp->wanted_registers)) {
+      warp->wanted_registers = 0;
+      warp->waits = false;
     }
   }
 }

@@ -290,6 +290,9 @@ class SwappedCompute {
       if (i % kGroups == place_.group) {
         const bool is_whole = first >= whole.first && first + kDecodeTileKeys <= whole.end;
         compute_tile(part, first, is_whole, i + kGroups >= tiles, scale_log2, result);
+      } else {  // a barrier tells a phase only from the one before: none may be missed
+        shared_.k.wait(at_);
+        shared_.v.wait(at_);
       }
       at_.advance();
       first += kDecodeTileKeys;

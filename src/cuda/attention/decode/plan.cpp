@@ -27,15 +27,17 @@ std::int64_t most_items(const Problem& p, const DecodeConfig& c) {
   return most_row_tiles(p, shape.tile_tokens) * p.kv_heads * shape.head_blocks;
 }
 
-// The largest cluster, of a power of two, of which there is room for one for each item. Clusters do
-// not fill all SMs. Batch-invariant problems do not run in them, since their size depends on the
-// batch.
+// The SMs that clusters leave unused. SMs come in pairs, which clusters of two fill.
+int unfilled_sms(std::int64_t cluster) { return cluster == 2 ? 0 : 12; }
+
+// The largest cluster, of a power of two, of which there is room for one for each item.
+// Batch-invariant problems do not run in them, since their size depends on the batch.
 int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
-  constexpr int kUnfilled = 12;
   const std::int64_t most = p.batch_invariant ? 1 : c.most_cluster;
   const std::int64_t items = most_items(p, c);
   std::int64_t cluster = 1;
-  while (2 * cluster <= most && 2 * cluster * items <= (sms - kUnfilled) * c.blocks_per_sm) {
+  while (2 * cluster <= most &&
+         2 * cluster * items <= (sms - unfilled_sms(2 * cluster)) * c.blocks_per_sm) {
     cluster *= 2;
   }
   return static_cast<int>(cluster);
