@@ -78,17 +78,26 @@ DenseRows values_of_rows(const ConstTensorView& t, const std::optional<ConstTens
           }};
 }
 
+// The column of a row of transposed values. Packed sequences begin at multiples of 16.
+std::int64_t column_of(std::int64_t n, const std::optional<ConstTensorView>& cu_seqlens) {
+  if (!cu_seqlens) {
+    return n;
+  }
+  const RowPlace place = place_of(0, n, cu_seqlens);
+  return 16 * (integer(*cu_seqlens, place.sequence) / 16 + place.sequence) + place.row;
+}
+
 // v_transposed ([B,] Hk, Dv, Nk'), of which `length` columns are rows.
 DenseRows values_of_columns(const Tensors& all, std::int64_t length, std::int64_t rows) {
   const ConstTensorView& t = *all.v_transposed;
   const bool is_packed = t.rank == 3;
-  return {is_packed ? 1 : t.shape[0], length, t.shape[t.rank - 3], t.shape[t.rank - 2],
-          [&](std::int64_t b, std::int64_t n, std::int64_t h, std::int64_t d) {
-            const std::int64_t offset = (is_packed ? 0 : b * t.stride[0]) +
-                                        h * t.stride[t.rank - 3] + d * t.stride[t.rank - 2] + n;
-            return descale_of(all.v_descale, b, n, h, all.cu_seqlens_k, 1, rows) *
-                   e4m3_at(t, offset);
-          }};
+  return {
+      is_packed ? 1 : t.shape[0], length, t.shape[t.rank - 3], t.shape[t.rank - 2],
+      [&](std::int64_t b, std::int64_t n, std::int64_t h, std::int64_t d) {
+        const std::int64_t offset = (is_packed ? 0 : b * t.stride[0]) + h * t.stride[t.rank - 3] +
+                                    d * t.stride[t.rank - 2] + column_of(n, all.cu_seqlens_k);
+        return descale_of(all.v_descale, b, n, h, all.cu_seqlens_k, 1, rows) * e4m3_at(t, offset);
+      }};
 }
 
 DenseInputs dense(const Tensors& t, const Options& options) {

@@ -98,6 +98,11 @@ std::vector<double> row_values(const Tensors& t, const Options& options,
   return values;
 }
 
+// Where a sequence's columns begin; those of packed ones at multiples of 16.
+std::int64_t first_column(const Tensors& t, const Sequence& s) {
+  return t.cu_seqlens ? 16 * (s.first / 16 + s.number) : 0;
+}
+
 void store_row(const Tensors& t, const Sequence& s, std::int64_t row, std::int64_t head,
                const std::vector<double>& values, double inverse) {
   const TensorView& out = t.out ? *t.out : *t.out_transposed;
@@ -105,8 +110,9 @@ void store_row(const Tensors& t, const Sequence& s, std::int64_t row, std::int64
   const int row_dim = t.out ? rank - 3 : rank - 1;
   const int head_dim = t.out ? rank - 2 : rank - 3;
   const int dim = t.out ? rank - 1 : rank - 2;
+  const std::int64_t first = t.out ? s.first : first_column(t, s);
   const std::int64_t offset = (rank == 4 ? s.entry * out.stride[0] : 0) +
-                              (s.first + row) * out.stride[row_dim] + head * out.stride[head_dim];
+                              (first + row) * out.stride[row_dim] + head * out.stride[head_dim];
   for (std::size_t d = 0; d < values.size(); ++d) {
     store(out, offset + static_cast<std::int64_t>(d) * out.stride[dim],
           e4m3_byte(fp32(values[d] * inverse)));

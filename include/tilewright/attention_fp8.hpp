@@ -19,11 +19,14 @@ namespace tilewright {
 //   o    (B, Nq, H, Dv)   bf16 or fp16; fp32 with row_max and row_sum
 // In place of v, values may come transposed:
 //   v_transposed  (B, Hk, Dv, Nk') e4m3, where Nk' is a multiple of 16 and at least Nk. The last
-//                 dimension is contiguous. Columns of no key may be anything, even NaN
+//                 dimension is contiguous. Columns of no key may be anything, even NaN. With
+//                 cu_seqlens_k it is (Hk, Dv, Tk'), where Tk' is a multiple of 16 and at least
+//                 16 (Tk / 16 + B), and key j of sequence b, whose keys begin at
+//                 c = cu_seqlens_k[b], has column 16 (c / 16 + b) + j (divisions round down): each
+//                 sequence begins at a multiple of 16, and no two overlap
 // Exactly one of v and v_transposed is given. lse, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k,
 // row_max and row_sum are those of AttentionTensors, and so is what else it says of strides,
-// overlap, packed sequences, NaN and un-normalised results. With cu_seqlens_k, v_transposed is (Hk,
-// Dv, Tk'), with Tk' a multiple of 16 and at least Tk.
+// overlap, packed sequences, NaN and un-normalised results.
 //
 // Descales, fp32, each of them optional; one that is absent is 1:
 //   value = descale * byte

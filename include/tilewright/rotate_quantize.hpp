@@ -23,7 +23,8 @@ inline constexpr int kFp8FormatVersion = 1;
 //   x               (B, N, H, D), or packed (T, H, D)   fp16 or bf16, on the CPU fp32 too
 //   out             the shape of x                      e4m3
 //   out_transposed  (B, H, D, N'), or packed (H, D, T') e4m3, in place of out. N' (or T') is a
-//                   multiple of 16 and at least N (or T). Columns of no row become 0
+//                   multiple of 16 and at least N (or 16 (T / 16 + B)). Which column a packed row
+//                   has is as of AttentionFp8Tensors. Columns of no row become 0
 //   descale         fp32, an output: (B, H, ceil(N / M)), or packed (H, T / M + B), where M is
 //                   options.descale_rows. Which block a row has is as of AttentionFp8Tensors.
 //                   Blocks without rows get 1

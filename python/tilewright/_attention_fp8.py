@@ -58,8 +58,9 @@ def attention_fp8(
     k, v     (batch, kv_len, kv_heads, head_dim), the same; v may have a head dim of its own
     v_transposed
              in place of v: (batch, kv_heads, value_dim, columns), where columns is a multiple of
-             16 and at least kv_len; packed (kv_heads, value_dim, columns)
-
+             16 and at least kv_len; packed (kv_heads, value_dim, columns), where it is at least
+             16 * (total // 16 + batch), and key j of sequence b has column
+             16 * (cu_seqlens_k[b] // 16 + b) + j, as rotate_quantize() writes it
     q_descale, k_descale, v_descale
              fp32, 1 when None: (1,), of the whole tensor; or, where descale_rows is 0,
              (batch, kv_heads), for q too; or, where it is 64 or 128, a descale for each so many

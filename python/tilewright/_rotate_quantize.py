@@ -1,5 +1,6 @@
 """Rotating and quantising for attention on FP8."""
 
+import math
 from typing import Any
 
 from tilewright import _native
@@ -52,8 +53,9 @@ def rotate_quantize(
     descale_rows
              64 or 128 rows of a sequence and head share a descale
     transposed
-             write (batch, heads, head_dim, columns), or packed (heads, head_dim, columns), where
-             columns is len or total rounded up to a multiple of 16: attention_fp8()'s v_transposed
+             write attention_fp8()'s v_transposed: (batch, heads, head_dim, columns), where columns
+             is len rounded up to a multiple of 16, or packed (heads, head_dim, columns), where it
+             is 16 * (total // 16 + batch)
     fixed_descale
              fp32, (1,) or (batch, heads), above 0: quantise by these descales and compute none
     cu_seqlens
@@ -125,7 +127,7 @@ def run(
     }
     if out is None:
         dtype = BYTE_FORMATS["e4m3"] if framework.module == "torch" else "uint8"
-        out = framework.empty(out_shape(x, is_transposed), dtype)
+        out = framework.empty(out_shape(x, inputs["cu_seqlens"], is_transposed), dtype)
     name = "out_transposed" if is_transposed else "out"
     tensors[name] = to_native(framework, "out", out, True, "x", "e4m3")
     results = [out]
@@ -137,12 +139,12 @@ def run(
     return [framework.deliver(result) for result in results]
 
 
-def out_shape(x: Any, is_transposed: bool) -> tuple[int, ...]:
+def out_shape(x: Any, cu_seqlens: Any, is_transposed: bool) -> tuple[int, ...]:
     """Of a wrong rank too: the library refuses that by name."""
     if not is_transposed or len(x.shape) < 3:
         return tuple(x.shape)
     *batch, length, heads, head_dim = x.shape
-    columns = (length + _COLUMN_MULTIPLE - 1) // _COLUMN_MULTIPLE * _COLUMN_MULTIPLE
+    columns = _COLUMN_MULTIPLE * block_count(length, cu_seqlens, _COLUMN_MULTIPLE)
     return (*batch, heads, head_dim, columns)
 
 
@@ -150,9 +152,16 @@ def descale_shape(x: Any, cu_seqlens: Any, descale_rows: int) -> tuple[int, ...]
     if len(x.shape) < 3:
         return (1,)
     *batch, length, heads, _ = x.shape
+    if cu_seqlens is not None:
+        batch = []
+    return (*batch, heads, block_count(length, cu_seqlens, descale_rows))
+
+
+def block_count(length: int, cu_seqlens: Any, rows: int) -> int:
+    """Blocks of so many rows of a sequence; packed: of all of them together."""
     if cu_seqlens is None:
-        return (*batch, heads, (length + descale_rows - 1) // descale_rows)
-    return (heads, length // descale_rows + max(cu_seqlens.shape[0] - 1, 0))
+        return (length + rows - 1) // rows
+    return length // rows + max(math.prod(cu_seqlens.shape) - 1, 0)
 
 
 def _seed(value: Any) -> int | None:

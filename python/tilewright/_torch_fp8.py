@@ -124,7 +124,8 @@ def _empty_codes(
     x, fixed_descale=None, cu_seqlens=None, *rest, descale_rows=128, transposed=False, **options
 ):
     """What the operator returns, without the values."""
-    results = [x.new_empty(_rotate_quantize.out_shape(x, transposed), dtype=torch.float8_e4m3fn)]
+    shape = _rotate_quantize.out_shape(x, cu_seqlens, transposed)
+    results = [x.new_empty(shape, dtype=torch.float8_e4m3fn)]
     if fixed_descale is None:
         shape = _rotate_quantize.descale_shape(x, cu_seqlens, descale_rows)
         results.append(x.new_empty(shape, dtype=torch.float32))

@@ -46,10 +46,12 @@ class Fp8Keys {
   }
 
   DescaledRows k_rows(int key0, int count) const {
-    return keys_from(key0, count, p_.k, p_.k_stride, 1, p_.k_descale);
+    return keys_from(s_.first_key, key0, count, p_.k, p_.k_stride, 1, p_.k_descale);
   }
   DescaledRows v_rows(int key0, int count) const {
-    return keys_from(key0, count, p_.v, p_.v_stride, p_.v_dim_stride, p_.v_descale);
+    const int first =
+        p_.is_v_transposed ? first_column(p_.kv_lengths.cu_seqlens, s_.batch) : s_.first_key;
+    return keys_from(first, key0, count, p_.v, p_.v_stride, p_.v_dim_stride, p_.v_descale);
   }
 
   TILEWRIGHT_INLINE void hide_scores(int, int, float*, int, int) const {}
@@ -60,9 +62,11 @@ class Fp8Keys {
     return static_cast<const E4m3*>(data) + stride.offset(s_.batch, row, head);
   }
 
-  DescaledRows keys_from(int key0, int count, const void* data, const OuterStrides& stride,
-                         std::int64_t dim_stride, const Fp8Descales& descales) const {
-    return {.first = at(data, stride, s_.first_key + key0, kv_head_),
+  // Keys [key0, key0 + count) of the sequence, whose first one is row `first` of the tensor.
+  DescaledRows keys_from(int first, int key0, int count, const void* data,
+                         const OuterStrides& stride, std::int64_t dim_stride,
+                         const Fp8Descales& descales) const {
+    return {.first = at(data, stride, first + key0, kv_head_),
             .row_stride = stride.seq,
             .dim_stride = dim_stride,
             .descale = descales_of(descales, p_.kv_lengths.cu_seqlens, kv_head_, key0, count)};

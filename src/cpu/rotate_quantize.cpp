@@ -81,9 +81,12 @@ void load_row(const Params& p, const RowBlock& block, int row, int head, float* 
   }
 }
 
-void store_row(const Params& p, const Place& place, int row, int head, const float* x,
+void store_row(const Params& p, const RowBlock& block, int row, int head, const float* x,
                float inverse) {
-  std::uint8_t* const out = p.out + p.out_stride.offset(place.batch, place.row + row, head);
+  const Place place = place_of(p, block);
+  const int first =
+      p.is_transposed ? first_column(p.blocks.cu_seqlens, block.sequence) + block.first : place.row;
+  std::uint8_t* const out = p.out + p.out_stride.offset(place.batch, first + row, head);
   for (int d = 0; d < p.head_dim; ++d) {
     out[d * p.out_dim_stride] = to_e4m3_as_gpu(x[d] * inverse);
   }
@@ -110,17 +113,15 @@ void quantize_block(const Params& p, int entry, int index, int head) {
   }
   const float inverse = 1.0f / descale;
   for (int row = 0; row < block.count; ++row) {
-    store_row(p, place_of(p, block), row, head, rows + row * p.head_dim, inverse);
+    store_row(p, block, row, head, rows + row * p.head_dim, inverse);
   }
 }
 
-// Sets the columns behind a head's last row to 0.
+// Sets a head's columns to 0, which those of no row stay.
 void clear_columns(const Params& p, int entry, int head) {
-  const int rows =
-      p.blocks.cu_seqlens == nullptr ? p.blocks.len : p.blocks.cu_seqlens[p.blocks.batch];
   for (int d = 0; d < p.head_dim; ++d) {
-    std::fill_n(p.out + p.out_stride.offset(entry, rows, head) + d * p.out_dim_stride,
-                p.out_columns - rows, std::uint8_t{0});
+    std::fill_n(p.out + p.out_stride.offset(entry, 0, head) + d * p.out_dim_stride, p.out_columns,
+                std::uint8_t{0});
   }
 }
 
@@ -134,16 +135,16 @@ void quantize_all(const Params& p) {
       thread_rows().resize(values);
     }
   };
-  parallel_for(entries * p.heads * blocks, 1, reserve, [&](std::int64_t i) {
-    const auto entry = static_cast<int>(i / (p.heads * blocks));
-    const auto head = static_cast<int>(i / blocks % p.heads);
-    quantize_block<T>(p, entry, static_cast<int>(i % blocks), head);
-  });
   if (p.is_transposed) {
     parallel_for_rows(entries * p.heads, [&](std::int64_t i) {
       clear_columns(p, static_cast<int>(i / p.heads), static_cast<int>(i % p.heads));
     });
   }
+  parallel_for(entries * p.heads * blocks, 1, reserve, [&](std::int64_t i) {
+    const auto entry = static_cast<int>(i / (p.heads * blocks));
+    const auto head = static_cast<int>(i / blocks % p.heads);
+    quantize_block<T>(p, entry, static_cast<int>(i % blocks), head);
+  });
 }
 
 }  // namespace

@@ -4,17 +4,23 @@
 #include <string>
 
 #include "common/ceil_div.hpp"
+#include "common/columns.hpp"
 #include "ops/attention_checks.hpp"
 
 namespace tilewright {
 namespace {
 
-constexpr std::int64_t kColumnMultiple = 16;
 constexpr std::array kBatchedColumns = {"batch", "heads", "head_dim", "columns"};
 constexpr std::array kPackedColumns = {"heads", "head_dim", "columns"};
 constexpr std::array kBatchedBlocks = {"batch", "heads", "blocks"};
 constexpr std::array kPackedBlocks = {"heads", "blocks"};
 constexpr Form kColumns{kBatchedColumns, kPackedColumns};
+
+// How many blocks of `rows` rows there are of a sequence; packed: of all of them together.
+std::int64_t block_count(std::int64_t length, std::int64_t rows, std::int64_t batch,
+                         bool is_packed) {
+  return is_packed ? length / rows + batch : ceil_div(length, rows);
+}
 
 }  // namespace
 
@@ -26,11 +32,20 @@ void check_columns(const char* argument, const ConstTensorView& columns, const R
     check_same(argument, "batch", columns.shape[0], {like.name, "'s"}, like.rows.shape[0]);
   }
   check_same(argument, "heads", columns.shape[heads], {like.name, "'s"}, heads_of(like.rows));
-  const std::int64_t count = columns.shape[heads + 2];
+}
+
+void check_column_count(const char* argument, const ConstTensorView& columns, const RowsLike& like,
+                        std::int64_t batch) {
+  const std::int64_t count = columns.shape[columns.rank - 1];
   const std::int64_t rows = seqlen_of(like.rows);
-  if (count < rows || count % kColumnMultiple != 0) {
-    fail(argument, "has " + std::to_string(count) + " columns, must have a multiple of 16, and " +
-                       like.name + "'s " + std::to_string(rows) + " rows at least");
+  const std::int64_t least =
+      kColumnMultiple * block_count(rows, kColumnMultiple, batch, like.is_packed);
+  if (count < least || count % kColumnMultiple != 0) {
+    fail(argument,
+         "has " + std::to_string(count) + " columns, must have a multiple of " +
+             std::to_string(kColumnMultiple) + ", and at least " + std::to_string(least) + " for " +
+             like.name + "'s " + std::to_string(rows) + " rows" +
+             (like.is_packed ? " of " + std::to_string(batch) + " packed sequences" : ""));
   }
 }
 
@@ -52,8 +67,7 @@ void check_blocks(const char* argument, const ConstTensorView& descale, const Bl
   }
   check_same(argument, "heads", descale.shape[descale.rank - 2], sizes.rows_name, sizes.heads);
   check_same(argument, "blocks", descale.shape[descale.rank - 1], {"those of ", rows, " rows,"},
-             sizes.is_packed ? sizes.length / sizes.descale_rows + sizes.batch
-                             : ceil_div(sizes.length, std::int64_t{sizes.descale_rows}));
+             block_count(sizes.length, sizes.descale_rows, sizes.batch, sizes.is_packed));
 }
 
 }  // namespace tilewright

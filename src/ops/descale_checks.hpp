@@ -15,8 +15,12 @@ struct RowsLike {
   bool is_packed;
 };
 
-// Checks rows ([B,] H, D, N'): their form, and that all sizes but D match.
+// Checks rows ([B,] H, D, N'): their form, and that all sizes but D and N' match.
 void check_columns(const char* argument, const ConstTensorView& columns, const RowsLike& like);
+
+// Checks N', where rows are of `batch` sequences.
+void check_column_count(const char* argument, const ConstTensorView& columns, const RowsLike& like,
+                        std::int64_t batch);
 
 // Checks that the option descale_rows is 64 or 128; `must_be` says so.
 void check_descale_rows(int descale_rows, const char* must_be);

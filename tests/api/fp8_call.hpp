@@ -59,10 +59,16 @@ struct Fp8Call {
     t.v_transposed = v_transposed.view();
   }
 
+  void use_packed_transposed_values() {
+    t.v.reset();
+    t.v_transposed = packed_v_transposed.view();
+  }
+
   HostTensor q{DType::e4m3, {2, 70, 4, 64}};
   HostTensor k{DType::e4m3, {2, 100, 2, 64}};
   HostTensor v{DType::e4m3, {2, 100, 2, 64}};
   HostTensor v_transposed{DType::e4m3, {2, 2, 64, 112}};
+  HostTensor packed_v_transposed{DType::e4m3, {2, 64, 224}};
   HostTensor o{DType::bf16, {2, 70, 4, 64}};
   HostTensor fp32_o{DType::fp32, {2, 70, 4, 64}};
   HostTensor lse{DType::fp32, {2, 4, 70}};
@@ -102,15 +108,16 @@ struct Fp8Call {
 // Two sequences of 70 rows on 2 heads, rotated in every way, with descales of blocks of 64 rows.
 struct RotateCall {
   RotateCall() {
-    for (HostTensor* const output : {&out, &out_transposed, &descale, &packed_descale}) {
+    for (HostTensor* const output :
+         {&out, &out_transposed, &packed_out_transposed, &descale, &packed_descale}) {
       poison(*output);
     }
   }
   RotateCall(const RotateCall&) = delete;
 
   bool outputs_untouched() const {
-    return is_poisoned(out) && is_poisoned(out_transposed) && is_poisoned(descale) &&
-           is_poisoned(packed_descale);
+    return is_poisoned(out) && is_poisoned(out_transposed) && is_poisoned(packed_out_transposed) &&
+           is_poisoned(descale) && is_poisoned(packed_descale);
   }
 
   void pack() {
@@ -132,6 +139,11 @@ struct RotateCall {
     t.out_transposed = out_transposed.view();
   }
 
+  void transpose_packed() {
+    t.out.reset();
+    t.out_transposed = packed_out_transposed.view();
+  }
+
   void fix_descale() {
     t.descale.reset();
     t.fixed_descale = fixed_descale.view();
@@ -140,6 +152,7 @@ struct RotateCall {
   HostTensor x{DType::bf16, {2, 70, 2, 64}};
   HostTensor out{DType::e4m3, {2, 70, 2, 64}};
   HostTensor out_transposed{DType::e4m3, {2, 2, 64, 80}};
+  HostTensor packed_out_transposed{DType::e4m3, {2, 64, 160}};
   HostTensor descale{DType::fp32, {2, 2, 2}};
   HostTensor packed_descale{DType::fp32, {2, 4}};
   HostTensor fixed_descale = constant({DType::fp32, {2, 2}}, 0.5);

@@ -30,6 +30,10 @@ TEST(AttentionFp8Calls, ThatTheCasesSpoilAreRight) {
   run([](Fp8Call& c) { c.pack(); });
   run([](Fp8Call& c) { c.use_head_descales(); });
   run([](Fp8Call& c) { c.use_transposed_values(); });
+  run([](Fp8Call& c) {
+    c.pack();
+    c.use_packed_transposed_values();
+  });
   run([](Fp8Call& c) { c.t.q_descale = c.t.v_descale = c.one_descale.view(); });
   run([](Fp8Call& c) { c.t.q_descale = c.t.k_descale = c.t.v_descale = std::nullopt; });
   run([](Fp8Call& c) { reference::store(c.k_descale.view(), 0, 0.0); });
@@ -140,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
                               c.t.v_transposed->shape[3] = 104;
                             },
                             "v_transposed",
-                            {"has 104 columns, must have a multiple of 16, and k's 100 rows"}},
+                            {"has 104 columns, must have a multiple of 16, and at least 112 for "
+                             "k's 100 rows"}},
                     BadCall{"few_columns",
                             [](auto& c) {
                               c.use_transposed_values();
@@ -148,6 +153,23 @@ INSTANTIATE_TEST_SUITE_P(
                             },
                             "v_transposed",
                             {"has 96 columns"}},
+                    BadCall{"few_packed_columns",
+                            [](auto& c) {
+                              c.pack();
+                              c.use_packed_transposed_values();
+                              c.t.v_transposed->shape[2] = 208;
+                            },
+                            "v_transposed",
+                            {"has 208 columns, must have a multiple of 16, and at least 224 for "
+                             "k's 200 rows of 2 packed sequences"}},
+                    BadCall{"columns_of_one_sequence",
+                            [](auto& c) {
+                              c.pack();
+                              c.t.cu_seqlens_k->shape[0] = 1;
+                              c.use_packed_transposed_values();
+                            },
+                            "cu_seqlens_k",
+                            {"batch (elements less one) is 0, must equal cu_seqlens_q's 2"}},
                     BadCall{"transposed_heads",
                             [](auto& c) {
                               c.use_transposed_values();

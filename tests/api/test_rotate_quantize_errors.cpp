@@ -27,6 +27,10 @@ TEST(RotateQuantizeCalls, ThatTheCasesSpoilAreRight) {
   run([](RotateCall&) {});
   run([](RotateCall& c) { c.pack(); });
   run([](RotateCall& c) { c.transpose(); });
+  run([](RotateCall& c) {
+    c.pack();
+    c.transpose_packed();
+  });
   run([](RotateCall& c) { c.fix_descale(); });
 }
 
@@ -57,7 +61,17 @@ INSTANTIATE_TEST_SUITE_P(
                   c.t.out_transposed->shape[3] = 72;
                 },
                 "out_transposed",
-                {"has 72 columns, must have a multiple of 16, and x's 70 rows"}},
+                {"has 72 columns, must have a multiple of 16, and at least 80 for x's 70 rows"}},
+        BadCall{
+            "packed_columns",
+            [](auto& c) {
+              c.pack();
+              c.transpose_packed();
+              c.t.out_transposed->shape[2] = 144;
+            },
+            "out_transposed",
+            {"has 144 columns, must have a multiple of 16, and at least 160 for x's 140 rows of "
+             "2 packed sequences"}},
         BadCall{"transposed_dims",
                 [](auto& c) {
                   c.transpose();

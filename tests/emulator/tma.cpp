@@ -159,6 +159,9 @@ void for_each_row(const TensorMap& map, const TmaTile& tile, std::uint32_t addre
   if (address % 128 != 0) {
     throw EmulationError("TMA: the SMEM address must be a multiple of 128");
   }
+  if (std::int64_t{tile.coordinates[0]} * map.element_bytes() % kChunkBytes != 0) {
+    throw EmulationError("TMA: the innermost coordinate must be at a multiple of 16 bytes");
+  }
   if (map.swizzle_span > 1 && map.row_bytes() != map.swizzle_span * kChunkBytes) {
     throw EmulationError("TMA: boxes narrower than the swizzle are not emulated");
   }

@@ -28,7 +28,8 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
 using GlobalCheck = std::function<void(const void* address, std::size_t bytes)>;
 
 // One tile: `map` as the kernel names it (128 bytes), and the coordinates of its first element,
-// the innermost first. There must be as many as the map has dimensions.
+// the innermost first, which must be at a multiple of 16 bytes. There must be as many as the map
+// has dimensions.
 struct TmaTile {
   const void* map = nullptr;
   std::span<const std::int32_t> coordinates;

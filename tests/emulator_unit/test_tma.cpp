@@ -17,6 +17,7 @@ namespace {
 constexpr int kMaxRank = 5;
 constexpr std::uint32_t kAddress = 3 * 128;  // where no swizzle's pattern begins
 constexpr std::uint16_t kNan = 0x7fff;
+constexpr int kChunk = 8;  // elements of 16 bytes
 
 std::uint32_t swizzled(CUtensorMapSwizzle swizzle, std::uint32_t address) {
   switch (swizzle) {
@@ -109,6 +110,7 @@ std::vector<std::vector<std::int32_t>> random_coordinates(const Problem& problem
       coordinates[i] =
           std::uniform_int_distribution(-static_cast<int>(problem.box[i]), end)(random);
     }
+    coordinates[0] -= coordinates[0] % kChunk;
   }
   return all;
 }
@@ -218,6 +220,23 @@ TEST(Tma, ChecksItsOperands) {
   problem.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
   ASSERT_EQ(problem.encode(), CUDA_SUCCESS);
   EXPECT_THROW(load(0, origin), EmulationError);  // a box of 32 bytes
+}
+
+TEST(Tma, RefusesInnermostCoordinatesWithinSixteenBytes) {
+  Problem problem;
+  ASSERT_EQ(problem.encode(), CUDA_SUCCESS);
+  const auto move = [&](auto tma, std::int32_t innermost) {
+    const std::vector<std::int32_t> coordinates{innermost, 1, 0, 0, 0};
+    tma({&problem.map, coordinates}, problem.memory(), 0, problem.check());
+  };
+  for (const auto& tma : {tma_load, tma_store, tma_reduce_add}) {
+    for (const int right : {-kChunk, 0, kChunk, 2 * kChunk}) {
+      EXPECT_NO_THROW(move(tma, right));
+    }
+    for (const int wrong : {-kChunk - 1, -1, 1, kChunk / 2, kChunk + 4}) {
+      EXPECT_THROW(move(tma, wrong), EmulationError);
+    }
+  }
 }
 
 TEST(ReduceAdd, AddsEveryFormat) {

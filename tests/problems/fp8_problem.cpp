@@ -185,9 +185,13 @@ HostTensor quantized(const HostTensor& from, const Rows& rows, const Descales& d
   return result;
 }
 
-// Rows of E4M3 as columns, with some more columns of NaN.
-HostTensor transposed(const HostTensor& from, const Rows& rows, std::int64_t more) {
-  const std::int64_t columns = (rows.length + 15) / 16 * 16 + more;
+// Rows of E4M3 as columns, with some more columns of NaN. Rows with these lengths, where packed,
+// have the columns of their sequences.
+HostTensor transposed(const HostTensor& from, const Rows& rows, const std::vector<int>& lengths,
+                      std::int64_t more) {
+  const auto sequences = static_cast<std::int64_t>(lengths.size());
+  const std::int64_t columns =
+      16 * (rows.is_packed ? rows.length / 16 + sequences : (rows.length + 15) / 16) + more;
   std::vector<std::int64_t> shape{rows.heads, rows.dim, columns};
   if (!rows.is_packed) {
     shape.insert(shape.begin(), rows.batch);
@@ -195,8 +199,14 @@ HostTensor transposed(const HostTensor& from, const Rows& rows, std::int64_t mor
   HostTensor result(DType::e4m3, shape);
   std::memset(result.data(), kNaN, result.bytes());
   rows.for_each([&](std::int64_t b, std::int64_t n, std::int64_t h) {
+    const RowPlace place = place_of(b, n, lengths);
+    if (place.sequence < 0) {
+      return;
+    }
+    const std::int64_t column =
+        rows.is_packed ? 16 * (place.first / 16 + place.sequence) + place.row : n;
     for (std::int64_t d = 0; d < rows.dim; ++d) {
-      reference::store(result.view(), ((b * rows.heads + h) * rows.dim + d) * columns + n,
+      reference::store(result.view(), ((b * rows.heads + h) * rows.dim + d) * columns + column,
                        reference::load(from.view(), rows.offset(from.view(), b, n, h) + d));
     }
   });
@@ -256,7 +266,8 @@ Fp8HostSet make_tensors(const Fp8Problem& p) {
   quantize(set.k, set.k_descale, attention.kv_lens, 1);
   quantize(set.v, set.v_descale, attention.kv_lens, 1);
   if (p.v_transposed) {
-    set.v_transposed = transposed(set.v, Rows(set.v.view()), pick.one_in(2) ? 16 : 0);
+    set.v_transposed =
+        transposed(set.v, Rows(set.v.view()), attention.kv_lens, pick.one_in(2) ? 16 : 0);
   }
   return set;
 }

@@ -67,7 +67,8 @@ class RotateMaker {
   }
 
   HostTensor columns() const {
-    const std::int64_t count = (len_ + 15) / 16 * 16 + (p_.is_padded ? 32 : 0);
+    const std::int64_t count =
+        16 * (is_packed() ? len_ / 16 + batch_ : (len_ + 15) / 16) + (p_.is_padded ? 32 : 0);
     const std::int64_t stride = count + (p_.is_padded ? 16 : 0);
     const std::int64_t head = p_.head_dim * stride;
     if (is_packed()) {

@@ -78,6 +78,31 @@ def test_packed_rows_are_those_of_their_sequences(qkv):
         assert (descale[:, block : block + its_descale.shape[2]] == its_descale[0]).all()
 
 
+def test_packed_columns_begin_at_multiples_of_16(qkv):
+    x = qkv[2].flatten(0, 1)
+    codes, descale = tilewright.rotate_quantize(x, cu_seqlens=STARTS)
+    columns, same_descale = tilewright.rotate_quantize(x, cu_seqlens=STARTS, transposed=True)
+    assert columns.shape == (KV_HEADS, DIM, 16 * (300 // 16 + 3))
+    assert (same_descale == descale).all()
+    expected = torch.zeros(columns.shape, dtype=torch.uint8)
+    for b, (first, end) in enumerate(zip(STARTS[:-1].tolist(), STARTS[1:].tolist(), strict=True)):
+        column = 16 * (first // 16 + b)
+        rows = codes[first:end].view(torch.uint8)
+        expected[..., column : column + end - first] = rows.permute(1, 2, 0)
+    assert (columns.view(torch.uint8) == expected).all()
+
+
+def test_packed_columns_give_the_same_bits(qkv):
+    packed = [x.flatten(0, 1) for x in qkv]
+    arguments = quantized(packed, cu_seqlens=STARTS)
+    starts = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS}
+    expected = tilewright.attention_fp8(**arguments, **starts)
+    columns, _ = tilewright.rotate_quantize(packed[2], cu_seqlens=STARTS, transposed=True)
+    del arguments["v"]
+    out = tilewright.attention_fp8(**arguments, v_transposed=columns, **starts)
+    assert (out == expected).all()
+
+
 def test_statistics_merge_to_the_result(qkv):
     arguments = quantized(qkv)
     out, row_max, row_sum = tilewright.attention_fp8(**arguments, normalize=False)
@@ -221,14 +246,22 @@ def test_operator_of_attention_keeps_pytorchs_rules(qkv, options, transposed):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"seed": 5}, {"transposed": True}, {"fixed_descale": torch.ones(1)}, {"descale_rows": 64}],
+    [
+        {},
+        {"seed": 5},
+        {"transposed": True},
+        {"transposed": True, "cu_seqlens": STARTS},
+        {"fixed_descale": torch.ones(1)},
+        {"descale_rows": 64},
+    ],
 )
 def test_operator_of_quantising_keeps_pytorchs_rules(qkv, options):
     import tilewright.torch as operators
 
     # The check of the schema does arithmetic on results that float8 has not.
     checks = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(operators.rotate_quantize, (qkv[0],), options, test_utils=checks)
+    x = qkv[0].flatten(0, 1) if "cu_seqlens" in options else qkv[0]
+    torch.library.opcheck(operators.rotate_quantize, (x,), options, test_utils=checks)
 
 
 def test_compiled_calls_are_whole(qkv):

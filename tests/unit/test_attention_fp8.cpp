@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "common/columns.hpp"
 #include "common/descale_blocks.hpp"
 #include "problems/fp8_expectation.hpp"
 #include "problems/problem_sets.hpp"
@@ -92,6 +93,20 @@ TEST(DescaleBlocks, OfPackedSequencesAreTheirOwn) {
     }
     EXPECT_EQ(found, std::vector<int>(1000, 1));
   }
+}
+
+TEST(Columns, OfPackedSequencesAreTheirOwn) {
+  const std::vector<int> starts = {0, 0, 1, 16, 16, 47, 47, 79, 80, 99};
+  int end = 0;  // of the sequence before
+  for (int b = 0; b + 1 < static_cast<int>(starts.size()); ++b) {
+    const int first = first_column(starts.data(), b);
+    EXPECT_EQ(first % 16, 0);
+    EXPECT_GE(first, end);
+    end = first + starts[static_cast<std::size_t>(b) + 1] - starts[static_cast<std::size_t>(b)];
+  }
+  EXPECT_LE(end, (starts.back() / 16 + static_cast<int>(starts.size()) - 1) * 16);
+  EXPECT_EQ(first_column(starts.data(), 5), (47 / 16 + 5) * 16);
+  EXPECT_EQ(first_column(nullptr, 5), 0);
 }
 
 TEST(DescaleBlocks, OfBatchEntriesCountFromEachOnesFirst) {

@@ -84,7 +84,8 @@ class Fp8Inputs(AttentionInputs):
                 ("k", self.k, {"seed": seed}),
                 ("v", self.v, {"transposed": form.transposed}),
             ):
-                codes, descale = (self._by_blocks if form.blocks else _by_tensor)(x, **options)
+                quantize = self._by_blocks if form.blocks else self._by_tensor
+                codes, descale = quantize(x, **options)
                 is_transposed = name == "v" and form.transposed
                 tensors["v_transposed" if is_transposed else name] = codes
                 tensors[f"{name}_descale"] = descale
@@ -94,6 +95,13 @@ class Fp8Inputs(AttentionInputs):
     def _by_blocks(self, x: Any, **options: Any) -> tuple[Any, Any]:
         options |= {"descale_rows": DESCALE_ROWS, "cu_seqlens": self.cu_seqlens}
         return tilewright.rotate_quantize(x, **options)
+
+    def _by_tensor(self, x: Any, **options: Any) -> tuple[Any, Any]:
+        """The descale is that of the block with the largest one: no element saturates."""
+        _, descales = tilewright.rotate_quantize(x if x.ndim == 4 else x[None], **options)
+        descale = torch.amax(descales).reshape(1)
+        options |= {"fixed_descale": descale, "cu_seqlens": self.cu_seqlens}
+        return tilewright.rotate_quantize(x, **options), descale
 
     @cached_property
     def expected(self) -> oracle.Expected:
@@ -142,12 +150,3 @@ class _Dequantized:
                 scale = of_blocks.repeat_interleave(DESCALE_ROWS, 1)[:, : len(codes)].T[..., None]
             yield codes.double() * scale
             begin += len(codes)
-
-
-def _by_tensor(x: Any, **options: Any) -> tuple[Any, Any]:
-    """The descale is that of the block with the largest one: no element saturates."""
-    sequences = x if x.ndim == 4 else x[None]
-    _, descales = tilewright.rotate_quantize(sequences, **options)
-    descale = torch.amax(descales).reshape(1)
-    codes = tilewright.rotate_quantize(sequences, fixed_descale=descale, **options)
-    return codes if x.ndim == 4 else codes[0], descale

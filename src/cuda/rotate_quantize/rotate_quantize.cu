@@ -17,8 +17,8 @@
 //           4 f(r), where f has other values for rows that lanes write or read together.
 // Registers as many as the compiler takes.
 // Limits    D = 64, 128 or 256. Rows of x are aligned to 16 bytes, those of out to 8. A store of
-//           out_transposed has 16 columns, a multiple of 16 bytes from the tensor's start; at the
-//           ends of packed sequences it has single bytes.
+//           out_transposed has 16 columns, as all sequences' columns begin and end at multiples of
+//           16.
 // Format    docs/fp8.md
 #include <algorithm>
 #include <cfloat>
@@ -277,29 +277,21 @@ __device__ void transpose_bytes(std::uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// Stores columns [first, first + 16) of four dims, of which `bytes` has a word for each four
-// columns. Those outside [begin, end) are left as they are.
-__device__ void store_columns(std::uint8_t* out, std::int64_t dim_stride,
-                              const std::uint32_t (&bytes)[4][4], int first, int begin, int end) {
-#pragma unroll
-  for (int dim = 0; dim < 4; ++dim) {
-    std::uint8_t* const columns = out + dim * dim_stride + first;
-    if (first >= begin && first + 16 <= end) {
-      *reinterpret_cast<uint4*>(columns) =
-          make_uint4(bytes[0][dim], bytes[1][dim], bytes[2][dim], bytes[3][dim]);
-      continue;
-    }
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (first + i >= begin && first + i < end) {
-        columns[i] = static_cast<std::uint8_t>(bytes[i / 4][dim] >> 8 * (i % 4));
-      }
-    }
-  }
+// Where the columns of the block's rows begin.
+__device__ int first_column_of(const RotateQuantizeParams& p, const Block& block) {
+  return first_column(p.blocks.cu_seqlens, block.rows.sequence) + block.rows.first;
 }
 
-// Stores the block's columns. A thread takes four dims of 16 columns, which begin at a multiple of
-// 16 of the tensor's; a block of a packed sequence may begin within them.
+// Where the columns of the block's sequence end, with those of no row behind them.
+__device__ int end_of_columns(const RotateQuantizeParams& p, const Block& block) {
+  const int next = block.rows.sequence + 1;
+  return p.blocks.cu_seqlens == nullptr || next == p.blocks.batch
+             ? p.out_columns
+             : first_column(p.blocks.cu_seqlens, next);
+}
+
+// Stores the block's columns, and zeros in the place of rows that there are not. A thread takes
+// four dims of 16 columns.
 template <int kHeadDim, int kRows, typename P>
 __device__ void store_transposed(const RotateQuantizeParams& p, const Block& block, const P& part,
                                  float inverse) {
@@ -315,37 +307,39 @@ __device__ void store_transposed(const RotateQuantizeParams& p, const Block& blo
   }
   __syncthreads();
 
-  const int begin = block.first;
-  const int end = block.first + block.rows.count;
-  const int first_chunk = begin / 16;
-  constexpr int kChunks = kRows / 16;
-  const int chunks = begin % 16 == 0 ? kChunks : kChunks + 1;
-  std::uint8_t* const out = p.out + p.out_stride.offset(block.entry, 0, block.head);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < chunks * (kHeadDim / 4); i += P::kThreads) {
-    const int first = 16 * (first_chunk + i % chunks);
-    const int word = i / chunks;
-    std::uint32_t bytes[4][4];
+  constexpr int kChunks = kRows / kColumnMultiple;
+  static_assert(kChunks * (kHeadDim / 4) == P::kThreads);
+  const int row0 = kColumnMultiple * (static_cast<int>(threadIdx.x) % kChunks);
+  const int word = static_cast<int>(threadIdx.x) / kChunks;
+  const int column0 = first_column_of(p, block) + row0;
+  if (column0 >= end_of_columns(p, block)) {
+    return;
+  }
+  std::uint32_t bytes[4][4];
 #pragma unroll
-    for (int column = 0; column < 16; ++column) {
-      const int row = min(max(first + column - begin, 0), kRows - 1);
-      bytes[column / 4][column % 4] = tile.words[Tile::place(row, word)];
-    }
+  for (int i = 0; i < kColumnMultiple; ++i) {
+    const int row = row0 + i;
+    bytes[i / 4][i % 4] = row < block.rows.count ? tile.words[Tile::place(row, word)] : 0;
+  }
 #pragma unroll
-    for (auto& columns : bytes) {
-      transpose_bytes(columns);
-    }
-    store_columns(out + 4 * word * p.out_dim_stride, p.out_dim_stride, bytes, first, begin, end);
+  for (auto& columns : bytes) {
+    transpose_bytes(columns);
+  }
+  std::uint8_t* const out =
+      p.out + p.out_stride.offset(block.entry, column0, block.head) + 4 * word * p.out_dim_stride;
+#pragma unroll
+  for (int dim = 0; dim < 4; ++dim) {
+    *reinterpret_cast<uint4*>(out + dim * p.out_dim_stride) =
+        make_uint4(bytes[0][dim], bytes[1][dim], bytes[2][dim], bytes[3][dim]);
   }
 }
 
-// Sets the columns behind a head's last row to 0.
+// Sets the columns behind those of a head's last block to 0.
 __device__ void clear_columns(const RotateQuantizeParams& p, const Block& block) {
-  const int rows =
-      p.blocks.cu_seqlens == nullptr ? p.blocks.len : p.blocks.cu_seqlens[p.blocks.batch];
+  const int first = first_column_of(p, block) + p.blocks.rows;
   std::uint8_t* const out = p.out + p.out_stride.offset(block.entry, 0, block.head);
   for (int dim = 0; dim < p.head_dim; ++dim) {
-    for (int column = rows + threadIdx.x; column < p.out_columns; column += blockDim.x) {
+    for (int column = first + threadIdx.x; column < p.out_columns; column += blockDim.x) {
       out[dim * p.out_dim_stride + column] = 0;
     }
   }

@@ -19,8 +19,12 @@ constexpr std::array kSequenceHeads = {"batch", "kv heads"};
 
 // ---- q, k, v and o
 
+RowsLike keys_of(const AttentionFp8Tensors& t) {
+  return {"k", t.k, "cu_seqlens_k", t.cu_seqlens_k.has_value()};
+}
+
 void check_v_transposed(const ConstTensorView& v, const AttentionFp8Tensors& t) {
-  check_columns("v_transposed", v, {"k", t.k, "cu_seqlens_k", t.cu_seqlens_k.has_value()});
+  check_columns("v_transposed", v, keys_of(t));
   check_dtype_and_device("v_transposed", v, DType::e4m3, t.q.device);
 }
 
@@ -194,6 +198,9 @@ void check_arguments(const AttentionFp8Tensors& t, const AttentionFp8Options& op
   check_all_rows(t);
   check_outputs_are_apart_from_descales(t);
   check_all_but_rows(attention_part(t), attention_part(options));
+  if (t.v_transposed) {
+    check_column_count("v_transposed", *t.v_transposed, keys_of(t), batch_size(attention_part(t)));
+  }
   check_descales(t, options);
 }
 

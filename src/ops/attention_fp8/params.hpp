@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/columns.hpp"
 #include "common/descale_blocks.hpp"
 #include "common/strides.hpp"
 #include "ops/attention/params.hpp"
@@ -25,7 +26,8 @@ struct Fp8Descales {
 };
 
 // `dtype` is that of o, or fp32 with statistics; q, k and v are e4m3. Element d of v's row `key` is
-// at v_stride.offset(batch, key, head) + d * v_dim_stride.
+// at v_stride.offset(batch, key, head) + d * v_dim_stride. If v is transposed, keys of a sequence
+// count from its first_column() on.
 struct AttentionFp8Params : AttentionParams {
   bool is_v_transposed = false;   // v_stride.seq is 1 then, otherwise v_dim_stride is 1
   std::int64_t v_dim_stride = 1;  // a multiple of 16 if v is transposed, on a GPU

@@ -41,7 +41,9 @@ void check_input(const RotateQuantizeTensors& t) {
 void check_outputs(const RotateQuantizeTensors& t) {
   if (t.out_transposed) {
     check_is_absent("out", t.out, {"out_transposed is given"});
-    check_columns("out_transposed", *t.out_transposed, {"x", t.x, "cu_seqlens", is_packed(t)});
+    const RowsLike rows{"x", t.x, "cu_seqlens", is_packed(t)};
+    check_columns("out_transposed", *t.out_transposed, rows);
+    check_column_count("out_transposed", *t.out_transposed, rows, batch_size(t));
     const int dim = t.out_transposed->rank - 2;
     check_same("out_transposed", "head_dim", t.out_transposed->shape[dim], "x's", head_dim_of(t.x));
     check_dtype_and_device("out_transposed", *t.out_transposed, DType::e4m3, t);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/columns.hpp"
 #include "common/descale_blocks.hpp"
 #include "common/random_signs.hpp"
 #include "common/rotary.hpp"
@@ -22,7 +23,8 @@ struct RotateQuantizeParams {
   DescaleBlocks blocks;
 
   // e4m3: element d of row `row` of a sequence is at out_stride.offset(batch, row, head) + d *
-  // out_dim_stride, where packed rows count from the first sequence's.
+  // out_dim_stride, where packed rows count from the first sequence's, and transposed ones of a
+  // sequence from its first_column() on.
   std::uint8_t* out = nullptr;
   OuterStrides out_stride{};
   std::int64_t out_dim_stride = 1;

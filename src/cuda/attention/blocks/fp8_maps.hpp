@@ -28,13 +28,16 @@ inline KeyRows every_other_key(const AttentionFp8Params& p, int batch, int parit
 }
 
 // V^T (B, Hk, Dv, Nk'), keys contiguous, in boxes of 128 keys and all dims. Beyond the last key TMA
-// reads zeros: what lies there may be NaN.
+// reads zeros: what lies there may be NaN. Behind a packed sequence's last key it reads what is
+// there, which the kernel clears.
 inline TensorMapSpec transposed_values(const AttentionFp8Params& p, int batch) {
   const OuterStrides stride{
       .batch = p.v_stride.batch, .seq = p.v_dim_stride, .head = p.v_stride.head};
   TensorMapSpec spec = tile_map_spec(batch, p.value_dim, p.kv_heads, p.v_columns, stride,
                                      p.value_dim, TmaSwizzle::b128, 1);
-  spec.size[0] = static_cast<std::uint64_t>(p.kv_len);
+  if (p.kv_lengths.cu_seqlens == nullptr) {
+    spec.size[0] = static_cast<std::uint64_t>(p.kv_len);
+  }
   return spec;
 }
 

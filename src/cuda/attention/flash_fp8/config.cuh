@@ -60,7 +60,8 @@ struct SeenKeyTiles {
 // What a consumer asks for once in a key tile stays here: it has no registers to keep it.
 struct Tile : FlashTile {
   static constexpr int kMaxConsumers = 2;
-  int sequence;  // whose descales count
+  int sequence;     // whose descales count
+  int value_start;  // its first column in V^T
   SeenKeyTiles seen[kMaxConsumers];
 };
 
@@ -73,6 +74,7 @@ class Sequences : public flash::DenseSequences {
                              int row0, int q_len, int split) const {
     DenseSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
     tile.sequence = sequence;
+    tile.value_start = first_column(params().kv_lengths.cu_seqlens, sequence);
 #pragma unroll 1
     for (int consumer = 0; consumer < config.consumers; ++consumer) {
       const SeenTiles seen(params(), tile, row0 + consumer * kWarpgroupRows, kWarpgroupRows,

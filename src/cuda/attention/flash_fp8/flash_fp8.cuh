@@ -23,7 +23,8 @@
 //     the consumer                | O 0 | O 1 | O 2 | O 3 | waits      | softmax j
 //
 // Layouts   as of K8: V^T with its keys in order, a K tile's even keys first. In a packed tensor a
-//           sequence may begin at an odd row, and then its even keys are the tensor's odd rows.
+//           sequence may begin at an odd row, and then its even keys are the tensor's odd rows; its
+//           values begin at a multiple of 16 columns (common/columns.hpp).
 // Limits    D = 64, 128 or 256. V comes transposed. O in BF16 or FP16, or in FP32 where it is
 //           un-normalised.
 // Worklog   docs/worklog/k8.md
@@ -51,7 +52,7 @@ __device__ void load_keys(SharedStorage<Config>& shared, const TensorMaps& maps,
   }
 }
 
-// Loads 128 keys of V^T, from `row` on.
+// Loads 128 keys of V^T. Their first column is a multiple of 16, as TMA needs it.
 template <typename Config, bool kMayClear>
 __device__ void load_values(SharedStorage<Config>& shared, const TensorMaps& maps,
                             const typename Config::Position& at, const Tile& tile, int j) {
@@ -61,7 +62,7 @@ __device__ void load_values(SharedStorage<Config>& shared, const TensorMaps& map
   shared.v.acquire(at, full, sizeof(shared.sV[0]));
   constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
   SM90_TMA_LOAD_4D::copy(&maps.v, reinterpret_cast<std::uint64_t*>(&full), kNoHint,
-                         shared.sV[at.stage], tile.kv_start + j * C.bc, 0, tile.kv_head,
+                         shared.sV[at.stage], tile.value_start + j * C.bc, 0, tile.kv_head,
                          tile.kv_batch);
 }
 
