@@ -1,4 +1,4 @@
-"""FlashMLA, from the wheel tokenspeed-flashmla.
+"""FlashMLA, from the wheel tokenspeed-flashmla (1.0.0.post20260615 goes with PyTorch 2.11).
 
 Its window is a list, too. It has kernels for 64 and 128 heads: fewer are padded to 64, as engines
 do, with zeros, which are not looked at. Its plan, which the first call makes, is not timed.
