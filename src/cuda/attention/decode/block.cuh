@@ -52,8 +52,8 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
   for (int stage = 0; stage < Config::kStages; ++stage) {
     shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
     shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
-    shared.k.empty[stage].init(Config::kConsumerWarps);
-    shared.v.empty[stage].init(Config::kConsumerWarps);
+    shared.k.empty[stage].init(Config::kTileWarps);
+    shared.v.empty[stage].init(Config::kTileWarps);
   }
   shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
   Compute::set_up(shared);

@@ -24,13 +24,14 @@ struct ConfigOf {
   static constexpr int kCache_bytes = sizeof(CacheT);
   static constexpr bool kIsE4m3 = kCache_bytes == 1;
   static constexpr bool kTakesE4m3Queries = kIsE4m3 && cute::is_same_v<T, cute::bfloat16_t>;
-  static constexpr int kStages = kIsE4m3 ? 2 * C.stages - 1 : C.stages;
+  static constexpr int kStages = kIsE4m3 ? C.e4m3_stages : C.stages;
   using Position = RingPosition<kStages>;
   using TileK = TileLayout<C.head_dim * kCache_bytes>;
   using TileV = TileLayout<C.value_dim * kCache_bytes>;
 
   static constexpr int kRows = C.rows;  // of a row tile
-  static constexpr int kConsumerWarps = C.swaps ? 8 : 4;
+  static constexpr int kTileWarps = 4;  // that read a key tile
+  static constexpr int kConsumerWarps = C.swaps ? swapped_groups(C) * kTileWarps : kTileWarps;
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
@@ -93,18 +94,17 @@ struct WarpsForm {
   };
 };
 
-// In this one keys are the rows of MMAs (decode_swapped.cuh): each of two warpgroups has every
-// other tile.
+// In this one keys are the rows of MMAs (decode_swapped.cuh), and the warpgroups take tiles in
+// turn.
 template <typename Config>
 struct SwappedForm {
   using Element = typename Config::Element;
   static constexpr int kGroups = Config::kConsumerThreads / 128;
   static constexpr int kQuery_elements = Config::kRows * Config::C.head_dim;
-  static constexpr int kQueryStages = kQuery_elements <= 4096 ? 2 : 1;
+  static constexpr int kQueryStages = kQuery_elements < 4096 ? 2 : 1;
 
   struct Memory {
     alignas(1024) Element q[kQueryStages][kQuery_elements];
-    alignas(1024) Element p[kGroups][Config::kRows * kDecodeTileKeys];
     float reduced[kGroups][4][Config::kRows];  // of each warp's keys: maxima, then sums
     float max[kGroups][Config::kRows];
     float sum[kGroups][Config::kRows];

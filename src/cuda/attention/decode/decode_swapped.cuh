@@ -8,20 +8,22 @@
 //   S^T (64 keys, queries) = K Q^T     P^T = exp(S^T - m)     O^T (Dv, queries) += V^T P^T
 //
 // Source    CUTLASS's word for it is swap AB; FlashDecoding; stream-K (Osama et al., 2023).
-// Tiles     8, 16, 32 or 64 queries, which are the row tile of the schedule; Bc = 64 keys. Two
-//           warpgroups compute every other tile each.
-// SMEM      stages x Bc x (D + Dv) of the caches' type; Q in 1 or 2 stages; P^T of both; a slice of
-//           O for clusters.
-// Registers 216 for a thread that computes, 72 for one that loads; with 64 queries 224 and 56. With
-//           n queries, n Dv / 128 hold O, n / 2 hold S, and n / 4 each m and l.
+// Tiles     8, 16, 32 or 64 queries, which are the row tile of the schedule; Bc = 64 keys. Three
+//           warpgroups take tiles in turn; with 64 queries two.
+// SMEM      stages x Bc x (D + Dv) of the caches' type; Q in 1 or 2 stages; a slice of O for
+//           clusters.
+// Registers 152 for a thread that computes, 224 with 64 queries; 56 for one that loads. With n
+//           queries, n Dv / 128 hold O, n / 2 hold S, and n / 4 each m and l.
 //
-//   warps 0 to 3      tile 0: S^T | max | P^T | O^T | tile 2 ...
-//   warps 4 to 7      tile 1: S^T | max | P^T | O^T | tile 3 ...
-//   warp 8            finds the block's parts, from the lengths in memory (walk.cuh)
-//   warps 9 to 11     load K, V (load.cuh) and Q
+//   warpgroup 0       tile 0: S^T | max | P^T | O^T | tile 3 ...
+//   warpgroup 1       tile 1: S^T | max | P^T | O^T | tile 4 ...
+//   warpgroup 2       tile 2: S^T | max | P^T | O^T | tile 5 ...
+//   then a warp       finds the block's parts, from the lengths in memory (walk.cuh)
+//   and three         load K, V (load.cuh) and Q
 //
 // A query's maximum and sum are taken over a thread's two keys, then over eight lanes, then over
-// four warps, through SMEM. At a part's end each warpgroup leaves O where its last tile was.
+// four warps, through SMEM (over_keys). P^T takes the place of the tile's K. At a part's end each
+// warpgroup leaves O where its last tile was.
 //
 // E4M3      K and V are widened in registers, as operand A (swapped_operands.cuh); at most 32
 //           queries. Q is widened on its way to SMEM.
@@ -37,7 +39,7 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// A thread's place among the consumer's two warpgroups. Of a tile it has the keys 16 warp + g and
+// A thread's place among the consumer's warpgroups. Of a tile it has the keys 16 warp + g and
 // 16 warp + g + 8, and the queries query(c), one for each column c that it has of S^T and O^T.
 struct SwappedPlace {
   int group = static_cast<int>(threadIdx.x) / 128;
@@ -53,40 +55,64 @@ struct SwappedPlace {
     cutlass::arch::NamedBarrier::sync(128, kFirstBarrier + group);
   }
 
-  // Combines a value over the eight lanes that have the same query.
-  template <typename Op>
-  __device__ static float over_lanes(float value, Op op) {
-#pragma unroll
-    for (int offset = 4; offset < 32; offset *= 2) {
-      value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    }
-    return value;
-  }
-
-  // Combines values of rows, the same in all those lanes, over the warpgroup's four warps.
+  // Combines the values of each query over the keys of the warpgroup, which eight lanes of four
+  // warps have: over the lanes, each of which is left with some of the queries, over the warps,
+  // through SMEM, and back to all lanes.
   template <int kColumns, int kRows, typename Op>
-  __device__ __forceinline__ void over_warps(float (&reduced)[4][kRows], float (&values)[kColumns],
-                                             Op op) const {
-    if (g == 0) {
+  __device__ __forceinline__ void over_keys(float (&reduced)[4][kRows], float (&values)[kColumns],
+                                            Op op) const {
+    combine_halves<kColumns, 4>(values, op);
+    constexpr int kLeft = kColumns > 8 ? kColumns / 8 : 1;
+    const int first = query(first_column<kColumns>());
+    if (g < kColumns) {
 #pragma unroll
-      for (int c = 0; c < kColumns; c += 2) {
-        *reinterpret_cast<float2*>(&reduced[warp][query(c)]) = {values[c], values[c + 1]};
+      for (int i = 0; i < kLeft; ++i) {
+        reduced[warp][first + i] = values[i];
       }
     }
     sync_group();
+    float all[kLeft];
 #pragma unroll
-    for (int c = 0; c < kColumns; c += 2) {
-      const auto of_warp = [&](int its) {
-        return *reinterpret_cast<const float2*>(&reduced[its][query(c)]);
-      };
-      float2 all = of_warp(0);
-#pragma unroll
-      for (int its = 1; its < 4; ++its) {
-        all = {op(all.x, of_warp(its).x), op(all.y, of_warp(its).y)};
-      }
-      values[c] = all.x;
-      values[c + 1] = all.y;
+    for (int i = 0; i < kLeft; ++i) {
+      all[i] = op(op(reduced[0][first + i], reduced[1][first + i]),
+                  op(reduced[2][first + i], reduced[3][first + i]));
     }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      values[c] = __shfl_sync(0xffffffffu, all[c % kLeft], lane_with<kColumns>(c) + t);
+    }
+  }
+
+ private:
+  // Of kColumns values that two lanes kOffset apart have, each takes over half, and so on.
+  template <int kColumns, int kOffset, int kSize, typename Op>
+  __device__ static __forceinline__ void combine_halves(float (&values)[kSize], Op op) {
+    if constexpr (kOffset < 32) {
+      constexpr int kHalf = kColumns > 1 ? kColumns / 2 : 0;
+      const bool takes_upper = kHalf > 0 && (threadIdx.x & kOffset) != 0;
+#pragma unroll
+      for (int i = 0; i < kColumns - kHalf; ++i) {
+        const float kept = takes_upper ? values[kHalf + i] : values[i];
+        const float given = takes_upper ? values[i] : values[kHalf + i];
+        values[i] = op(kept, __shfl_xor_sync(0xffffffffu, given, kOffset));
+      }
+      combine_halves<kColumns - kHalf, 2 * kOffset>(values, op);
+    }
+  }
+
+  // The first column with which combine_halves() leaves this lane: bit i of g chose the i-th half.
+  template <int kColumns>
+  __device__ int first_column() const {
+    return (g & 1) * (kColumns / 2) + (g >> 1 & 1) * (kColumns / 4) + (g >> 2) * (kColumns / 8);
+  }
+  // The first lane that is left with column c.
+  template <int kColumns>
+  __device__ static constexpr int lane_with(int c) {
+    int lane = 0;
+    for (int half = kColumns / 2, bit = 4; half > 0 && bit < 32; half /= 2, bit *= 2) {
+      lane += c / half % 2 * bit;
+    }
+    return lane;
   }
 };
 
@@ -99,12 +125,12 @@ struct SwappedResult {
   float l[kColumns];  // of this thread's keys
 };
 
-// What the warpgroups leave in SMEM for Finish. It lies where the last tile of each was.
+// What the warpgroups leave in SMEM for Finish. It lies where the last tile of each was. Piece 0 is
+// that of the part's last tile, piece 1 that of the tile before, and so on.
 template <typename Config>
 struct SwappedPieces {
   using Tiles = SwappedTiles<Config>;
   static constexpr int kMost = SwappedForm<Config>::kGroups;
-  static_assert(kMost == 2);
   static_assert(Config::kRows * Config::C.value_dim * 4 <= SharedStorage<Config>::kTile_bytes);
   static_assert(Config::kStages > kMost, "tiles are loaded while each warpgroup holds one");
 
@@ -113,47 +139,51 @@ struct SwappedPieces {
   const SwappedResult<Config>& result;
   int tiles;        // of the part
   int last;         // the stage of its last tile
-  int before;       // and of the one before, if there is one
+  int own;          // and of this warpgroup's last one
+  bool has_own;     // whether it has one
   float descale_v;  // of the whole sequence
 
   __device__ static int rows_of(int rows, int) { return rows; }
   __device__ static int tile_row(int i, int) { return i; }
   __device__ int count() const { return min(tiles, kMost); }
 
-  // The warpgroup that has the part's last tile; the stage of a warpgroup's last one, if it has
-  // one.
-  __device__ int last_group() const { return (tiles - 1) % kMost; }
-  __device__ int stage_of(int group) const { return group == last_group() ? last : before; }
-
   __device__ void leave(int) const {
     if (tiles == 0) {
       return;
     }
-    if (place.group < tiles) {
+    if (has_own) {
       const auto add = [](float a, float b) { return a + b; };
       constexpr int kColumns = SwappedResult<Config>::kColumns;
       float l[kColumns];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        l[c] = SwappedPlace::over_lanes(result.l[c], add);
+        l[c] = result.l[c];
       }
       // Behind its barrier all four warps have read the tile, which leave_queries() overwrites.
-      place.over_warps(shared.compute.reduced[place.group], l, add);
+      place.over_keys(shared.compute.reduced[place.group], l, add);
       leave_queries(l);
     }
     sync_consumer<Config>();
   }
 
-  __device__ PieceSource source(int i, int q) const {
-    const int group = last_group();
-    const auto& compute = shared.compute;
-    const auto piece = [&](int stage) {
-      return reinterpret_cast<const float4*>(memory(stage) + offset(i, 4 * q));
-    };
-    return {
-        &compute.max[group][i],     &compute.sum[group][i], piece(last), &compute.max[1 - group][i],
-        &compute.sum[1 - group][i], piece(before),          0,           0};
-  }
+  // The pieces of query i, columns from 4 q on.
+  struct Source {
+    const SwappedPieces& pieces;
+    int query;
+    int column;
+
+    template <bool kInSmem>
+    __device__ Piece at(int piece) const {
+      static_assert(kInSmem);
+      const int behind = pieces.last - piece;
+      const int stage = behind < 0 ? behind + Config::kStages : behind;
+      const auto& compute = pieces.shared.compute;
+      return {.m = compute.max[stage % kMost][query],
+              .l = compute.sum[stage % kMost][query],
+              .o = *reinterpret_cast<const float4*>(pieces.memory(stage) + offset(query, column))};
+    }
+  };
+  __device__ Source source(int i, int q) const { return {*this, i, 4 * q}; }
 
  private:
   // Where a column of a query's O lies. What neighbouring threads leave is in different banks.
@@ -169,7 +199,7 @@ struct SwappedPieces {
   __device__ __forceinline__ void leave_queries(const float (&l)[kColumns]) const {
     const auto rO = by_rows<typename Tiles::MmaPv>(result.o);
     const auto& [group, warp, g, t] = place;
-    float* const o = memory(stage_of(group));
+    float* const o = memory(own);
     float* const targets[2] = {o + offset(2 * t, Tiles::column(warp, g, 0)),
                                o + offset(2 * t, Tiles::column(warp, g, 1))};
 #pragma unroll
@@ -194,22 +224,24 @@ struct SwappedPieces {
   }
 };
 
-// The consumer: two warpgroups, each with every other tile.
+// The consumer: warpgroups that take tiles in turn. A stage of the ring is always the same
+// warpgroup's.
 template <typename Config>
 class SwappedCompute {
  public:
   using Pieces = SwappedPieces<Config>;
   using Result = SwappedResult<Config>;
   static constexpr int kLoadWarps = 3;  // of K, of V and of Q
-  static constexpr int kConsumerRegisters = Config::kRows < 64 ? 216 : 224;
-  static constexpr int kLoadRegisters = 504 - 2 * kConsumerRegisters;  // of 168 on average
+  static constexpr int kGroups = SwappedForm<Config>::kGroups;
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 224 : 152;
+  static constexpr int kLoadRegisters = 56;
 
   __device__ static void set_up(SharedStorage<Config>& shared) {
     shared.compute.queries.init(Config::kConsumerWarps);
   }
 
   __device__ SwappedCompute(SharedStorage<Config>& shared, const Params& p, const Launch& launch)
-      : shared_(shared), p_(p), launch_(launch) {}
+      : shared_(shared), p_(p), launch_(launch), at_{.stage = place_.group} {}
 
   // Computes a part's tiles. Each warpgroup's last one stays as it is until release().
   __device__ __forceinline__ Pieces run(const Part& part, Result& result) {
@@ -220,26 +252,27 @@ class SwappedCompute {
       result.m[c] = kMinusInf;
       result.l[c] = 0.0f;
     }
+    const int own = (at_.stage - stage_ + Config::kStages) % Config::kStages;
     if (tiles > 0) {
-      compute(part, tiles, result);
+      compute(part, tiles, own, result);
     }
+    stage_ = (stage_ + tiles) % Config::kStages;
     return {.shared = shared_,
             .place = place_,
             .result = result,
             .tiles = tiles,
-            .last = last_,
-            .before = before_,
+            .last = (stage_ + Config::kStages - 1) % Config::kStages,
+            .own = own_last(),
+            .has_own = own < tiles,
             .descale_v = Config::kIsE4m3 ? descale_of(p_.v_descale, part) : 1.0f};
   }
 
   __device__ void release(const Pieces& pieces) {
     if (pieces.tiles > 0) {
       cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
-      sync_consumer<Config>();                   // both warpgroups have merged
-      if (place_.group < pieces.tiles) {
-        const typename Config::Position at{.stage = pieces.stage_of(place_.group), .phase = 0};
-        shared_.k.release(at);
-        shared_.v.release(at);
+      sync_consumer<Config>();                   // all warpgroups have merged
+      if (pieces.has_own) {
+        release_tile(own_last());
       }
     }
   }
@@ -275,26 +308,16 @@ class SwappedCompute {
   using QueryPosition = RingPosition<SwappedForm<Config>::kQueryStages>;
   static constexpr int kColumns = Result::kColumns;
 
-  __device__ __forceinline__ void compute(const Part& part, int tiles, Result& result) {
-    constexpr int kGroups = SwappedForm<Config>::kGroups;
-    scale_ = scale_of<Config>(p_, part);
-    const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_);
-    const TileRange whole{.first = part.whole_first, .end = part.whole_end};
-    int first = part.tiles.first * kDecodeTileKeys;
+  // The part's tiles `own`, own + kGroups and so on.
+  __device__ __forceinline__ void compute(const Part& part, int tiles, int own, Result& result) {
+    const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_of<Config>(p_, part));
     shared_.compute.queries.wait(at_q_);
 #pragma unroll 1
-    for (int i = 0; i < tiles; ++i) {
-      before_ = last_;
-      last_ = at_.stage;
-      if (i % kGroups == place_.group) {
-        const bool is_whole = first >= whole.first && first + kDecodeTileKeys <= whole.end;
-        compute_tile(part, first, is_whole, i + kGroups >= tiles, scale_log2, result);
-      } else {
-        shared_.k.skip(at_);
-        shared_.v.skip(at_);
-      }
-      at_.advance();
-      first += kDecodeTileKeys;
+    for (int i = own; i < tiles; i += kGroups) {
+      const int first = (part.tiles.first + i) * kDecodeTileKeys;
+      const bool is_whole = first >= part.whole_first && first + kDecodeTileKeys <= part.whole_end;
+      compute_tile(part, first, is_whole, i + kGroups >= tiles, scale_log2, result);
+      go_to_next_tile();
     }
     __syncwarp();
     shared_.compute.queries.release(at_q_);
@@ -311,6 +334,8 @@ class SwappedCompute {
                                                bool is_last, float scale_log2, Result& result) {
     std::uint8_t* const tile_k = shared_.tiles[at_.stage];
     std::uint8_t* const tile_v = tile_k + Config::TileK::kTile_bytes;
+    auto* const p = reinterpret_cast<Element*>(tile_k);
+    static_assert(Config::kRows * kDecodeTileKeys * sizeof(Element) <= Config::TileK::kTile_bytes);
     const auto& descales = shared_.descales[at_.stage];
     auto s = Tiles::scores();
     auto rS = by_rows<typename Tiles::MmaQk>(s);  // (keys, queries)
@@ -319,13 +344,9 @@ class SwappedCompute {
                  Tiles::operand_q(shared_.compute.q[at_q_.stage]), s);
     if (scales_rows(p_.k_descale)) {
       scale_keys(rS, descales[0]);
-      __syncwarp();  // all lanes have read theirs
-    }
-    if (!is_last) {
-      shared_.k.release(at_);
     }
     if (p_.softcap > 0.0f) {
-      cuda::cap(rS, scale_, p_.softcap);
+      cuda::cap(rS, scale_of<Config>(p_, part), p_.softcap);
     }
     const std::uint32_t seen = is_whole ? 0 : seen_by_queries(part, first);
     if (!is_whole) {
@@ -338,17 +359,38 @@ class SwappedCompute {
     if (scales_rows(p_.v_descale)) {
       scale_keys(rS, descales[1]);
     }
-    store_p(rS);
+    store_p(rS, p);
     if (!is_whole && !Config::kIsE4m3) {
       clear_unseen(tile_v, seen);
     }
     cutlass::arch::fence_view_async_shared();
     place_.sync_group();
-    wgmma<true>(typename Tiles::MmaPv{}, operand_v,
-                Tiles::operand_p(shared_.compute.p[place_.group]), result.o);
+    wgmma<true>(typename Tiles::MmaPv{}, operand_v, Tiles::operand_p(p), result.o);
     if (!is_last) {
-      shared_.v.release(at_);
+      release_tile(at_.stage);
     }
+  }
+
+  // Its stages come round in the same order each time.
+  __device__ void go_to_next_tile() {
+    static_assert(Config::kStages % kGroups == 0);
+    at_.stage += kGroups;
+    if (at_.stage >= Config::kStages) {
+      at_.stage -= Config::kStages;
+      at_.phase ^= 1;
+    }
+  }
+
+  // The stage of this warpgroup's last tile.
+  __device__ int own_last() const {
+    return (at_.stage + Config::kStages - kGroups) % Config::kStages;
+  }
+
+  __device__ void release_tile(int stage) {
+    const typename Config::Position at{.stage = stage};
+    __syncwarp();  // all lanes have read theirs
+    shared_.k.release(at);
+    shared_.v.release(at);
   }
 
   __device__ static bool scales_rows(const Descales& descale) {
@@ -406,9 +448,9 @@ class SwappedCompute {
     float m[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      m[c] = SwappedPlace::over_lanes(fmaxf(rS(0, c), rS(1, c)), larger);
+      m[c] = fmaxf(rS(0, c), rS(1, c));
     }
-    place_.over_warps(shared_.compute.reduced[place_.group], m, larger);
+    place_.over_keys(shared_.compute.reduced[place_.group], m, larger);
     float correction[kColumns];
     bool moves = false;  // the maximum of a query that has an O
 #pragma unroll
@@ -436,14 +478,15 @@ class SwappedCompute {
     }
   }
 
-  // P^T becomes an operand in SMEM, where each query has a swizzled row of 64 keys.
+  // P^T becomes an operand in SMEM, where each query has a swizzled row of 64 keys. All warps have
+  // read K, which lay there: take_exponentials() has a barrier.
   template <typename TensorS>
-  __device__ __forceinline__ void store_p(const TensorS& rS) {
+  __device__ __forceinline__ void store_p(const TensorS& rS, Element* p) const {
     constexpr int kMatrices = Config::kRows == 8 ? 2 : 4;  // of 8 keys x 8 rows, at a time
     const int lane = threadIdx.x % 32;
     const int in_row = lane % 8;
     const int chunk = 2 * place_.warp + lane / 8 % 2;  // of eight keys
-    const std::uint32_t place = cute::cast_smem_ptr_to_uint(shared_.compute.p[place_.group]) +
+    const std::uint32_t place = cute::cast_smem_ptr_to_uint(p) +
                                 (lane / 16 * 8 % Config::kRows + in_row) * 128 +
                                 (chunk ^ in_row) * 16;
 #pragma unroll
@@ -477,11 +520,9 @@ class SwappedCompute {
   const Params& p_;
   const Launch& launch_;
   const SwappedPlace place_;
-  typename Config::Position at_;
+  typename Config::Position at_;  // of this warpgroup's next tile
+  int stage_ = 0;                 // of the part's first tile
   QueryPosition at_q_;
-  float scale_ = 0.0f;  // of scores
-  int last_ = 0;        // the stages of the part's last tile, and of the one before
-  int before_ = 0;
 };
 
 template <int kIndex, typename Element, typename CacheElement>

@@ -76,8 +76,8 @@ struct PieceSource {
 };
 
 // Merges `count` pieces in their order: some at a time, whose loads are under way together.
-template <bool kInSmem, int kAhead>
-__device__ __forceinline__ Piece merge_pieces(int count, const PieceSource& source) {
+template <bool kInSmem, int kAhead, typename Source>
+__device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
   Piece merged;
 #pragma unroll 1
   for (int first = 0; first < count; first += kAhead) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ Piece merge_pieces(int count, const PieceSource& sour
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (first + i < count) {
-        pieces[i] = source.at<kInSmem>(first + i);
+        pieces[i] = source.template at<kInSmem>(first + i);
       }
     }
     float m = merged.m;
@@ -199,7 +199,8 @@ enum class Level { warps, blocks, parts };
 //   int tile_row(int i, int pass)          row i of them, of the row tile
 //   void leave(int pass)                   the consumer's threads call it together
 //   int count()                            the pieces that become one, at most kMost
-//   PieceSource source(int i, int q)       those of row i of the pass, columns from 4 q on
+//   source(int i, int q)                   those of row i of the pass, columns from 4 q on: what
+//                                          has an at() as PieceSource has
 template <typename Config, typename BlockPieces>
 class Finish {
  public:
@@ -294,16 +295,16 @@ class Finish {
       const int index = kIsWhole ? i / kPieces : quotient(i, pieces);
       const int in_row = i - index * pieces;
       const int q = kIsWhole ? in_row : rank * slice + in_row;
-      PieceSource source;
-      int tile_row = block_.tile_row(index, pass_);
-      if constexpr (kIsWhole) {
-        source = block_.source(index, q);
-      } else if constexpr (kLevel == Level::blocks) {
-        source = of_blocks(index, in_row, slice);
-      } else {
-        tile_row = index;
-        source = of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, 4 * q);
-      }
+      const int tile_row = kLevel == Level::parts ? index : block_.tile_row(index, pass_);
+      const auto source = [&] {
+        if constexpr (kIsWhole) {
+          return block_.source(index, q);
+        } else if constexpr (kLevel == Level::blocks) {
+          return of_blocks(index, in_row, slice);
+        } else {
+          return of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, 4 * q);
+        }
+      }();
       const Piece merged = merge_pieces<kLevel != Level::parts, kAhead>(count, source);
       if (kIsWhole && is_cluster) {
         send_piece(merged, index, q, slice, rank);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/attention_parts.hpp"
 #include "common/ceil_div.hpp"
@@ -22,10 +23,21 @@
 
 namespace tilewright::cuda {
 
-// a / b rounded down, of numbers from 0 up whose quotient is below 2^22. A division of integers
+// 1 / b, of a number from 1 up. On the device its last bits may be wrong: an exact division calls a
+// function.
+TILEWRIGHT_HOST_DEVICE constexpr float reciprocal(int b) {
+#ifdef __CUDA_ARCH__
+  if (!std::is_constant_evaluated()) {
+    return __fdividef(1.0f, static_cast<float>(b));
+  }
+#endif
+  return 1.0f / static_cast<float>(b);
+}
+
+// a / b rounded down, of numbers from 0 up whose quotient is below 2^21. A division of integers
 // takes several times as long.
 TILEWRIGHT_HOST_DEVICE constexpr int quotient(int a, int b) {
-  const int q = static_cast<int>(static_cast<float>(a) * (1.0f / static_cast<float>(b)));
+  const int q = static_cast<int>(static_cast<float>(a) * reciprocal(b));
   const int over = q * b > a;
   return q - over + ((q - over + 1) * b <= a);
 }
@@ -131,7 +143,7 @@ class UnitShares {
     workers_ = least(are_whole ? grains : quotient(units + of.cluster - 1, of.cluster), of.count);
     step_ = quotient(grains, workers_);
     rest_ = grains - step_ * workers_;
-    per_unit_ = static_cast<float>(workers_) / static_cast<float>(units);
+    per_unit_ = static_cast<float>(workers_) * reciprocal(units);
   }
 
   // How many workers there is work for: no worker before this one goes without.
