@@ -229,11 +229,18 @@ TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
 }
 
 TEST(DecodePlan, FewItemsRunInClusters) {
-  EXPECT_EQ(plan_of(problem(1, 8, 65536)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(3, 8, 65536)).cluster, 4);
-  EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
-  EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
-  EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
+  EXPECT_EQ(plan_of(problem(1, 8, 8192)).cluster, 8);
+  EXPECT_EQ(plan_of(problem(3, 8, 8192)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(8, 8, 8192)).cluster, 2);  // on 128 of 132 SMs
+  EXPECT_EQ(plan_of(problem(64, 8, 8192)).cluster, 1);
+  EXPECT_EQ(plan_of(problem(64, 8, 8192)).workers, kSms);
+}
+
+TEST(DecodePlan, LongItemsRunOnAllSms) {
+  for (const int batch : {1, 3, 8}) {
+    EXPECT_EQ(plan_of(problem(batch, 8, 65536)).cluster, 2);
+    EXPECT_EQ(plan_of(problem(batch, 8, 65536)).workers, kSms / 2);
+  }
 }
 
 TEST(DecodePlan, WhereRowsAreCopiedAnSmHasTwoBlocks) {
@@ -310,12 +317,17 @@ TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
   EXPECT_FALSE(swaps(p));
 }
 
-// The kernel divides O's columns among a cluster's blocks, in pieces of four.
-TEST(DecodePlan, ClustersDivideTheColumns) {
+// The kernel divides O's columns among a cluster's blocks, in pieces of four, and a ring's stages
+// among warpgroups.
+TEST(DecodePlan, ColumnsAndStagesAreDivided) {
   for (const DecodeConfig& c : kDecodeConfigs) {
     EXPECT_EQ(c.value_dim / 4 % c.most_cluster, 0);
     EXPECT_LE(c.most_cluster, kMaxDecodeCluster);
     EXPECT_EQ(64 % c.rows, 0);
+    for (const bool is_e4m3 : {false, takes_e4m3(c)}) {
+      EXPECT_EQ((is_e4m3 ? c.e4m3_stages : c.stages) % (c.swaps ? swapped_groups(c, is_e4m3) : 1),
+                0);
+    }
   }
 }
 

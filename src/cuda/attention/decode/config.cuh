@@ -31,7 +31,8 @@ struct ConfigOf {
 
   static constexpr int kRows = C.rows;  // of a row tile
   static constexpr int kTileWarps = 4;  // that read a key tile
-  static constexpr int kConsumerWarps = C.swaps ? swapped_groups(C) * kTileWarps : kTileWarps;
+  static constexpr int kConsumerWarps =
+      C.swaps ? swapped_groups(C, kIsE4m3) * kTileWarps : kTileWarps;
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;

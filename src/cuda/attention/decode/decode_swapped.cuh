@@ -9,11 +9,12 @@
 //
 // Source    CUTLASS's word for it is swap AB; FlashDecoding; stream-K (Osama et al., 2023).
 // Tiles     8, 16, 32 or 64 queries, which are the row tile of the schedule; Bc = 64 keys. Three
-//           warpgroups take tiles in turn; with 64 queries two.
+//           warpgroups take tiles in turn; two with 64 queries, or with 32 and E4M3 caches.
 // SMEM      stages x Bc x (D + Dv) of the caches' type; Q in 1 or 2 stages; a slice of O for
 //           clusters.
-// Registers 152 for a thread that computes, 224 with 64 queries; 56 for one that loads. With n
-//           queries, n Dv / 128 hold O, n / 2 hold S, and n / 4 each m and l.
+// Registers 144 or 152 for a thread of three warpgroups that compute, 216 or 224 for one of two; 56
+//           to 80 for one that loads. With n queries, n Dv / 128 hold O, n / 2 hold S, and n / 4
+//           each m and l.
 //
 //   warpgroup 0       tile 0: S^T | max | P^T | O^T | tile 3 ...
 //   warpgroup 1       tile 1: S^T | max | P^T | O^T | tile 4 ...
@@ -35,86 +36,10 @@
 #include "cuda/attention/decode/block.cuh"
 #include "cuda/attention/decode/seen_keys.cuh"
 #include "cuda/attention/decode/swapped_operands.cuh"
+#include "cuda/attention/decode/swapped_place.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
-
-// A thread's place among the consumer's warpgroups. Of a tile it has the keys 16 warp + g and
-// 16 warp + g + 8, and the queries query(c), one for each column c that it has of S^T and O^T.
-struct SwappedPlace {
-  int group = static_cast<int>(threadIdx.x) / 128;
-  int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  int t = static_cast<int>(threadIdx.x) % 4;
-
-  __device__ int query(int c) const { return 8 * (c / 2) + 2 * t + c % 2; }
-
-  // A barrier of the warpgroup.
-  __device__ void sync_group() const {
-    constexpr std::uint32_t kFirstBarrier = 2;  // 1 is the consumer's
-    cutlass::arch::NamedBarrier::sync(128, kFirstBarrier + group);
-  }
-
-  // Combines the values of each query over the keys of the warpgroup, which eight lanes of four
-  // warps have: over the lanes, each of which is left with some of the queries, over the warps,
-  // through SMEM, and back to all lanes.
-  template <int kColumns, int kRows, typename Op>
-  __device__ __forceinline__ void over_keys(float (&reduced)[4][kRows], float (&values)[kColumns],
-                                            Op op) const {
-    combine_halves<kColumns, 4>(values, op);
-    constexpr int kLeft = kColumns > 8 ? kColumns / 8 : 1;
-    const int first = query(first_column<kColumns>());
-    if (g < kColumns) {
-#pragma unroll
-      for (int i = 0; i < kLeft; ++i) {
-        reduced[warp][first + i] = values[i];
-      }
-    }
-    sync_group();
-    float all[kLeft];
-#pragma unroll
-    for (int i = 0; i < kLeft; ++i) {
-      all[i] = op(op(reduced[0][first + i], reduced[1][first + i]),
-                  op(reduced[2][first + i], reduced[3][first + i]));
-    }
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      values[c] = __shfl_sync(0xffffffffu, all[c % kLeft], lane_with<kColumns>(c) + t);
-    }
-  }
-
- private:
-  // Of kColumns values that two lanes kOffset apart have, each takes over half, and so on.
-  template <int kColumns, int kOffset, int kSize, typename Op>
-  __device__ static __forceinline__ void combine_halves(float (&values)[kSize], Op op) {
-    if constexpr (kOffset < 32) {
-      constexpr int kHalf = kColumns > 1 ? kColumns / 2 : 0;
-      const bool takes_upper = kHalf > 0 && (threadIdx.x & kOffset) != 0;
-#pragma unroll
-      for (int i = 0; i < kColumns - kHalf; ++i) {
-        const float kept = takes_upper ? values[kHalf + i] : values[i];
-        const float given = takes_upper ? values[i] : values[kHalf + i];
-        values[i] = op(kept, __shfl_xor_sync(0xffffffffu, given, kOffset));
-      }
-      combine_halves<kColumns - kHalf, 2 * kOffset>(values, op);
-    }
-  }
-
-  // The first column with which combine_halves() leaves this lane: bit i of g chose the i-th half.
-  template <int kColumns>
-  __device__ int first_column() const {
-    return (g & 1) * (kColumns / 2) + (g >> 1 & 1) * (kColumns / 4) + (g >> 2) * (kColumns / 8);
-  }
-  // The first lane that is left with column c.
-  template <int kColumns>
-  __device__ static constexpr int lane_with(int c) {
-    int lane = 0;
-    for (int half = kColumns / 2, bit = 4; half > 0 && bit < 32; half /= 2, bit *= 2) {
-      lane += c / half % 2 * bit;
-    }
-    return lane;
-  }
-};
 
 // What a warpgroup has of the queries, from its tiles.
 template <typename Config>
@@ -139,19 +64,24 @@ struct SwappedPieces {
   const SwappedResult<Config>& result;
   int tiles;        // of the part
   int last;         // the stage of its last tile
-  int own;          // and of this warpgroup's last one
-  bool has_own;     // whether it has one
   float descale_v;  // of the whole sequence
 
   __device__ static int rows_of(int rows, int) { return rows; }
   __device__ static int tile_row(int i, int) { return i; }
   __device__ int count() const { return min(tiles, kMost); }
 
+  __device__ int stage_of(int piece) const {
+    return last < piece ? last - piece + Config::kStages : last - piece;
+  }
+  // This warpgroup's piece, if it has one of the part's tiles.
+  __device__ int own() const { return (last - place.group + kMost) % kMost; }
+  __device__ bool has_own() const { return own() < tiles; }
+
   __device__ void leave(int) const {
     if (tiles == 0) {
       return;
     }
-    if (has_own) {
+    if (has_own()) {
       const auto add = [](float a, float b) { return a + b; };
       constexpr int kColumns = SwappedResult<Config>::kColumns;
       float l[kColumns];
@@ -175,8 +105,7 @@ struct SwappedPieces {
     template <bool kInSmem>
     __device__ Piece at(int piece) const {
       static_assert(kInSmem);
-      const int behind = pieces.last - piece;
-      const int stage = behind < 0 ? behind + Config::kStages : behind;
+      const int stage = pieces.stage_of(piece);
       const auto& compute = pieces.shared.compute;
       return {.m = compute.max[stage % kMost][query],
               .l = compute.sum[stage % kMost][query],
@@ -199,7 +128,7 @@ struct SwappedPieces {
   __device__ __forceinline__ void leave_queries(const float (&l)[kColumns]) const {
     const auto rO = by_rows<typename Tiles::MmaPv>(result.o);
     const auto& [group, warp, g, t] = place;
-    float* const o = memory(own);
+    float* const o = memory(stage_of(own()));
     float* const targets[2] = {o + offset(2 * t, Tiles::column(warp, g, 0)),
                                o + offset(2 * t, Tiles::column(warp, g, 1))};
 #pragma unroll
@@ -233,15 +162,17 @@ class SwappedCompute {
   using Result = SwappedResult<Config>;
   static constexpr int kLoadWarps = 3;  // of K, of V and of Q
   static constexpr int kGroups = SwappedForm<Config>::kGroups;
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 224 : 152;
-  static constexpr int kLoadRegisters = 56;
+  static constexpr int kRegisters = kGroups == 3 ? 512 : 504;  // of a thread of each warpgroup
+  static constexpr int kConsumerRegisters =
+      kGroups == 3 ? (Config::kRows < 32 ? 144 : 152) : (Config::kRows < 64 ? 216 : 224);
+  static constexpr int kLoadRegisters = kRegisters - kGroups * kConsumerRegisters;
 
   __device__ static void set_up(SharedStorage<Config>& shared) {
     shared.compute.queries.init(Config::kConsumerWarps);
   }
 
   __device__ SwappedCompute(SharedStorage<Config>& shared, const Params& p, const Launch& launch)
-      : shared_(shared), p_(p), launch_(launch), at_{.stage = place_.group} {}
+      : shared_(shared), p_(p), launch_(launch) {}
 
   // Computes a part's tiles. Each warpgroup's last one stays as it is until release().
   __device__ __forceinline__ Pieces run(const Part& part, Result& result) {
@@ -252,18 +183,15 @@ class SwappedCompute {
       result.m[c] = kMinusInf;
       result.l[c] = 0.0f;
     }
-    const int own = (at_.stage - stage_ + Config::kStages) % Config::kStages;
     if (tiles > 0) {
-      compute(part, tiles, own, result);
+      compute(part, tiles, result);
     }
-    stage_ = (stage_ + tiles) % Config::kStages;
+    tiles_ += tiles;
     return {.shared = shared_,
             .place = place_,
             .result = result,
             .tiles = tiles,
-            .last = (stage_ + Config::kStages - 1) % Config::kStages,
-            .own = own_last(),
-            .has_own = own < tiles,
+            .last = static_cast<int>((tiles_ - 1) % Config::kStages),
             .descale_v = Config::kIsE4m3 ? descale_of(p_.v_descale, part) : 1.0f};
   }
 
@@ -271,8 +199,8 @@ class SwappedCompute {
     if (pieces.tiles > 0) {
       cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
       sync_consumer<Config>();                   // all warpgroups have merged
-      if (pieces.has_own) {
-        release_tile(own_last());
+      if (pieces.has_own()) {
+        release_tile(pieces.stage_of(pieces.own()));
       }
     }
   }
@@ -308,16 +236,19 @@ class SwappedCompute {
   using QueryPosition = RingPosition<SwappedForm<Config>::kQueryStages>;
   static constexpr int kColumns = Result::kColumns;
 
-  // The part's tiles `own`, own + kGroups and so on.
-  __device__ __forceinline__ void compute(const Part& part, int tiles, int own, Result& result) {
+  __device__ __forceinline__ void compute(const Part& part, int tiles, Result& result) {
+    static_assert(Config::kStages % kGroups == 0);
+    const int own = (place_.group + kGroups - static_cast<int>(tiles_ % kGroups)) % kGroups;
     const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_of<Config>(p_, part));
     shared_.compute.queries.wait(at_q_);
 #pragma unroll 1
     for (int i = own; i < tiles; i += kGroups) {
       const int first = (part.tiles.first + i) * kDecodeTileKeys;
       const bool is_whole = first >= part.whole_first && first + kDecodeTileKeys <= part.whole_end;
-      compute_tile(part, first, is_whole, i + kGroups >= tiles, scale_log2, result);
-      go_to_next_tile();
+      const std::uint32_t number = tiles_ + i;
+      const typename Config::Position at{.stage = static_cast<int>(number % Config::kStages),
+                                         .phase = number / Config::kStages & 1};
+      compute_tile(part, at, first, is_whole, i + kGroups >= tiles, scale_log2, result);
     }
     __syncwarp();
     shared_.compute.queries.release(at_q_);
@@ -330,16 +261,18 @@ class SwappedCompute {
 
   // Computes the tile that begins with key `first`, of which all queries see all keys if it
   // is_whole. If it is the warpgroup's last one, it is not released: O will lie there.
-  __device__ __forceinline__ void compute_tile(const Part& part, int first, bool is_whole,
-                                               bool is_last, float scale_log2, Result& result) {
-    std::uint8_t* const tile_k = shared_.tiles[at_.stage];
+  __device__ __forceinline__ void compute_tile(const Part& part,
+                                               const typename Config::Position& at, int first,
+                                               bool is_whole, bool is_last, float scale_log2,
+                                               Result& result) {
+    std::uint8_t* const tile_k = shared_.tiles[at.stage];
     std::uint8_t* const tile_v = tile_k + Config::TileK::kTile_bytes;
     auto* const p = reinterpret_cast<Element*>(tile_k);
     static_assert(Config::kRows * kDecodeTileKeys * sizeof(Element) <= Config::TileK::kTile_bytes);
-    const auto& descales = shared_.descales[at_.stage];
+    const auto& descales = shared_.descales[at.stage];
     auto s = Tiles::scores();
     auto rS = by_rows<typename Tiles::MmaQk>(s);  // (keys, queries)
-    shared_.k.wait(at_);
+    shared_.k.wait(at);
     wgmma<false>(typename Tiles::MmaQk{}, Tiles::operand_k(tile_k),
                  Tiles::operand_q(shared_.compute.q[at_q_.stage]), s);
     if (scales_rows(p_.k_descale)) {
@@ -354,7 +287,7 @@ class SwappedCompute {
     }
     take_exponentials(rS, scale_log2, result);
 
-    shared_.v.wait(at_);
+    shared_.v.wait(at);
     const auto operand_v = Tiles::operand_v(tile_v);
     if (scales_rows(p_.v_descale)) {
       scale_keys(rS, descales[1]);
@@ -367,23 +300,8 @@ class SwappedCompute {
     place_.sync_group();
     wgmma<true>(typename Tiles::MmaPv{}, operand_v, Tiles::operand_p(p), result.o);
     if (!is_last) {
-      release_tile(at_.stage);
+      release_tile(at.stage);
     }
-  }
-
-  // Its stages come round in the same order each time.
-  __device__ void go_to_next_tile() {
-    static_assert(Config::kStages % kGroups == 0);
-    at_.stage += kGroups;
-    if (at_.stage >= Config::kStages) {
-      at_.stage -= Config::kStages;
-      at_.phase ^= 1;
-    }
-  }
-
-  // The stage of this warpgroup's last tile.
-  __device__ int own_last() const {
-    return (at_.stage + Config::kStages - kGroups) % Config::kStages;
   }
 
   __device__ void release_tile(int stage) {
@@ -520,8 +438,7 @@ class SwappedCompute {
   const Params& p_;
   const Launch& launch_;
   const SwappedPlace place_;
-  typename Config::Position at_;  // of this warpgroup's next tile
-  int stage_ = 0;                 // of the part's first tile
+  std::uint32_t tiles_ = 0;  // of the block's parts before
   QueryPosition at_q_;
 };
 
