@@ -62,7 +62,8 @@ struct Call {
             .softcap = options.softcap,
             .sink = tensors.sinks ? load(*tensors.sinks, head * tensors.sinks->stride[0])
                                   : kMinusInfinity,
-            .rounding = rounding};
+            .rounding = rounding,
+            .product = product};
   }
 
   std::int64_t sequences() const {
@@ -75,6 +76,7 @@ struct Call {
   DenseRows q;
   DenseRows k;
   DenseRows v;
+  Product product;
 };
 
 AttentionResult result_of(const Call& call) {
@@ -90,7 +92,7 @@ AttentionResult result_of(const Call& call) {
 // Query i of a sequence on head h: its row of the result.
 void attend_row(const Call& call, const Rows& queries, const Rows& keys, std::int64_t h,
                 std::int64_t i, AttentionResult& result) {
-  const auto& [tensors, options, rounding, q, k, v] = call;
+  const auto& [tensors, options, rounding, q, k, v, product] = call;
   const std::int64_t n = queries.first + i;
   const std::int64_t kv_head = h / (q.heads / k.heads);
   double* const o = result.o.data() + ((queries.batch * q.length + n) * q.heads + h) * v.dim;
@@ -130,9 +132,10 @@ DenseRows::DenseRows(const ConstTensorView& t)
                 }) {}
 
 AttentionResult attention(const AttentionTensors& tensors, const AttentionOptions& options,
-                          Rounding rounding, DenseInputs inputs) {
+                          Rounding rounding, DenseInputs inputs, Product product) {
   const Call call{
-      tensors, options, rounding, std::move(inputs.q), std::move(inputs.k), std::move(inputs.v)};
+      tensors, options, rounding, std::move(inputs.q), std::move(inputs.k), std::move(inputs.v),
+      product};
   AttentionResult result = result_of(call);
   for (std::int64_t b = 0; b < call.sequences(); ++b) {
     attend_sequence(call, b, result);

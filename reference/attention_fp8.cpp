@@ -137,6 +137,31 @@ void take_magnitudes(DenseRows& rows) {
   }
 }
 
+// The most that a dot product loses while the tensor cores add it, 32 products at a time. Each
+// product, and the sum before, is cut toward zero at the last of 14 bits, counted from the largest
+// one's leading bit; what is smaller is lost as a whole. The new sum is cut to 14 bits, too.
+double lost_in_sums(const double* q, const double* k, std::int64_t dim) {
+  constexpr std::int64_t kStep = 32;
+  constexpr double kLastBit = 0x1p-13;
+  double sum = 0;
+  double lost = 0;
+  for (std::int64_t first = 0; first < dim; first += kStep) {
+    const std::int64_t end = std::min(first + kStep, dim);
+    double largest = std::abs(sum) + lost;
+    for (std::int64_t d = first; d < end; ++d) {
+      largest = std::max(largest, std::abs(q[d] * k[d]));
+    }
+    double lost_here = std::min(std::abs(sum) + lost, kLastBit * largest);
+    for (std::int64_t d = first; d < end; ++d) {
+      lost_here += std::min(std::abs(q[d] * k[d]), kLastBit * largest);
+      sum += q[d] * k[d];
+    }
+    lost += lost_here;
+    lost += kLastBit * (std::abs(sum) + lost);
+  }
+  return lost;
+}
+
 // E4M3 of a tensor, and its descales.
 struct Quantized {
   HostTensor rows;
@@ -198,13 +223,12 @@ Magnitudes magnitudes(const Tensors& tensors, const Options& options) {
   take_magnitudes(inputs.v);
   const AttentionTensors parts = attention_tensors(tensors);
   AttentionResult weighted = attention(parts, attention_options(options), Rounding::exact, inputs);
-  take_magnitudes(inputs.q);
-  take_magnitudes(inputs.k);
   AttentionOptions plain = attention_options(options);
   plain.softcap = 0;
   AttentionTensors without_sinks = parts;
   without_sinks.sinks.reset();
-  AttentionResult scores = attention(without_sinks, plain, Rounding::exact, std::move(inputs));
+  AttentionResult scores =
+      attention(without_sinks, plain, Rounding::exact, std::move(inputs), lost_in_sums);
   return {.o = std::move(weighted.o),
           .scores = std::move(scores.row_max),
           .sums = std::move(weighted.row_sum)};

@@ -17,9 +17,10 @@ AttentionResult attention_fp8(const AttentionFp8Tensors& tensors,
 
 // What errors of the result are shares of.
 struct Magnitudes {
-  std::vector<double> o;       // sum_j exp(s_j - m) |v_j|, divided by l where o is normalised
-  std::vector<double> scores;  // of a row: the largest scale * sum_d |q_d k_jd| of its keys j
-  std::vector<double> sums;    // l
+  std::vector<double> o;  // sum_j exp(s_j - m) |v_j|, divided by l where o is normalised
+  // Of a row: the most that the tensor cores' additions can take from the score of one of its keys.
+  std::vector<double> scores;
+  std::vector<double> sums;  // l
 };
 Magnitudes magnitudes(const AttentionFp8Tensors& tensors, const AttentionFp8Options& options);
 

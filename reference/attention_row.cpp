@@ -53,17 +53,21 @@ double rounded_output(Rounding rounding, double value) {
 
 }  // namespace
 
+double dot(const double* q, const double* k, std::int64_t dim) {
+  double sum = 0;
+  for (std::int64_t d = 0; d < dim; ++d) {
+    sum += q[d] * k[d];
+  }
+  return sum;
+}
+
 RowSums attend(const double* q, const double* k, std::int64_t dim, const double* v,
                std::int64_t value_dim, const std::vector<std::int64_t>& seen,
                const Scoring& scoring, double* o) {
   std::vector<double> s;
   double max = scoring.sink;  // NaN scores leave it as it is
   for (const std::int64_t j : seen) {
-    double dot = 0;
-    for (std::int64_t d = 0; d < dim; ++d) {
-      dot += q[d] * k[j * dim + d];
-    }
-    double score = scoring.scale * dot;
+    double score = scoring.scale * scoring.product(q, k + j * dim, dim);
     if (scoring.softcap > 0) {
       score = scoring.softcap * std::tanh(score / scoring.softcap);
     }

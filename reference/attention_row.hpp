@@ -8,12 +8,17 @@
 
 namespace tilewright::reference {
 
+// What a query and a key of `dim` values make; their dot product, as a rule.
+using Product = double (*)(const double* q, const double* k, std::int64_t dim);
+double dot(const double* q, const double* k, std::int64_t dim);
+
 // What a row's softmax depends on beside its keys.
 struct Scoring {
   double scale;
   double softcap;  // 0: none
   double sink;     // -infinity: none
   Rounding rounding;
+  Product product = dot;
 };
 
 struct RowSums {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "reference/attention.hpp"
+#include "reference/attention_row.hpp"
 #include "tilewright/tensor.hpp"
 
 namespace tilewright::reference {
@@ -44,6 +45,6 @@ struct DenseInputs {
 
 // The oracle, of rows that are not those of the tensors' q, k and v.
 AttentionResult attention(const AttentionTensors& tensors, const AttentionOptions& options,
-                          Rounding rounding, DenseInputs inputs);
+                          Rounding rounding, DenseInputs inputs, Product product = dot);
 
 }  // namespace tilewright::reference
