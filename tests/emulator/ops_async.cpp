@@ -151,6 +151,23 @@ std::uint32_t bulk_bytes(Warp& warp, const Copy& copy, int lane) {
   return bytes;
 }
 
+// cp.async.bulk.prefetch changes nothing, but the bytes are to be memory's.
+void prefetch_bulk(Warp& warp, const Instruction& in, LaneMask lanes) {
+  const Copy& copy = *in.details->copy;
+  each(lanes, [&](int lane) {
+    place_of(warp, copy.from, Space::global, lane, bulk_bytes(warp, copy, lane), 16);
+  });
+}
+
+bool decode_prefetch_bulk(Builder& builder, const Statement& s, Instruction& in) {
+  auto copy = std::make_shared<Copy>();
+  copy->from = address_at(builder, s.operands.at(0));
+  copy->size = builder.source(s.operands.at(1), Width::w32);
+  builder.details(in).copy = copy;
+  in.run = prefetch_bulk;
+  return true;
+}
+
 // A copy or reduction of bytes that one dimension has. option: 1 adds, of copy.format.
 void bulk_copy(Warp& warp, const Instruction& in, LaneMask lanes) {
   const Copy& copy = *in.details->copy;
@@ -410,6 +427,8 @@ bool decode_async(Builder& builder, const Statement& s, Instruction& in) {
   } else if (s.starts("cp.async.bulk.wait_group")) {
     in.option = static_cast<std::uint32_t>(s.operands.at(0).bits);
     in.run = wait_bulk;
+  } else if (s.starts("cp.async.bulk.prefetch")) {
+    return decode_prefetch_bulk(builder, s, in);
   } else if (s.starts("cp.async.bulk") || s.starts("cp.reduce.async.bulk")) {
     return decode_bulk(builder, s, in);
   } else if (s.starts("cp.async")) {

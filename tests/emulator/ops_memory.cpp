@@ -76,6 +76,11 @@ void fence_async_proxy(Warp& warp, const Instruction&, LaneMask) {
   std::replace(unfenced.begin(), unfenced.end(), mark, std::uint8_t{0});
 }
 
+// prefetch.global: changes nothing, but the address is to be one of memory.
+void prefetch(Warp& warp, const Instruction& in, LaneMask lanes) {
+  for_lanes(lanes, [&](int lane) { resolve(warp, in, lane, 1, 1); });
+}
+
 bool decode_load(Builder& builder, const Statement& s, Instruction& in) {
   builder.address(in, s.operands.at(1));
   in.space = space_of(builder, s, s.operands[1]);
@@ -143,10 +148,16 @@ bool decode_memory(Builder& builder, const Statement& s, Instruction& in) {
     in.run = fence_async_proxy;
     return true;
   }
+  if (s.starts("prefetch.global")) {
+    builder.address(in, s.operands.at(0));
+    in.space = Space::global;
+    in.run = prefetch;
+    return true;
+  }
   // Hints and orders: stores are seen by everybody at once here.
   return name == "prefetch" || name == "prefetchu" || name == "discard" ||
          name == "applypriority" || name == "membar" || name == "fence" || name == "createpolicy" ||
-         s.starts("cp.async.bulk.prefetch") || name == "pragma";
+         s.starts("cp.async.bulk.prefetch.tensor") || name == "pragma";
 }
 
 }  // namespace tilewright::emulator

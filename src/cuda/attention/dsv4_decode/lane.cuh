@@ -1,180 +1,157 @@
 // A lane's part of the loading of key tiles: a warp takes eight keys in a pass, four lanes a key.
 #pragma once
 
-#include "cuda/attention/dsv4_decode/rows.cuh"
+#include "cuda/attention/dsv4_decode/places.cuh"
 #include "cuda/attention/dsv4_decode/tiles.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kPassKeys = 8;
 
-// ---- Where rows lie
-
-__device__ inline KvRowFormat format_of(const Params& p, int source) {
-  return source == kWindow       ? p.window.format
-         : source == kCompressed ? p.compressed.format
-                                 : KvRowFormat::bf16;
-}
-
-// The row of key `key` of a scope of the item; none if there is no such row.
-__device__ inline RowAt find_row(const Params& p, const Launch& launch, const Unit& unit,
-                                 int source, int key) {
-  if (key >= unit.keys[source]) {
-    return {};
-  }
-  if (source == kFresh) {
-    const int token = unit.token0 - unit.fresh0 + key;
-    const auto* const rows = static_cast<const Element*>(p.fresh.rows);
-    return {reinterpret_cast<const std::uint8_t*>(rows + at(p.fresh.stride, unit.request, token)),
-            nullptr};
-  }
-  const Scope& scope = source == kWindow ? p.window : p.compressed;
-  const Divisor& page_size = launch.page_size[source];
-  int page = 0;
-  int row = 0;
-  if (scope.keys == Scope::Keys::list) {
-    const int slot =
-        __ldg(scope.indices + at(scope.indices_stride, unit.request, unit.token0) + key);
-    if (slot < 0) {
-      return {};
-    }
-    page = slot / page_size;
-    row = slot - page * page_size;
-  } else {
-    int position = unit.begin[source] + key;
-    if (unit.may_have_gaps[source] && !is_seen(unit, source, position)) {
-      return {};
-    }
-    if (scope.ring > 0) {
-      position -= position / launch.ring[source] * scope.ring;
-    }
-    const int index = position / page_size;
-    row = position - index * page_size;
-    if (index >= scope.max_pages) {
-      return {};
-    }
-    page = scope.block_table != nullptr
-               ? __ldg(scope.block_table + unit.request * scope.table_stride + index)
-               : unit.request;
-  }
-  if (page < 0 || page >= scope.pages) {
-    return {};
-  }
-  const auto* const first = static_cast<const std::uint8_t*>(scope.rows) + page * scope.page_bytes;
-  const std::uint8_t* const data = first + row * scope.row_bytes;
-  const KvRowParts parts = parts_of(scope.format);
-  return {data, parts.has_planes
-                    ? first + page_size * scope.row_bytes + std::int64_t{row} * parts.scales_bytes
-                    : data + parts.data_bytes()};
-}
-
-// ---- Rows on their way
-
-// A lane's part of tiles that kWarps warps load together: of each pass, its key's row.
-template <KvRowFormat kFormat, int kWarps>
+// A lane's part of tiles that kWarps warps load together.
+template <KvRowFormat kTheFormat, int kWarps>
 class Lane {
  public:
+  static constexpr KvRowFormat kFormat = kTheFormat;
   using F = Format<kFormat>;
+  using Raw = typename F::Raw;
   static constexpr int kPasses = kTileKeys / (kWarps * kPassKeys);
 
-  __device__ Lane(const Params& p, const Launch& launch, const Unit& unit)
-      : p_(p), launch_(launch), unit_(unit) {}
+  // The rows of this lane's keys in a tile, pass by pass.
+  struct Rows {
+    const std::uint8_t* data[kPasses];
+    typename F::Scales scales[kPasses];
+  };
 
-  // The key of a pass, in its tile.
-  __device__ static int key_of(int pass) {
-    return threadIdx.x / 32 % kWarps * (kPasses * kPassKeys) + pass * kPassKeys +
-           threadIdx.x % 32 / 4;
-  }
+  __device__ Lane(const Params& p, const Launch& launch, const Unit& unit, const Places& places,
+                  int first_tile)
+      : p_(p), launch_(launch), unit_(unit), places_(places), first_tile_(first_tile) {}
 
-  // Finds the rows of a tile; they become the present ones pass by pass.
-  __device__ void find(int tile) {
+  // Those of a tile of the stretch; from tile `end` on there are none.
+  __device__ Rows find(int tile, int end) const {
+    Rows rows;
     const TileAt at = tile_at(unit_, tile);
+    const int thread = this_thread();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      next_[pass] = find_row(p_, launch_, unit_, at.source, at.key0 + key_of(pass));
+      const int key = key_of(pass, thread);
+      const int place = tile < end ? places_.of[tile - first_tile_][key] : kNoRow;
+      const RowAt row =
+          row_at(p_, launch_, unit_, at.source, at.key0 + key, place, parts_of(kFormat));
+      rows.data[pass] = row.data;
+      rows.scales[pass] = F::scales(row.scales, quarter());
     }
-  }
-  __device__ void turn_to_next(int pass) {
-    row_[pass] = next_[pass].data;
-    scales_[pass] =
-        row_[pass] != nullptr ? F::scales(next_[pass].scales, quarter()) : typename F::Scales{};
-  }
-
-  // Bit i of the warp's keys: there is a row for its key i in the present tile.
-  __device__ std::uint32_t exist() const {
-    std::uint32_t bits = 0;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (row_[pass] != nullptr) {
-        bits |= 1u << (pass * kPassKeys + threadIdx.x % 32 / 4);
-      }
-    }
-    return __reduce_or_sync(0xffffffffu, bits);
+    return rows;
   }
 
   // A group of 64 dims of a pass's row on its way: loaded, and stored to the tile's column block.
-  __device__ typename F::Raw load(int pass, int group) const {
-    return row_[pass] != nullptr ? F::load(row_[pass], group, quarter()) : typename F::Raw{};
+  __device__ static Raw load(const Rows& rows, int pass, int group) {
+    return F::load(rows.data[pass], group, quarter());
   }
   template <int kWidth = kBlockDims>  // of a column block; the group may fill two
-  __device__ void store(Element* block, int pass, int group, const typename F::Raw& raw) const {
-    const SixteenValues values = F::widen(raw, group, scales_[pass]);
-    constexpr int kVectors = kWidth / 8;
-    const int key = key_of(pass);
-    const int vector = 2 * quarter() % kVectors;
-    block += 2 * quarter() / kVectors * (kTileKeys * kWidth);
-    *reinterpret_cast<uint4*>(vector_of<kWidth>(block, key, vector)) = values.low;
-    *reinterpret_cast<uint4*>(vector_of<kWidth>(block, key, vector + 1)) = values.high;
+  __device__ static void store(Element* block, int pass, int group, const Raw& raw,
+                               const Rows& rows) {
+    const SixteenValues values = F::widen(raw, group, rows.scales[pass]);
+    uint4* const low = stored<kWidth>(block, pass);
+    *low = values.low;
+    low[to_others<kWidth>()] = values.high;
+  }
+  // What a pass has stored of a row with scales that exceed is to be multiplied again.
+  template <int kWidth = kBlockDims>
+  __device__ static void store_rest(Element* block, int pass, int group, const Rows& rows) {
+    if constexpr (requires { rows.scales[pass].rest(group); }) {
+      uint4* const low = stored<kWidth>(block, pass);
+      uint4* const high = low + to_others<kWidth>();
+      SixteenValues values{*low, *high};
+      values.multiply(rows.scales[pass].rest(group));
+      *low = values.low;
+      *high = values.high;
+    }
   }
 
-  // Copies a group of a pass's row as it is, or zeros where there is no row.
-  __device__ void copy(Element* block, int pass, int group) const {
-    const bool exists = row_[pass] != nullptr;
+  // Both.
+  template <int kWidth = kBlockDims>
+  __device__ static void put(Element* block, int pass, int group, const Raw& raw,
+                             const Rows& rows) {
+    store<kWidth>(block, pass, group, raw, rows);
+    if (rows.scales[pass].some_exceed()) {
+      store_rest<kWidth>(block, pass, group, rows);
+    }
+  }
+
+  // Copies a group of a pass's row as it is.
+  __device__ static void copy(Element* block, int pass, int group, const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int vector = 2 * quarter() + i;
-      const std::uint8_t* const source =
-          exists ? row_[pass] + group * 128 + vector * 16 : static_cast<const std::uint8_t*>(p_.q);
-      cute::SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<cute::uint128_t>::copy(
-          *reinterpret_cast<const cute::uint128_t*>(source),
-          *reinterpret_cast<cute::uint128_t*>(vector_of(block, key_of(pass), vector)), exists);
+      cute::SM80_CP_ASYNC_CACHEGLOBAL<cute::uint128_t>::copy(
+          *reinterpret_cast<const cute::uint128_t*>(rows.data[pass] + group * 128 + vector * 16),
+          *reinterpret_cast<cute::uint128_t*>(vector_of(block, key_of(pass), vector)));
     }
   }
 
  private:
+  // The place of this lane's first eight values of a group, and how far behind or before them the
+  // others lie.
+  template <int kWidth>
+  __device__ static uint4* stored(Element* block, int pass) {
+    constexpr int kVectors = kWidth / 8;
+    block += 2 * quarter() / kVectors * (kTileKeys * kWidth);
+    return reinterpret_cast<uint4*>(
+        vector_of<kWidth>(block, key_of(pass), 2 * quarter() % kVectors));
+  }
+  template <int kWidth>
+  __device__ static int to_others() {
+    return exchange_of<kWidth>(key_of(0)) % 2 == 0 ? 1 : -1;
+  }
   __device__ static int quarter() { return threadIdx.x % 4; }
+  // The key of a pass, in its tile.
+  __device__ static int key_of(int pass, int thread = threadIdx.x) {
+    return thread / 32 % kWarps * (kPasses * kPassKeys) + pass * kPassKeys + thread % 32 / 4;
+  }
 
   const Params& p_;
   const Launch& launch_;
   const Unit& unit_;
-  RowAt next_[kPasses];
-  const std::uint8_t* row_[kPasses];  // data
-  typename F::Scales scales_[kPasses];
+  const Places& places_;
+  const int first_tile_;  // of the stretch
 };
 
-// Calls f with the format, as a constant.
-template <typename F>
-__device__ __forceinline__ void with_format(KvRowFormat format, F&& f) {
-  switch (format) {
-    case KvRowFormat::bf16:
-      return f(std::integral_constant<KvRowFormat, KvRowFormat::bf16>{});
-    case KvRowFormat::e4m3_bf16:
-      return f(std::integral_constant<KvRowFormat, KvRowFormat::e4m3_bf16>{});
-    case KvRowFormat::e4m3:
-      return f(std::integral_constant<KvRowFormat, KvRowFormat::e4m3>{});
-    case KvRowFormat::e2m1:
-      return f(std::integral_constant<KvRowFormat, KvRowFormat::e2m1>{});
+// Calls f with the format as a constant, if it is kFormat, of those in kDsv4Formats[kFormats].
+template <int kFormats, KvRowFormat kFormat, typename F>
+__device__ __forceinline__ void if_format_is(KvRowFormat format, const F& f) {
+  constexpr Dsv4Formats kTaken = kDsv4Formats[kFormats];
+  if constexpr (kTaken.has(kFormat)) {
+    if (kTaken.has_one() || format == kFormat) {
+      f(std::integral_constant<KvRowFormat, kFormat>{});
+    }
   }
 }
 
-// The end of the run of tiles from `tile` on whose rows have one format.
-__device__ inline int run_end(const Params& p, const Unit& unit, int tile) {
-  const KvRowFormat format = format_of(p, tile_at(unit, tile).source);
-  int end = tile + 1;
-  while (end < unit.end_tile && format_of(p, tile_at(unit, end).source) == format) {
-    ++end;
+// Calls f with the format, one of those, as a constant.
+template <int kFormats, typename F>
+__device__ __forceinline__ void with_format(KvRowFormat format, const F& f) {
+  if_format_is<kFormats, KvRowFormat::bf16>(format, f);
+  if_format_is<kFormats, KvRowFormat::e4m3_bf16>(format, f);
+  if_format_is<kFormats, KvRowFormat::e4m3>(format, f);
+  if_format_is<kFormats, KvRowFormat::e2m1>(format, f);
+}
+
+// The end of the run of tiles from `tile` on whose rows have one format, and which is no longer
+// than to `end`.
+template <int kFormats>
+__device__ int run_end(const Params& p, const Unit& unit, int tile, int end) {
+  const auto format_at = [&](int its_tile) {
+    return format_of<kFormats>(p, tile_at(unit, its_tile).source);
+  };
+  if (kDsv4Formats[kFormats].has_one()) {
+    return end;
   }
-  return end;
+  int next = tile + 1;
+  while (next < end && format_at(next) == format_at(tile)) {
+    ++next;
+  }
+  return uniform(next);
 }
 
 }  // namespace tilewright::cuda::dsv4

@@ -1,6 +1,7 @@
 // The launchers of the kernel dsv4_decode.
 #pragma once
 
+#include "cuda/attention/dsv4_decode/configs.hpp"
 #include "cuda/attention/dsv4_decode/plan.hpp"
 #include "ops/dsv4_attention/params.hpp"
 #include "ops/plan.hpp"
@@ -11,8 +12,8 @@ namespace tilewright::cuda {
 // Queues a call as planned.
 void launch_dsv4_decode(const Dsv4AttentionParams& p, const Plan& plan, Stream stream);
 
-// The configs: a block an item, and a cluster an item.
-void launch_dsv4_block(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream);
-void launch_dsv4_cluster(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream);
+// The same, of rows in kDsv4Formats[kFormats].
+template <int kFormats>
+void launch_dsv4_formats(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -1,9 +1,10 @@
 // The producer of dsv4_attention(): a warpgroup that brings rows of the caches to SMEM as BF16. A
-// warp takes 16 keys of a tile, in two passes of eight, four lanes a key. It holds the next four
-// groups of each pass in registers while it widens and stores those before.
+// warp takes 16 keys of a tile, in two passes of eight, four lanes a key. It holds a whole tile in
+// registers: what it stores of one it loads of the next, which has been brought to L2 before. The
+// kernel for any formats has registers for half a tile.
 //
-//   pass 0   load L | store L, load R | store R, load L of the next tile | ...
-//   pass 1          load L | store L, load R | store R, load L           | ...
+//   tile t      store L of pass 0, of pass 1 | store R of pass 0, of pass 1
+//   tile t + 1      load L of pass 0, of pass 1 |  load R of pass 0, of pass 1
 //
 // L and R are the left and right halves of the dims, which have barriers of their own: scores of a
 // tile begin when L is there.
@@ -38,18 +39,10 @@ struct KeyRing {
   }
 };
 
-// What the producer fills: the ring's tiles, and which of their keys exist.
+// What the producer fills.
 struct KeyStages {
   KeyRing& ring;
   Element (*sK)[kTileKeys * kDims];
-  std::uint16_t (*exist)[kProducerWarps];
-
-  // Leaves the warp's 16 bits.
-  __device__ void say_what_exists(int stage, std::uint32_t bits) const {
-    if (threadIdx.x % 32 == 0) {
-      exist[stage][threadIdx.x % 128 / 32] = static_cast<std::uint16_t>(bits);
-    }
-  }
 };
 
 // Which of the ring's stages a tile takes, and the phase of its barriers there.
@@ -61,29 +54,26 @@ struct StageAt {
       : stage((unit.ring0 + tile) % kKeyStages), phase((unit.ring0 + tile) / kKeyStages & 1) {}
 };
 
+template <KvRowFormat kFormat>
+using ProducerLane = Lane<kFormat, kProducerWarps>;
+
 // Loads tiles [first, end) of BF16 rows, which go to SMEM as they are: while a half is under way,
 // the one before is given to the consumers.
-__device__ __forceinline__ void copy_run(const KeyStages& stages, const Params& p,
-                                         const Launch& launch, const Unit& unit, int first,
+__device__ __forceinline__ void copy_run(const KeyStages& stages, const Unit& unit,
+                                         const ProducerLane<KvRowFormat::bf16>& lane, int first,
                                          int end) {
-  Lane<KvRowFormat::bf16, kProducerWarps> lane(p, launch, unit);
   cutlass::arch::ClusterBarrier* under_way = nullptr;
 #pragma unroll 1
   for (int tile = first; tile < end; ++tile) {
     const StageAt at(unit, tile);
-    lane.find(tile);
-    lane.turn_to_next(0);
-    lane.turn_to_next(1);
+    const auto rows = lane.find(tile, end);
 #pragma unroll 1
     for (int half = 0; half < kHalves; ++half) {
       stages.ring.empty[at.stage][half].wait(at.phase ^ 1);
-      if (half == 1) {
-        stages.say_what_exists(at.stage, lane.exist());
-      }
 #pragma unroll
       for (int i = 0; i < kPasses * kHalfGroups; ++i) {
         const int group = half * kHalfGroups + i % kHalfGroups;
-        lane.copy(stages.sK[at.stage] + group * kBlock_elements, i / kHalfGroups, group);
+        lane.copy(stages.sK[at.stage] + group * kBlock_elements, i / kHalfGroups, group, rows);
       }
       cute::cp_async_fence();
       if (under_way != nullptr) {
@@ -97,83 +87,70 @@ __device__ __forceinline__ void copy_run(const KeyStages& stages, const Params& 
   fill(*under_way);
 }
 
-// Half a tile on its way through a lane's registers.
-template <KvRowFormat kFormat>
-struct HalfTile {
-  typename Format<kFormat>::Raw raw[kPasses][kHalfGroups];
-
-  template <int kHalf, int kPass>
-  __device__ void load(const Lane<kFormat, kProducerWarps>& lane) {
+// Loads tiles [first, end) of any other format. Of each pass, kAhead groups are in registers: a
+// whole tile or half of one.
+template <int kAhead, KvRowFormat kFormat>
+__device__ __forceinline__ void widen_run(const KeyStages& stages, const Unit& unit,
+                                          const ProducerLane<kFormat>& lane, int first, int end) {
+  using Rows = typename ProducerLane<kFormat>::Rows;
+  Rows rows = lane.find(first, end);
+  typename ProducerLane<kFormat>::Raw raw[kPasses][kAhead];
 #pragma unroll
-    for (int i = 0; i < kHalfGroups; ++i) {
-      raw[kPass][i] = lane.load(kPass, kHalf * kHalfGroups + i);
-    }
+  for (int i = 0; i < kPasses * kAhead; ++i) {
+    raw[i / kAhead][i % kAhead] = lane.load(rows, i / kAhead, i % kAhead);
   }
-  template <int kHalf, int kPass>
-  __device__ void store(const Lane<kFormat, kProducerWarps>& lane, Element* sK) const {
-#pragma unroll
-    for (int i = 0; i < kHalfGroups; ++i) {
-      const int group = kHalf * kHalfGroups + i;
-      lane.store(sK + group * kBlock_elements, kPass, group, raw[kPass][i]);
-    }
-  }
-};
-
-// Loads tiles [first, end) of any other format.
-template <KvRowFormat kFormat>
-__device__ __forceinline__ void load_run(const KeyStages& stages, const Params& p,
-                                         const Launch& launch, const Unit& unit, int first,
-                                         int end) {
-  Lane<kFormat, kProducerWarps> lane(p, launch, unit);
-  HalfTile<kFormat> half;
-  lane.find(first);
-  lane.turn_to_next(0);
-  lane.turn_to_next(1);
-  half.template load<0, 0>(lane);
-  half.template load<0, 1>(lane);
 #pragma unroll 1
   for (int tile = first; tile < end; ++tile) {
     const StageAt at(unit, tile);
-    Element* const sK = stages.sK[at.stage];
-    const bool has_next = tile + 1 < end;
-    if (has_next) {
-      lane.find(tile + 1);
+    Rows next;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      stages.ring.empty[at.stage][half].wait(at.phase ^ 1);
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+#pragma unroll
+        for (int group = half * kHalfGroups; group < (half + 1) * kHalfGroups; ++group) {
+          lane.store(stages.sK[at.stage] + group * kBlock_elements, pass, group,
+                     raw[pass][group % kAhead], rows);
+        }
+        if (rows.scales[pass].some_exceed()) {
+#pragma unroll 1
+          for (int group = half * kHalfGroups; group < (half + 1) * kHalfGroups; ++group) {
+            lane.store_rest(stages.sK[at.stage] + group * kBlock_elements, pass, group, rows);
+          }
+        }
+        if (half == 0 && pass == 0) {
+          next = lane.find(tile + 1, end);
+        }
+#pragma unroll
+        for (int group = half * kHalfGroups; group < (half + 1) * kHalfGroups; ++group) {
+          const int later = group + kAhead;
+          raw[pass][group % kAhead] =
+              lane.load(later < kGroups ? rows : next, pass, later % kGroups);
+        }
+      }
+      fill(stages.ring.full[at.stage][half]);
     }
-
-    stages.ring.empty[at.stage][0].wait(at.phase ^ 1);
-    half.template store<0, 0>(lane, sK);
-    half.template load<1, 0>(lane);
-    half.template store<0, 1>(lane, sK);
-    half.template load<1, 1>(lane);
-    fill(stages.ring.full[at.stage][0]);
-
-    stages.ring.empty[at.stage][1].wait(at.phase ^ 1);
-    stages.say_what_exists(at.stage, lane.exist());
-    half.template store<1, 0>(lane, sK);
-    if (has_next) {
-      lane.turn_to_next(0);
-      half.template load<0, 0>(lane);
-    }
-    half.template store<1, 1>(lane, sK);
-    if (has_next) {
-      lane.turn_to_next(1);
-      half.template load<0, 1>(lane);
-    }
-    fill(stages.ring.full[at.stage][1]);
+    rows = next;
   }
 }
 
-// Loads the unit's tiles, run by run.
+// Loads the tiles of a stretch, run by run.
+template <int kFormats>
 __device__ __forceinline__ void produce(const KeyStages& stages, const Params& p,
-                                        const Launch& launch, const Unit& unit) {
-  int tile = unit.first_tile;
-  while (tile < unit.end_tile) {
-    const int end = run_end(p, unit, tile);
-    with_format(format_of(p, tile_at(unit, tile).source), [&](auto format) {
+                                        const Launch& launch, const Unit& unit,
+                                        const Places& places, const Stretch& stretch) {
+  int tile = stretch.first;
+  while (tile < stretch.end) {
+    const int end = run_end<kFormats>(p, unit, tile, stretch.end);
+    const KvRowFormat its_format = format_of<kFormats>(p, tile_at(unit, tile).source);
+    with_format<kFormats>(its_format, [&](auto format) {
+      const ProducerLane<format.value> lane(p, launch, unit, places, stretch.first);
       if constexpr (format.value == KvRowFormat::bf16) {
-        copy_run(stages, p, launch, unit, tile, end);
+        copy_run(stages, unit, lane, tile, end);
       } else {
-        load_run<format.value>(stages, p, launch, unit, tile, end);
+        constexpr int kAhead = kDsv4Formats[kFormats].count() > 2 ? kHalfGroups : kGroups;
+        widen_run<kAhead, format.value>(stages, unit, lane, tile, end);
       }
     });
     tile = end;

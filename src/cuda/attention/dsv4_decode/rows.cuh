@@ -16,10 +16,13 @@ namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kGroups = 8;  // of 64 dims of a row
 
-// Where a row's parts lie; null: there is no such row, and zeros are read.
+// What is read where there is no row: zeros, in any format.
+static __device__ const uint4 kZeros[2 * kKvRowDims / sizeof(uint4)] = {};
+
+// Where a row's parts lie.
 struct RowAt {
-  const std::uint8_t* data = nullptr;
-  const std::uint8_t* scales = nullptr;
+  const std::uint8_t* data = reinterpret_cast<const std::uint8_t*>(kZeros);
+  const std::uint8_t* scales = data;
 };
 
 __device__ inline uint4 load16(const void* address) {
@@ -33,42 +36,66 @@ __device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b
   return product;
 }
 
-// The bytes of `word` that `selector` names, each the upper byte of 16 bits.
-template <std::uint32_t kSelector>
-__device__ std::uint32_t spread(std::uint32_t word) {
-  return __byte_perm(word, 0, kSelector);
-}
-
 // Four E4M3 bytes times a scale, given twice as BF16 of 2^120 times it, in order.
 __device__ inline uint2 widen_e4m3(std::uint32_t word, std::uint32_t scale) {
-  const auto widen = [&](std::uint32_t bytes) {
-    return multiply_bf16x2((bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u), scale);
-  };
-  return {widen(spread<0x1404>(word)), widen(spread<0x3424>(word))};
+  constexpr std::uint32_t kSigns = 0x80008000u;
+  constexpr std::uint32_t kOthers = 0x07f007f0u;
+  // Bytes 0 and 1 become the upper ones of two halves, bytes 2 and 3 the lower ones.
+  const std::uint32_t mixed = __byte_perm(word, 0, 0x1302);
+  return {multiply_bf16x2((mixed & kSigns) | (mixed >> 4 & kOthers), scale),
+          multiply_bf16x2((mixed << 8 & kSigns) | (mixed << 4 & kOthers), scale)};
 }
 
-// A UE8M0 scale times 2^120, twice, in BF16, whose exponent is the scale's byte plus 120. 255 gives
-// NaN. Scales above 2^7 go as far as BF16's exponents do; see widen_e4m3x16().
+// A UE8M0 scale times 2^120, twice, in BF16, whose exponent is the scale's byte plus 120. That goes
+// up to 2^7; larger scales, of values that no normalised row has, take a second product, by the
+// rest, and so does NaN.
 inline constexpr std::uint32_t kMostScale = 127 + 7;
 __device__ inline std::uint32_t e8m0_times_2_120(std::uint32_t byte) {
-  const std::uint32_t bits = byte == kE8m0NaN ? 0x7fc0u : (min(byte, kMostScale) + 120u) << 7;
-  return bits | bits << 16;
+  constexpr std::uint32_t kTwice = 0x10001u << 7;
+  return min(byte, kMostScale) * kTwice + 120u * kTwice;
+}
+__device__ inline std::uint32_t rest_of_e8m0(std::uint32_t byte) {
+  const std::uint32_t rest =
+      byte == kE8m0NaN ? 0x7fc0u : (max(byte, kMostScale) - kMostScale + 127u) << 7;
+  return rest | rest << 16;
+}
+// Is one of four scales larger?
+__device__ inline bool exceed_most_scale(std::uint32_t bytes) {
+  constexpr std::uint32_t kTop = 0x80808080u;
+  constexpr std::uint32_t kToTop = (255u - kMostScale) * 0x01010101u & ~kTop;
+  return ((bytes & ~kTop) + kToTop & bytes & kTop) != 0;
 }
 
 // ---- The formats. Each has what a lane loads of a row once (Scales), what it loads of a group
-// (Raw), and how the latter becomes 16 BF16 values.
+// (Raw), and how the latter becomes 16 BF16 values. Where Scales say that `some_exceed`, each group
+// is to be multiplied by the rest of its scale as well.
 
 struct SixteenValues {
   uint4 low;
   uint4 high;
+
+  // Both values of each word times two others.
+  __device__ void multiply(std::uint32_t by) {
+    for (uint4* half : {&low, &high}) {
+      *half = {multiply_bf16x2(half->x, by), multiply_bf16x2(half->y, by),
+               multiply_bf16x2(half->z, by), multiply_bf16x2(half->w, by)};
+    }
+  }
 };
+
+// Byte i of an array of words.
+__device__ inline std::uint32_t byte_of(const std::uint32_t (&words)[2], int i) {
+  return __byte_perm(i < 4 ? words[0] : words[1], 0, 0x4440 | i % 4);
+}
 
 template <KvRowFormat kFormat>
 struct Format;
 
 template <>
 struct Format<KvRowFormat::bf16> {
-  struct Scales {};
+  struct Scales {
+    static constexpr bool some_exceed() { return false; }
+  };
   using Raw = SixteenValues;
 
   __device__ static Scales scales(const std::uint8_t*, int) { return {}; }
@@ -79,41 +106,31 @@ struct Format<KvRowFormat::bf16> {
   __device__ static SixteenValues widen(const Raw& raw, int, const Scales&) { return raw; }
 };
 
-// Sixteen E4M3 bytes with one UE8M0 scale. Scales above 2^7, of values that no normalised row has,
-// take a second product.
+// Sixteen E4M3 bytes with one UE8M0 scale.
 __device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t byte) {
   const std::uint32_t scale = e8m0_times_2_120(byte);
   const uint2 a = widen_e4m3(raw.x, scale);
   const uint2 b = widen_e4m3(raw.y, scale);
   const uint2 c = widen_e4m3(raw.z, scale);
   const uint2 d = widen_e4m3(raw.w, scale);
-  SixteenValues values{{a.x, a.y, b.x, b.y}, {c.x, c.y, d.x, d.y}};
-  if (byte > kMostScale) {
-    const std::uint32_t rest = (byte - kMostScale + 127u) << 7;
-    for (uint4* half : {&values.low, &values.high}) {
-      *half = {
-          multiply_bf16x2(half->x, rest | rest << 16), multiply_bf16x2(half->y, rest | rest << 16),
-          multiply_bf16x2(half->z, rest | rest << 16), multiply_bf16x2(half->w, rest | rest << 16)};
-    }
-  }
-  return values;
-}
-
-// Byte i of an array of words.
-__device__ inline std::uint32_t byte_of(const std::uint32_t (&words)[2], int i) {
-  return (i < 4 ? words[0] : words[1]) >> 8 * (i % 4) & 0xffu;
+  return {{a.x, a.y, b.x, b.y}, {c.x, c.y, d.x, d.y}};
 }
 
 template <>
 struct Format<KvRowFormat::e4m3_bf16> {
   struct Scales {
-    std::uint32_t words[2];
+    std::uint32_t words[2];  // a byte a group, without the last
+
+    __device__ bool some_exceed() const {
+      return exceed_most_scale(words[0]) || exceed_most_scale(words[1]);
+    }
+    __device__ std::uint32_t rest(int group) const { return rest_of_e8m0(byte_of(words, group)); }
   };
   using Raw = SixteenValues;
 
   __device__ static Scales scales(const std::uint8_t* at, int) {
     const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
-    return {words.x, words.y};
+    return {words.x, words.y & 0x00ffffffu};
   }
   __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
     if (group == kGroups - 1) {
@@ -132,9 +149,7 @@ struct Format<KvRowFormat::e4m3_bf16> {
 
 template <>
 struct Format<KvRowFormat::e4m3> {
-  struct Scales {
-    std::uint32_t words[2];  // of this lane: a byte a group
-  };
+  using Scales = Format<KvRowFormat::e4m3_bf16>::Scales;  // of this lane: a byte a group
   struct Raw {
     uint4 low;
   };
@@ -157,6 +172,8 @@ template <>
 struct Format<KvRowFormat::e2m1> {
   struct Scales {
     std::uint32_t words[2];  // of this lane: a byte a group
+
+    static constexpr bool some_exceed() { return false; }
   };
   struct Raw {
     uint2 codes;

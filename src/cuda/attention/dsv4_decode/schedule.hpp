@@ -32,10 +32,10 @@ TILEWRIGHT_HOST_DEVICE constexpr int first_tile(int part, int parts, int tiles) 
 
 // How rows are cut into items. Tokens share an item if they share keys, which they do in ranges.
 struct ItemShape {
-  int tile_heads = 0;   // heads of an item
-  int tile_tokens = 0;  // tokens of an item, at most
-  int head_tiles = 0;   // items beside each other of the same tokens
-  int token_tiles = 0;  // items behind each other of a request
+  Divisor tile_heads{1};  // heads of an item
+  int tile_tokens = 0;    // tokens of an item, at most
+  int head_tiles = 0;     // items beside each other of the same tokens
+  int token_tiles = 0;    // items behind each other of a request
   // Items of a packed tensor that have one token each are counted by tokens, not by requests.
   bool is_by_token = false;
 

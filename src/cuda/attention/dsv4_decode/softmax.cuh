@@ -17,8 +17,8 @@ inline constexpr float kSlack = 8.0f;  // in units of log2
 inline constexpr int kThreadRows = 2;  // rows of an accumulator that a thread has
 
 // The row of an item that is row i of this thread's accumulator.
-__device__ inline int row_of_thread(int i) {
-  return threadIdx.x % kWarpgroupThreads / 32 * 16 + threadIdx.x % 32 / 4 + 8 * i;
+__device__ inline int row_of_thread(int i, int thread = this_thread()) {
+  return thread % kWarpgroupThreads / 32 * 16 + thread % 32 / 4 + 8 * i;
 }
 
 __device__ inline float next_reference(float reference, float max) {
@@ -30,42 +30,43 @@ __device__ inline float rescale_of(float from, float to) {
   return from == to ? 1.0f : exp2_approx(from - to);
 }
 
-// The keys of a tile that a row sees: those from `begin` to `end`, of which `exist` has a bit.
-struct KeysSeen {
-  int begin;
-  int end;
-};
-
-__device__ inline KeysSeen keys_seen(const Unit& unit, const ItemShape& shape, const TileAt& tile,
-                                     int row) {
-  const int token = row / shape.tile_heads;
-  if (token >= unit.tokens) {
-    return {0, 0};
-  }
-  const int first = unit.begin[tile.source] + tile.key0;
-  return {unit.sees_begin[tile.source][token] - first, unit.sees_end[tile.source][token] - first};
+// A set of a tile's keys has a bit for each: those before `end`.
+__device__ inline std::uint64_t keys_before(int end) {
+  return end >= kTileKeys ? ~std::uint64_t{0} : (std::uint64_t{1} << max(end, 0)) - 1;
 }
 
-// Scores of keys that a row does not see become -infinity.
-template <typename TensorS, typename TensorC>
-__device__ void mask(TensorS& rS, const TensorC& cS, const Unit& unit, const ItemShape& shape,
-                     const TileAt& tile, std::uint64_t exist) {
-  KeysSeen seen[kThreadRows];
-  bool sees_all = exist == ~std::uint64_t{0};
+// The positions of a tile that a row sees.
+__device__ inline std::uint64_t keys_seen(const Unit& unit, const ItemShape& shape,
+                                          const TileAt& tile, int row) {
+  const int token = row / shape.tile_heads;
+  if (token >= unit.tokens) {
+    return 0;
+  }
+  const int first = unit.begin[tile.source] + tile.key0;
+  return keys_before(unit.sees_end[tile.source][token] - first) &
+         ~keys_before(unit.sees_begin[tile.source][token] - first);
+}
+
+// Scores of keys that a row does not see, or that do not exist, become -infinity.
+template <typename TensorS>
+__device__ void mask(TensorS& rS, const Unit& unit, const ItemShape& shape, const TileAt& tile,
+                     std::uint64_t exist) {
+  std::uint64_t keys[kThreadRows];
+  bool are_all = true;
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    seen[i] = keys_seen(unit, shape, tile, row_of_thread(i));
-    sees_all &= seen[i].begin <= 0 && seen[i].end >= kTileKeys;
+    keys[i] = exist & keys_seen(unit, shape, tile, row_of_thread(i));
+    are_all &= keys[i] == ~std::uint64_t{0};
   }
-  if (__all_sync(0xffffffffu, sees_all)) {
+  if (__all_sync(0xffffffffu, are_all)) {
     return;
   }
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
+    const std::uint64_t from_own = keys[i] >> 2 * (threadIdx.x % 4);
 #pragma unroll
-    for (int j = 0; j < cute::size<1>(rS); ++j) {
-      const int key = cute::get<1>(cS(i, j));
-      if (key < seen[i].begin || key >= seen[i].end || (exist >> key & 1) == 0) {
+    for (int j = 0; j < cute::size<1>(rS); ++j) {  // key 8 * (j / 2) + 2 * (lane % 4) + j % 2
+      if ((from_own >> (8 * (j / 2) + j % 2) & 1) == 0) {
         rS(i, j) = kMinusInf;
       }
     }
@@ -115,6 +116,7 @@ template <typename Mma, typename TensorS>
 __device__ TileSums weigh(const TensorS& rS, float scale_log2,
                           const float (&reference)[kThreadRows], Element* sP) {
   TileSums sums;
+  const int thread = this_thread();
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
     const float subtracted = reference[i] == kMinusInf ? 0.0f : reference[i];
@@ -127,8 +129,8 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
       exact += low + high;
       const std::uint32_t pair = pack_bf16x2(low, high);
       rounded += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-      Element* const vector = vector_of(sP, row_of_thread(i), j / 2);
-      *reinterpret_cast<std::uint32_t*>(vector + 2 * (threadIdx.x % 4)) = pair;
+      Element* const vector = vector_of(sP, row_of_thread(i, thread), j / 2);
+      *reinterpret_cast<std::uint32_t*>(vector + 2 * (thread % 4)) = pair;
     }
     sums.exact[i] = row_sum<Mma>(exact);
     sums.rounded[i] = row_sum<Mma>(rounded);

@@ -72,9 +72,6 @@ __device__ auto operand_v(Element* sV) {
   return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt<kColumns>{})));
 }
 
-// A value that all lanes of the warp have, in a uniform register.
-__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 // Loads the unit's rows of Q. One thread calls it.
 __device__ inline void load_q(Element* sQ, TmaBarrier& full, const Unit& unit, const Launch& launch,
                               const CUtensorMap& map) {
@@ -115,20 +112,17 @@ __device__ __forceinline__ void issue_scores_of(const TensorA& tA, const TensorB
   cute::warpgroup_commit_batch();
 }
 
-// The coordinates of a thread's scores, (rows, keys).
-__device__ inline auto score_coordinates() {
-  return by_rows<MmaQk>(
-      MmaQk{}
-          .get_slice(threadIdx.x % kWarpgroupThreads)
-          .partition_C(cute::make_identity_tensor(cute::Shape<cute::_64, Keys>{})));
+// The swizzle of a column block of kWidth columns: in row `row`, a vector of 8 elements lies where
+// its number differs by this in some bits.
+template <int kWidth = kBlockDims>
+__device__ int exchange_of(int row) {
+  static_assert(kWidth == 64 || kWidth == 32, "the swizzles of 128 and 64 bytes");
+  return kWidth == 64 ? row % 8 : row / 2 % 4;
 }
-
-// The element of row `row`, columns from 8 * vector on, of a column block of kWidth columns.
+// The element of row `row`, columns from 8 * vector on.
 template <int kWidth = kBlockDims>
 __device__ Element* vector_of(Element* block, int row, int vector) {
-  static_assert(kWidth == 64 || kWidth == 32, "the swizzles of 128 and 64 bytes");
-  const int exchange = kWidth == 64 ? row % 8 : row / 2 % 4;
-  return block + row * kWidth + (vector ^ exchange) * 8;
+  return block + row * kWidth + (vector ^ exchange_of<kWidth>(row)) * 8;
 }
 
 // The statistics of a tile's rows, in units of log2.

@@ -60,6 +60,17 @@ struct Launch {
   std::uint64_t epoch = 0;
 };
 
+// threadIdx.x, which is read where it is needed: what follows from it is in no register meanwhile.
+// O, S and rows on their way leave few.
+__device__ inline int this_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// A value that all lanes of the warp have, in a uniform register.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 __device__ inline std::int64_t at(const TokenStrides& stride, int request, int token) {
   return request * stride.batch + token * stride.token;
 }
@@ -81,25 +92,35 @@ __device__ inline int capacity_of(const Scope& scope) {
   return scope.ring > 0 || capacity > INT_MAX ? INT_MAX : static_cast<int>(capacity);
 }
 
-// Sets what the item's tokens see of a scope, which may be absent. Lane i of the warp has token i.
-__device__ inline void find_keys(Unit& unit, int source, const Scope& scope) {
-  const int lane = threadIdx.x % 32;
+// What memory says of the keys of a scope, which may be absent, that a token sees.
+struct ToldKeys {
   int begin = 0;
   int end = 0;
-  if (scope.rows != nullptr && scope.keys == Scope::Keys::list) {
-    end = scope.list_lengths != nullptr
-              ? max(0, min(scope.list_lengths[unit.request], scope.most_keys))
-              : scope.most_keys;
-  } else if (scope.rows != nullptr && lane < unit.tokens) {
-    const int request = unit.request;
-    const int token = unit.token0 + lane;
-    end = max(0, min(capacity_of(scope), scope.range_end[at(scope.end_stride, request, token)]));
-    begin = scope.range_begin != nullptr
-                ? max(0, scope.range_begin[at(scope.begin_stride, request, token)])
-                : 0;
-    begin = max(begin, end - scope.most_keys);
-    end = max(begin, end);
+};
+
+// Lane i of the warp asks for token i of the item.
+__device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
+  const int lane = threadIdx.x % 32;
+  if (scope.rows == nullptr || lane >= unit.tokens) {
+    return {};
   }
+  if (scope.keys == Scope::Keys::list) {
+    return {0, scope.list_lengths != nullptr ? scope.list_lengths[unit.request] : scope.most_keys};
+  }
+  const int token = unit.token0 + lane;
+  return {scope.range_begin != nullptr
+              ? scope.range_begin[at(scope.begin_stride, unit.request, token)]
+              : 0,
+          scope.range_end[at(scope.end_stride, unit.request, token)]};
+}
+
+// Sets what the item's tokens see of a scope.
+__device__ inline void set_keys(Unit& unit, int source, const Scope& scope, const ToldKeys& told) {
+  const int lane = threadIdx.x % 32;
+  const bool is_list = scope.keys == Scope::Keys::list;
+  int end = max(0, min(is_list ? scope.most_keys : capacity_of(scope), told.end));
+  const int begin = max(max(0, told.begin), end - scope.most_keys);
+  end = max(begin, end);
   const bool counts = lane < unit.tokens && end > begin;
   const int first = __reduce_min_sync(0xffffffffu, counts ? begin : INT_MAX);
   const int last = __reduce_max_sync(0xffffffffu, counts ? end : 0);
@@ -205,8 +226,10 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
   }
   const int part = index / launch.items;
   find_rows(unit, p, launch, index - part * launch.items);
-  find_keys(unit, kWindow, p.window);
-  find_keys(unit, kCompressed, p.compressed);
+  const ToldKeys window = told_keys(unit, p.window);  // both are under way before one is used
+  const ToldKeys compressed = told_keys(unit, p.compressed);
+  set_keys(unit, kWindow, p.window, window);
+  set_keys(unit, kCompressed, p.compressed, compressed);
   find_fresh(unit, p.fresh.rows != nullptr);
   if (threadIdx.x % 32 == 0) {
     const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];

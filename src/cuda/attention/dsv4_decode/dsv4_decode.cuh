@@ -8,9 +8,9 @@
 // Source    DeepSeek-V4 technical report, section 2.3; FlashAttention-3, ping-pong scheduling; the
 //           division of labour between two consumers is that of FlashMLA's description.
 // Tiles     64 rows ((token, head) pairs), 64 keys, 512 dims; 384 threads; one block an SM.
-// SMEM      Q 64 KB, two key tiles of 64 KB, P of two tiles, 8 KB each: 208 KB (+ 3 KB).
+// SMEM      Q 64 KB, two key tiles of 64 KB, P of two tiles, 8 KB each: 208 KB (+ 7 KB).
 // Registers 192 for a thread of a consumer, of which 128 hold O and 32 S; 120 for one of the
-// producer.
+// producer, of which 72 hold rows on their way.
 //
 //   producer     tile 0 L R | tile 1 L R | wait: empty | tile 2 L R | ...
 //   consumer 0   S0 = Q K0^T | P0 |      O_L += P0 V0 | wait P1: O_L += P1 V1 | S2 = Q K2^T | ...
@@ -22,23 +22,28 @@
 //
 // Limits    BF16 q. A NaN code of E4M3 under a scale that is not NaN counts as 480.
 // Worklog   docs/worklog/dsv4-decode.md
+#pragma once
+
 #include "cuda/attention/dsv4_decode/launch.cuh"
 #include "cuda/attention/dsv4_decode/produce.cuh"
 #include "cuda/attention/dsv4_decode/results.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/common/warp_roles.cuh"
 
-namespace tilewright::cuda {
-namespace dsv4 {
+namespace tilewright::cuda::dsv4 {
 
-constexpr int kThreads = block_threads(kConsumers);
+inline constexpr int kThreads = block_threads(kConsumers);
+// Of a stretch, so many tiles from the present one on have been brought to L2, or are on their way.
+// They take 7 us of computing, and in all blocks 28 MB.
+inline constexpr int kTilesAhead = 6;
+static_assert(kStretchTiles % kConsumers == 0);
 
 struct SharedStorage {
   alignas(1024) Element sQ[kRows * kDims];
   alignas(1024) Element sK[kKeyStages][kTileKeys * kDims];
   alignas(1024) Element sP[kConsumers][kRows * kTileKeys];
   TileRows rows[kConsumers];  // of P
-  alignas(8) std::uint16_t exist[kKeyStages][kProducerWarps];
+  Places places;
   Unit unit;
   int ticket;
   TmaBarrier q_full;
@@ -47,9 +52,9 @@ struct SharedStorage {
   cutlass::arch::ClusterBarrier p_full[kConsumers];
   cutlass::arch::ClusterBarrier p_empty[kConsumers];
 };
-static_assert(sizeof(SharedStorage) == 211 * 1024);
+static_assert(sizeof(SharedStorage) == 215 * 1024);
 
-__device__ void init(SharedStorage& shared) {
+__device__ inline void init(SharedStorage& shared) {
   shared.q_full.init(1);
   shared.keys.init();
   for (int consumer = 0; consumer < kConsumers; ++consumer) {
@@ -71,8 +76,24 @@ __device__ bool next_unit(SharedStorage& shared, const Params& p, const Launch& 
   return uniform(shared.unit.index) < launch.units;
 }
 
+// Goes on to the stretch of the unit's tiles from `first` on. All threads of the block call it, and
+// return when the places of its rows are known. The producer finds them.
+template <bool kIsProducer>
+__device__ Stretch next_stretch(SharedStorage& shared, const Params& p, const Launch& launch,
+                                int first) {
+  const Stretch stretch(shared.unit, first);
+  if (first > shared.unit.first_tile) {
+    __syncthreads();  // nobody needs the places before any more
+  }
+  if (kIsProducer) {
+    find_places<kWarpgroupThreads>(shared.places, p, launch, shared.unit, stretch);
+  }
+  __syncthreads();
+  return stretch;
+}
+
 // Consumer kConsumer, with its half of O's columns.
-template <int kConsumer>
+template <int kFormats, int kConsumer>
 class Consumer {
  public:
   using Mma = MmaPv<kHalfDims>;
@@ -87,20 +108,34 @@ class Consumer {
     auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
     cute::clear(tOrO);
     float reference[kThreadRows] = {kMinusInf, kMinusInf};
-    shared_.q_full.wait(unit.units & 1);
-    for (int first = 0; first < tiles; first += kConsumers) {
-      run_pair(unit, first, tiles, tOrO, reference);
+    for (int first = 0; first < tiles; first += kStretchTiles) {
+      run_stretch(unit, first, min(tiles, first + kStretchTiles), tOrO, reference);
     }
     finish(unit, tiles, tOrO);
   }
 
  private:
-  // Tiles `first` and the one behind it, if it exists, of the unit.
+  // Tiles [first, end) of the unit.
   template <typename TensorO>
-  __device__ __forceinline__ void run_pair(const Unit& unit, int first, int tiles, TensorO& tOrO,
+  __device__ __forceinline__ void run_stretch(const Unit& unit, int first, int end, TensorO& tOrO,
+                                              float (&reference)[kThreadRows]) {
+    next_stretch<false>(shared_, p_, launch_, unit.first_tile + first);
+    shared_.q_full.wait(unit.units & 1);
+    int ahead = first + kConsumer;
+    for (int tile = first; tile < end; tile += kConsumers) {
+      for (; ahead < min(end, tile + kTilesAhead); ahead += kConsumers) {
+        prefetch_rows<kFormats>(p_, launch_, unit, unit.first_tile + ahead, places_of(ahead));
+      }
+      run_pair(unit, tile, end, tOrO, reference);
+    }
+  }
+
+  // Tiles `first` and the one behind it, if there is one before `end`.
+  template <typename TensorO>
+  __device__ __forceinline__ void run_pair(const Unit& unit, int first, int end, TensorO& tOrO,
                                            float (&reference)[kThreadRows]) {
     const int own = first + kConsumer;
-    if (own < tiles) {
+    if (own < end) {
       auto tSrS = cute::partition_fragment_C(MmaQk{}, cute::Shape<cute::_64, Keys>{});
       issue_scores(own, tSrS);
       if constexpr (kConsumer == 0) {
@@ -116,7 +151,7 @@ class Consumer {
       end_values(own, tOrO);
     }
     const int others = first + 1 - kConsumer;
-    if (kConsumer == 0 ? others < tiles : own >= tiles) {
+    if (kConsumer == 0 ? others < end : own >= end) {
       add_values(others, tOrO, reference);
       end_values(others, tOrO);
     }
@@ -125,6 +160,9 @@ class Consumer {
   // Where a tile is in the ring; tiles are counted from the unit's first.
   __device__ StageAt at(int tile) const {
     return StageAt(shared_.unit, shared_.unit.first_tile + tile);
+  }
+  __device__ const int (&places_of(int tile) const)[kTileKeys] {
+    return shared_.places.of[tile % kStretchTiles];
   }
   // The place of a tile's P: that of the consumer that computes it.
   __device__ static int slot_of(int tile) { return tile % kConsumers; }
@@ -155,9 +193,8 @@ class Consumer {
   template <typename TensorS>
   __device__ __forceinline__ void weigh_own(const Unit& unit, int tile, TensorS& tSrS) {
     auto rS = by_rows<MmaQk>(tSrS);
-    const auto exist = *reinterpret_cast<const std::uint64_t*>(shared_.exist[at(tile).stage]);
-    mask(rS, score_coordinates(), unit, launch_.shape, tile_at(unit, unit.first_tile + tile),
-         exist);
+    mask(rS, unit, launch_.shape, tile_at(unit, unit.first_tile + tile),
+         rows_that_exist(places_of(tile)));
 
     const float scale_log2 = scale_to_log2(p_.scale);
     float max[kThreadRows];
@@ -242,27 +279,34 @@ class Consumer {
   const Launch& launch_;
 };
 
+template <int kFormats>
 __device__ __forceinline__ void produce_units(SharedStorage& shared, const Params& p,
                                               const Launch& launch, const CUtensorMap& map_q) {
-  const KeyStages stages{shared.keys, shared.sK, shared.exist};
+  const KeyStages stages{shared.keys, shared.sK};
+  const Unit& unit = shared.unit;
   while (next_unit<true>(shared, p, launch)) {
     if (threadIdx.x == 0) {
-      load_q(shared.sQ, shared.q_full, shared.unit, launch, map_q);
+      load_q(shared.sQ, shared.q_full, unit, launch, map_q);
     }
     __syncwarp();
-    produce(stages, p, launch, shared.unit);
+    const int end = uniform(unit.end_tile);
+    for (int first = uniform(unit.first_tile); first < end; first += kStretchTiles) {
+      const Stretch stretch = next_stretch<true>(shared, p, launch, first);
+      produce<kFormats>(stages, p, launch, unit, shared.places, stretch);
+    }
   }
 }
 
-template <int kConsumer>
+template <int kFormats, int kConsumer>
 __device__ __forceinline__ void consume_units(SharedStorage& shared, const Params& p,
                                               const Launch& launch) {
-  Consumer<kConsumer> consumer(shared, p, launch);
+  Consumer<kFormats, kConsumer> consumer(shared, p, launch);
   while (next_unit<false>(shared, p, launch)) {
     consumer.run();
   }
 }
 
+template <int kFormats>
 __global__ void __launch_bounds__(kThreads, 1)
     dsv4_decode(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map_q,
                 const __grid_constant__ Launch launch) {
@@ -278,23 +322,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<120>();
-    produce_units(shared, p, launch, map_q);
+    produce_units<kFormats>(shared, p, launch, map_q);
   } else {
     cutlass::arch::warpgroup_reg_alloc<192>();
     if (warpgroup == 1) {
-      consume_units<0>(shared, p, launch);
+      consume_units<kFormats, 0>(shared, p, launch);
     } else {
-      consume_units<1>(shared, p, launch);
+      consume_units<kFormats, 1>(shared, p, launch);
     }
   }
 }
 
-}  // namespace dsv4
-
-void launch_dsv4_block(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream) {
-  launch_with<dsv4::dsv4_decode>(
-      {.may_start_early = true}, details.plan.blocks, dsv4::kThreads, sizeof(dsv4::SharedStorage),
-      stream, p, dsv4::map_of_q(p, details.plan.shape), dsv4::launch_of(p, details));
+template <int kFormats>
+void launch_block(const Params& p, const Dsv4Details& details, Stream stream) {
+  launch_with<dsv4_decode<kFormats>>({.may_start_early = true}, details.plan.blocks, kThreads,
+                                     sizeof(SharedStorage), stream, p,
+                                     map_of_q(p, details.plan.shape), launch_of(p, details));
 }
 
-}  // namespace tilewright::cuda
+}  // namespace tilewright::cuda::dsv4
