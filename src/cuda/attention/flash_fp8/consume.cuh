@@ -58,7 +58,8 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles>;
   constexpr int kBc = Config::C.bc;
   constexpr int kRows = Sums::kRows;
-  constexpr bool kOverlaps = Sums::kParts == 1 && (kIsPlain || Config::C.head_dim == 64);
+  constexpr bool kOverlaps =
+      Sums::kParts == 1 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
   const Tensor tSrK = T::operand_k(shared.sK[0]);
@@ -91,9 +92,10 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     float v_scale = 1.0f;
 
     // S of key tile j becomes P.
-    const auto softmax = [&](auto scores) __attribute__((always_inline)) {
+    const auto softmax = [&](auto scores, auto waits) __attribute__((always_inline)) {
       constexpr Scores kScores = scores;
-      const block_descales::TileDescales& descales = shared.descales_at(at);
+      constexpr bool kWaits = decltype(waits)::value;
+      const block_descales::TileDescales& descales = shared.descales.at(at);
       float scale[] = {q_scale * descales.k[0], q_scale * descales.k[1]};
       float scale_log2[] = {scale_to_log2(scale[0]), scale_to_log2(scale[1])};
       if constexpr (kScores == Scores::capped) {
@@ -107,7 +109,18 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
             rS, cS, [&](int row) { return keys.first(row0() + row) - j * kBc; },
             [&](int row) { return keys.end(row0() + row) - j * kBc; });
       }
-      block_descales::weigh<MmaQk>(rS, state, descales, scale_log2, correction);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        block_descales::move_maximum<MmaQk>(rS, row, state, descales, scale_log2, correction);
+#pragma unroll
+        for (int block = 0; block < block_descales::kBlocks; ++block) {
+          block_descales::weigh(rS, row, block, state, descales, scale_log2);
+          if (kWaits && row == 1 && block == 0) {
+            wait_no_earlier_than_store(state.l[row]);
+            sums.wait();
+          }
+        }
+      }
     };
     const auto release_q_after = [&](int key_tile) {
       if (key_tile == tile.kv_first) {  // the last GEMM that reads Q
@@ -124,7 +137,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
         shared.k.release(at);
         release_q_after(j);
-        softmax(scores);
+        softmax(scores, false_type{});
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
 
@@ -152,9 +165,8 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         }
         shared.k.release(at);
         release_q_after(j);
-        softmax(scores);
+        softmax(scores, std::bool_constant<kOverlaps>{});
         if constexpr (kOverlaps) {
-          sums.wait();
           shared.v.release(at_v);
           sums.next_units(correction);
         } else {
@@ -183,7 +195,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
       }
       shared.v.wait(at);
       sums.add(tOrP, tOrV(_, _, _, at.stage));  // of the first key tile
-      v_scale = shared.descales_at(at).v_scale;
+      v_scale = shared.descales.at(at).v_scale;
       shared.v.release(at);
       at.advance();
     } else {
