@@ -61,19 +61,6 @@ __device__ __forceinline__ void wait_no_earlier_than(float value) {
   }
 }
 
-// The same without a branch, which takes registers where an accumulator lies on both sides of it: a
-// store that never happens. ptxas does not move a wait over an access to memory.
-__device__ __forceinline__ void wait_no_earlier_than_store(float value) {
-  asm volatile(
-      "{.reg .pred never; .reg .u32 nowhere;\n"
-      "setp.lt.f32 never, %0, 0f00000000;\n"
-      "mov.u32 nowhere, 0;\n"
-      "@never st.shared.f32 [nowhere], %0;}"
-      :
-      : "f"(value)
-      : "memory");
-}
-
 // Issues a GEMM and waits for it.
 template <bool kAccumulate, typename TiledMma, typename TensorA, typename TensorB, typename TensorC>
 __device__ __forceinline__ void wgmma(TiledMma mma, const TensorA& tA, const TensorB& tB,

@@ -37,6 +37,11 @@ struct ConfigOf {
   static constexpr int kConsumers = C.consumers;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
+  // Consumers that take turns. At D = 64 none do: the exponentials take twice as long as the GEMMs,
+  // which need no order then.
+  static constexpr int kTurns = C.head_dim > 64 ? kConsumers : 1;
+  static constexpr RoleRegisters kRegisters =
+      kConsumers == 3 && C.head_dim == 64 ? RoleRegisters{40, 152} : role_registers(kConsumers);
   using Position = RingPosition<C.stages>;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
   using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
@@ -59,7 +64,7 @@ struct SeenKeyTiles {
 
 // What a consumer asks for once in a key tile stays here: it has no registers to keep it.
 struct Tile : FlashTile {
-  static constexpr int kMaxConsumers = 2;
+  static constexpr int kMaxConsumers = 3;
   int sequence;     // whose descales count
   int value_start;  // its first column in V^T
   block_descales::HeadDescales descales;

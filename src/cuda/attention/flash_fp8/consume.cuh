@@ -8,6 +8,7 @@
 #include "cuda/attention/blocks/ping_pong.cuh"
 #include "cuda/attention/blocks/value_sums.cuh"
 #include "cuda/attention/flash_fp8/config.cuh"
+#include "cuda/common/wgmma_wait.cuh"
 
 namespace tilewright::cuda {
 namespace flash_fp8 {
@@ -47,8 +48,9 @@ enum class Scores : std::uint8_t { whole, masked, capped };  // capped ones are 
 template <Scores kScores>
 using ScoresOf = std::integral_constant<Scores, kScores>;
 
-// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, and
-// with features at 128, there are not enough registers for S while P V is computed: then it is not.
+// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, with
+// features at 128, and where three consumers share the registers, there are not enough of them for
+// S while P V is computed: then it is not.
 template <typename Config, typename Output, bool kIsPlain>
 __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p,
                                         int consumer) {
@@ -71,7 +73,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   constexpr auto kRegistersOfP = T::template score_registers<KeyOrder::kByKeys>();
   Tensor tOrP = make_tensor<typename Config::Element>(shape(kRegistersOfP));
 
-  const PingPong<Config::kConsumers> ping_pong{consumer};
+  const PingPong<Config::kTurns> ping_pong{consumer};
   typename Config::Position at;
   RingPosition<1> at_o;  // not used in plain problems, where every tile is stored by TMA
   ping_pong.begin();

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
   }
   __syncthreads();  // the barriers are ready
 
-  run_roles<Config::kConsumers>(
+  run_roles<Config::kConsumers, Config::kRegisters>(
       [&](int warp) {
         if (warp == 0 && threadIdx.x == 0) {
           load<Config, kIsPlain>(shared, p, maps);
