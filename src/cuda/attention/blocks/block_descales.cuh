@@ -2,12 +2,15 @@
 // ones come first (KeyOrder::kByKeys).
 #pragma once
 
+#include <cute/arch/copy_sm80.hpp>
+
 #include "common/descale_blocks.hpp"
 #include "cuda/attention/blocks/accumulator.cuh"
 #include "cuda/attention/blocks/cap_and_mask.cuh"
 #include "cuda/attention/blocks/fp8_descale.cuh"
 #include "cuda/attention/blocks/online_softmax.cuh"
 #include "cuda/common/numeric.cuh"
+#include "cuda/common/tma.cuh"
 #include "ops/attention_fp8/params.hpp"
 
 namespace tilewright::cuda {
@@ -32,7 +35,7 @@ __device__ inline float query_scale(const AttentionFp8Params& p, int sequence, i
 // What a key tile's descales come to. V's are taken relative to the largest one so far, `v_scale`:
 // P of a block is multiplied by its descale's share of it, and O is in units of it. Shares are at
 // least 2^-32, which does not show in FP32.
-struct TileDescales {
+struct alignas(16) TileDescales {
   float k[kBlocks];
   float p_log2[kBlocks];    // the factor of P: its share, and 2^kP_log2
   float l_weight[kBlocks];  // the shares' inverses: l is a sum without them
@@ -40,31 +43,60 @@ struct TileDescales {
   float v_correction;  // the v_scale before, in units of this one
 };
 
-// Reads the descales of one key tile of a head after another. A thread with few registers does: it
-// has one block at a time, and what it finds goes to SMEM.
+// Descales have twice as many places as K has stages. Those of a tile are fetched when K and V of
+// the tile before have been asked for. By then every consumer has released K of kStages tiles
+// before that one, and is done with the tiles before it.
+template <int kStages>
+struct DescaleRing {
+  static_assert(kStages >= 2);
+  TileDescales places[2 * kStages];
+
+  __device__ TileDescales& at(const RingPosition<kStages>& at) {
+    return places[kStages * static_cast<int>(at.phase) + at.stage];
+  }
+};
+
+// Where the descales of a sequence's keys and values lie, of one head. Null: they are 1.
+struct HeadDescales {
+  const float* k;
+  const float* v;
+
+  __device__ static HeadDescales of(const AttentionFp8Params& p, int sequence, int kv_head) {
+    const int first = first_descale_block(p.kv_lengths.cu_seqlens, sequence, rows_of(p));
+    const auto place = [&](const Fp8Descales& descales) {
+      return descales.data == nullptr ? nullptr
+                                      : descales.data + descales.offset(sequence, first, kv_head);
+    };
+    return {place(p.k_descale), place(p.v_descale)};
+  }
+};
+
+// The descales of one key tile of a head after another, from the last to the first. One thread
+// walks, which has few registers: what it fetches goes to the tile's place at once.
 class DescaleWalk {
  public:
-  __device__ DescaleWalk(const AttentionFp8Params& p, int sequence, int kv_head, int kv_len)
-      : p_(p), kv_len_(kv_len) {
-    const int first = first_descale_block(p.kv_lengths.cu_seqlens, sequence, rows_of(p));
-    k_ = first_descale(p.k_descale, sequence, first, kv_head);
-    v_ = first_descale(p.v_descale, sequence, first, kv_head);
+  // Asks for the descales of a tile.
+  __device__ static void fetch(const AttentionFp8Params& p, const HeadDescales& head, int kv_len,
+                               int tile, TileDescales& descales) {
+    const int rows_log2 = rows_of(p) == 128 ? 7 : 6;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const int block = min(tile * kBc + i * kBlockRows, kv_len - 1) >> rows_log2;
+      fetch(head.k, block * p.k_descale.stride.seq, descales.k[i]);
+      fetch(head.v, block * p.v_descale.stride.seq, descales.l_weight[i]);
+    }
   }
 
-  __device__ void write(int tile, TileDescales& descales) {
+  // Waits for them, and writes what they come to.
+  __device__ void finish(TileDescales& descales) {
+    cute::cp_async_wait<0>();
+    const float v[] = {descales.l_weight[0], descales.l_weight[1]};
     const float before = v_scale_;
-#pragma unroll 1
-    for (int i = 0; i < kBlocks; ++i) {
-      const int block = min(tile * kBc + i * kBlockRows, kv_len_ - 1) / rows_of(p_);
-      descales.k[i] = k_ == nullptr ? 1.0f : k_[block * p_.k_descale.stride.seq];
-      const float v = v_ == nullptr ? 1.0f : v_[block * p_.v_descale.stride.seq];
-      descales.l_weight[i] = v;  // for now
-      v_scale_ = fmaxf(v_scale_, v);
-    }
-#pragma unroll 1
+    v_scale_ = fmaxf(v_scale_, fmaxf(v[0], v[1]));
+#pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       constexpr float kLeastLog2 = -32.0f;
-      const float share = v_scale_ == 0.0f ? 1.0f : __fdividef(descales.l_weight[i], v_scale_);
+      const float share = v_scale_ == 0.0f ? 1.0f : __fdividef(v[i], v_scale_);
       const float share_log2 = fmaxf(__log2f(share), kLeastLog2);
       descales.p_log2[i] = kP_log2 + share_log2;
       descales.l_weight[i] = exp2_approx(-share_log2);
@@ -74,16 +106,14 @@ class DescaleWalk {
   }
 
  private:
-  __device__ static const float* first_descale(const Fp8Descales& descales, int sequence, int first,
-                                               int head) {
-    return descales.data == nullptr ? nullptr
-                                    : descales.data + descales.offset(sequence, first, head);
+  __device__ static void fetch(const float* source, std::int64_t offset, float& target) {
+    if (source == nullptr) {
+      target = 1.0f;
+    } else {
+      cute::SM80_CP_ASYNC_CACHEALWAYS<float>::copy(source[offset], target);
+    }
   }
 
-  const AttentionFp8Params& p_;
-  int kv_len_;
-  const float* k_;
-  const float* v_;
   float v_scale_ = 0.0f;
 };
 
@@ -112,42 +142,45 @@ __device__ void cap_blocks(TensorS& rS, const float (&scale)[kBlocks], float sof
   }
 }
 
-// A step of the online softmax, as softmax_step(), where blocks of keys have scales of their own.
-// m is in units of log2.
+// A row that has seen no key has the maximum -infinity, and 0 in its place in exponents.
+__device__ inline float reference_of(float m) { return m == kMinusInf ? 0.0f : m; }
+
+// A step of the online softmax, as softmax_step(), where blocks of keys have scales of their own:
+// first a row's new maximum, in units of log2, and l under it.
 template <typename TiledMma, int kRows, typename TensorS>
-__device__ void weigh(TensorS& rS, RowState<kRows>& state, const TileDescales& descales,
-                      const float (&scale_log2)[kBlocks], float (&correction)[kRows]) {
+__device__ void move_maximum(const TensorS& rS, int row, RowState<kRows>& state,
+                             const TileDescales& descales, const float (&scale_log2)[kBlocks],
+                             float (&correction)[kRows]) {
+  float m = row > 0 ? after(state.m[row], state.m[row - 1]) : state.m[row];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    float m = i > 0 ? after(state.m[i], state.m[i - 1]) : state.m[i];
+  for (int block = 0; block < kBlocks; ++block) {
+    float s = kMinusInf;
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      float s = kMinusInf;
-#pragma unroll
-      for (int n = 0; n < kBlockScores; ++n) {
-        s = fmaxf(s, rS(i, score_of(block, n)));
-      }
-      m = fmaxf(m, s * scale_log2[block]);
+    for (int n = 0; n < kBlockScores; ++n) {
+      s = fmaxf(s, rS(row, score_of(block, n)));
     }
-    const float m_new = row_max<TiledMma>(m);
-    const float reference = m_new == kMinusInf ? 0.0f : m_new;
-    correction[i] = exp2_approx(state.m[i] - reference);
-    state.m[i] = m_new;
-    state.l[i] *= correction[i];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const float exponent = descales.p_log2[block] - reference;
-      float l = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kBlockScores; ++n) {
-        float& p = rS(i, score_of(block, n));
-        p = exp2_approx(fmaf(p, scale_log2[block], exponent));
-        l += p;
-      }
-      state.l[i] = fmaf(l, descales.l_weight[block], state.l[i]);
-    }
-    correction[i] *= descales.v_correction;
+    m = fmaxf(m, s * scale_log2[block]);
   }
+  const float m_new = row_max<TiledMma>(m);
+  correction[row] = exp2_approx(state.m[row] - reference_of(m_new));
+  state.m[row] = m_new;
+  state.l[row] *= correction[row];
+  correction[row] *= descales.v_correction;
+}
+
+// Then its scores of a block become P, and their sum is added to l.
+template <int kRows, typename TensorS>
+__device__ void weigh(TensorS& rS, int row, int block, RowState<kRows>& state,
+                      const TileDescales& descales, const float (&scale_log2)[kBlocks]) {
+  const float exponent = descales.p_log2[block] - reference_of(state.m[row]);
+  float l = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kBlockScores; ++n) {
+    float& p = rS(row, score_of(block, n));
+    p = exp2_approx(fmaf(p, scale_log2[block], exponent));
+    l += p;
+  }
+  state.l[row] = fmaf(l, descales.l_weight[block], state.l[row]);
 }
 
 }  // namespace block_descales

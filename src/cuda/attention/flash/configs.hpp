@@ -20,6 +20,8 @@ enum class FlashUse : std::uint8_t {
   // fewer SMs idle in the last round, or the keys are few and a mask hides some: a large tile
   // computes more scores that the mask then discards.
   larger,
+  // As `larger`, in a kernel that has no features beyond a causal mask. It does not split keys.
+  larger_plain,
 };
 
 struct FlashConfig {

@@ -39,11 +39,22 @@ bool has_enough_keys(const FlashConfig& config, const AttentionProblem& p) {
   return p.kv_len >= config.min_len || (p.packed && p.batch_invariant);
 }
 
+// Do so few tiles leave SMs idle that the keys may be split?
+bool would_idle(std::int64_t tiles, int sms) { return 2 * tiles <= sms; }
+
+// Does the problem ask for nothing beyond a causal mask? It may not be split later.
+bool is_plain(const AttentionProblem& p) {
+  return !p.window && !p.softcap && !p.sinks && !p.packed && !p.unnormalized && !p.batch_invariant;
+}
+
 bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
   if (config.head_dim != p.head_dim || config.value_dim != value_dim(p) || !config.takes(p.dtype) ||
       !can_share_keys(config, p) || !has_enough_keys(config, p)) {
     return false;
   }
+  const auto gains_by_larger = [&] {
+    return p.packed || !((has_mask(p) && p.kv_len <= kShortMask_len) || idles_more(config, p, sms));
+  };
   switch (config.use) {
     case FlashUse::any:
       return true;
@@ -51,8 +62,10 @@ bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
       return !p.packed && !p.batch_invariant &&
              (has_mask(p) ? 1 : 2) * row_tiles(p, 128) * p.heads <= sms;
     case FlashUse::larger:
-      return p.packed ||
-             !((has_mask(p) && p.kv_len <= kShortMask_len) || idles_more(config, p, sms));
+      return gains_by_larger();
+    case FlashUse::larger_plain:
+      return is_plain(p) && !would_idle(row_tiles(p, config.br()) * p.heads, sms) &&
+             gains_by_larger();
   }
   return false;
 }
@@ -64,17 +77,18 @@ bool can_share_keys(const FlashConfig& config, const AttentionProblem& p) {
          (!has_mask(p) && !p.packed && ceil_div(p.q_len, config.br()) % config.cluster == 0);
 }
 
-std::optional<int> best_flash_config(const AttentionProblem& p, int sms) {
-  for (int i = kFlashConfigCount; i-- > 0;) {
-    if (fits(kFlashConfigs[i], p, sms)) {
-      return i;
+std::optional<int> best_config(std::span<const FlashConfig> configs, const AttentionProblem& p,
+                               int sms) {
+  for (std::size_t i = configs.size(); i-- > 0;) {
+    if (fits(configs[i], p, sms)) {
+      return static_cast<int>(i);
     }
   }
   return std::nullopt;
 }
 
 FlashPlan plan_flash(const AttentionProblem& p, int sms, std::optional<int> config) {
-  const int index = config ? *config : best_flash_config(p, sms).value();
+  const int index = config ? *config : best_config(kFlashConfigs, p, sms).value();
   FlashPlan plan = plan_in_config(p, sms, kFlashConfigs[index], p.head_dim + value_dim(p));
   plan.config = index;
   return plan;
@@ -100,7 +114,8 @@ FlashPlan plan_in_config(const AttentionProblem& p, int sms, const FlashConfig& 
   plan.split_len = static_cast<int>(p.kv_len);
   // Used lengths are known on the GPU alone; here only the batch's upper bound is.
   const bool knows_keys = !p.packed || (!p.packed_queries && !p.packed_keys && !p.batch_invariant);
-  if (knows_keys && !p.window && c.cluster == 1 && 2 * tiles <= sms &&
+  const bool may_split = c.cluster == 1 && c.use != FlashUse::larger_plain;
+  if (knows_keys && !p.window && may_split && would_idle(tiles, sms) &&
       p.kv_len >= 2 * kMinSplit_len) {
     const std::int64_t wanted = std::min(sms / tiles, kMaxSplits);
     const std::int64_t length = std::max(ceil_div(p.kv_len, wanted), kMinSplit_len);

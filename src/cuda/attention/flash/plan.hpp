@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "cuda/attention/flash/configs.hpp"
 #include "tilewright/attention_kernels.hpp"
@@ -21,8 +22,9 @@ struct FlashPlan {
 // Do all blocks of this config's clusters see the same keys in `problem`?
 bool can_share_keys(const FlashConfig& config, const AttentionProblem& problem);
 
-// The config for `problem`; nothing if none has its head dims and dtype.
-std::optional<int> best_flash_config(const AttentionProblem& problem, int sms);
+// The config of a table for `problem`; nothing if none has its head dims and dtype.
+std::optional<int> best_config(std::span<const FlashConfig> configs,
+                               const AttentionProblem& problem, int sms);
 
 // The plan for `problem` on a GPU of `sms` SMs, in `config` or, without one, in the best config.
 FlashPlan plan_flash(const AttentionProblem& problem, int sms,

@@ -37,6 +37,11 @@ struct ConfigOf {
   static constexpr int kConsumers = C.consumers;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
+  // Consumers that take turns. At D = 64 none do: the exponentials take twice as long as the GEMMs,
+  // which need no order then.
+  static constexpr int kTurns = C.head_dim > 64 ? kConsumers : 1;
+  static constexpr RoleRegisters kRegisters =
+      kConsumers == 3 && C.head_dim == 64 ? RoleRegisters{40, 152} : role_registers(kConsumers);
   using Position = RingPosition<C.stages>;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
   using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
@@ -59,15 +64,16 @@ struct SeenKeyTiles {
 
 // What a consumer asks for once in a key tile stays here: it has no registers to keep it.
 struct Tile : FlashTile {
-  static constexpr int kMaxConsumers = 2;
+  static constexpr int kMaxConsumers = 3;
   int sequence;     // whose descales count
   int value_start;  // its first column in V^T
+  block_descales::HeadDescales descales;
   SeenKeyTiles seen[kMaxConsumers];
 };
 
 class Sequences : public flash::DenseSequences {
  public:
-  using DenseSequences::DenseSequences;
+  __device__ explicit Sequences(const AttentionFp8Params& p) : DenseSequences(p), p_(p) {}
 
   template <typename Config>
   __device__ void write_keys(Tile& tile, const FlashSchedule& s, const Config& config, int sequence,
@@ -75,6 +81,7 @@ class Sequences : public flash::DenseSequences {
     DenseSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
     tile.sequence = sequence;
     tile.value_start = first_column(params().kv_lengths.cu_seqlens, sequence);
+    tile.descales = block_descales::HeadDescales::of(p_, sequence, tile.kv_head);
 #pragma unroll 1
     for (int consumer = 0; consumer < config.consumers; ++consumer) {
       const SeenTiles seen(params(), tile, row0 + consumer * kWarpgroupRows, kWarpgroupRows,
@@ -82,18 +89,14 @@ class Sequences : public flash::DenseSequences {
       tile.seen[consumer] = {seen.end, seen.lazy_first, seen.lazy_end};
     }
   }
+
+ private:
+  const AttentionFp8Params& p_;
 };
 
-// A tile's descales are there before its K is. They have twice as many places as K: they come as
-// soon as K's stage is free, while those of the tile that was there may still be read.
 template <typename Config>
 struct SharedStorage : FlashStorage<Config, Tile> {
-  static constexpr int kStages = Config::C.stages;
-  block_descales::TileDescales descales[2 * kStages];
-
-  __device__ block_descales::TileDescales& descales_at(const typename Config::Position& at) {
-    return descales[kStages * static_cast<int>(at.phase) + at.stage];
-  }
+  block_descales::DescaleRing<Config::C.stages> descales;
 };
 
 // Where a block's tile number `count` lies in the ring of tiles, and its Q. A consumer keeps the

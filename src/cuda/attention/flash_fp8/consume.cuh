@@ -8,6 +8,7 @@
 #include "cuda/attention/blocks/ping_pong.cuh"
 #include "cuda/attention/blocks/value_sums.cuh"
 #include "cuda/attention/flash_fp8/config.cuh"
+#include "cuda/common/wgmma_wait.cuh"
 
 namespace tilewright::cuda {
 namespace flash_fp8 {
@@ -47,8 +48,9 @@ enum class Scores : std::uint8_t { whole, masked, capped };  // capped ones are 
 template <Scores kScores>
 using ScoresOf = std::integral_constant<Scores, kScores>;
 
-// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, and
-// with features at 128, there are not enough registers for S while P V is computed: then it is not.
+// A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, with
+// features at 128, and where three consumers share the registers, there are not enough of them for
+// S while P V is computed: then it is not.
 template <typename Config, typename Output, bool kIsPlain>
 __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p,
                                         int consumer) {
@@ -58,7 +60,8 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles>;
   constexpr int kBc = Config::C.bc;
   constexpr int kRows = Sums::kRows;
-  constexpr bool kOverlaps = Sums::kParts == 1 && (kIsPlain || Config::C.head_dim == 64);
+  constexpr bool kOverlaps =
+      Sums::kParts == 1 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
   const Tensor tSrK = T::operand_k(shared.sK[0]);
@@ -70,7 +73,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   constexpr auto kRegistersOfP = T::template score_registers<KeyOrder::kByKeys>();
   Tensor tOrP = make_tensor<typename Config::Element>(shape(kRegistersOfP));
 
-  const PingPong<Config::kConsumers> ping_pong{consumer};
+  const PingPong<Config::kTurns> ping_pong{consumer};
   typename Config::Position at;
   RingPosition<1> at_o;  // not used in plain problems, where every tile is stored by TMA
   ping_pong.begin();
@@ -91,9 +94,10 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     float v_scale = 1.0f;
 
     // S of key tile j becomes P.
-    const auto softmax = [&](auto scores) __attribute__((always_inline)) {
+    const auto softmax = [&](auto scores, auto waits) __attribute__((always_inline)) {
       constexpr Scores kScores = scores;
-      const block_descales::TileDescales& descales = shared.descales_at(at);
+      constexpr bool kWaits = decltype(waits)::value;
+      const block_descales::TileDescales& descales = shared.descales.at(at);
       float scale[] = {q_scale * descales.k[0], q_scale * descales.k[1]};
       float scale_log2[] = {scale_to_log2(scale[0]), scale_to_log2(scale[1])};
       if constexpr (kScores == Scores::capped) {
@@ -107,7 +111,18 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
             rS, cS, [&](int row) { return keys.first(row0() + row) - j * kBc; },
             [&](int row) { return keys.end(row0() + row) - j * kBc; });
       }
-      block_descales::weigh<MmaQk>(rS, state, descales, scale_log2, correction);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        block_descales::move_maximum<MmaQk>(rS, row, state, descales, scale_log2, correction);
+#pragma unroll
+        for (int block = 0; block < block_descales::kBlocks; ++block) {
+          block_descales::weigh(rS, row, block, state, descales, scale_log2);
+          if (kWaits && row == 1 && block == 0) {
+            wait_no_earlier_than_store(state.l[row]);
+            sums.wait();
+          }
+        }
+      }
     };
     const auto release_q_after = [&](int key_tile) {
       if (key_tile == tile.kv_first) {  // the last GEMM that reads Q
@@ -124,7 +139,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         wgmma<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
         shared.k.release(at);
         release_q_after(j);
-        softmax(scores);
+        softmax(scores, false_type{});
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
 
@@ -152,9 +167,8 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         }
         shared.k.release(at);
         release_q_after(j);
-        softmax(scores);
+        softmax(scores, std::bool_constant<kOverlaps>{});
         if constexpr (kOverlaps) {
-          sums.wait();
           shared.v.release(at_v);
           sums.next_units(correction);
         } else {
@@ -183,7 +197,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
       }
       shared.v.wait(at);
       sums.add(tOrP, tOrV(_, _, _, at.stage));  // of the first key tile
-      v_scale = shared.descales_at(at).v_scale;
+      v_scale = shared.descales.at(at).v_scale;
       shared.v.release(at);
       at.advance();
     } else {

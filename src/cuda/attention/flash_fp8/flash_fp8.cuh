@@ -79,20 +79,28 @@ __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
     if (tile.kv_end <= tile.kv_first) {  // no key is seen
       shared.tiles.want_next(tile_position(count));
       flash::load_q(shared, maps.q, tile, q_position(count));
-    }
-    block_descales::DescaleWalk descales(p, tile.sequence, tile.kv_head, tile.kv_len);
+    } else {
+      block_descales::DescaleWalk descales;
+      const auto fetch_descales = [&](int j) {
+        descales.fetch(p, tile.descales, tile.kv_len, j, shared.descales.at(at));
+      };
+      fetch_descales(tile.kv_end - 1);
 #pragma unroll 1  // each load is in the code once, which takes few registers
-    for (int j = tile.kv_end - 1; j >= tile.kv_first; --j, at.advance()) {
-      if (j == min(tile.kv_end, tile.kv_first + flash::kTilesAhead) - 1) {
-        shared.tiles.want_next(tile_position(count));
+      for (int j = tile.kv_end - 1; j >= tile.kv_first; --j) {
+        if (j == min(tile.kv_end, tile.kv_first + flash::kTilesAhead) - 1) {
+          shared.tiles.want_next(tile_position(count));
+        }
+        descales.finish(shared.descales.at(at));
+        load_keys(shared, maps, at, tile.kv_start + j * Config::C.bc, tile.kv_head, tile.kv_batch);
+        if (j == tile.kv_end - 1) {
+          flash::load_q(shared, maps.q, tile, q_position(count));
+        }
+        load_values<Config, !kIsPlain>(shared, maps, at, tile, j);
+        at.advance();
+        if (j > tile.kv_first) {
+          fetch_descales(j - 1);
+        }
       }
-      shared.k.wait_until_empty(at);
-      descales.write(j, shared.descales_at(at));
-      load_keys(shared, maps, at, tile.kv_start + j * Config::C.bc, tile.kv_head, tile.kv_batch);
-      if (j == tile.kv_end - 1) {
-        flash::load_q(shared, maps.q, tile, q_position(count));
-      }
-      load_values<Config, !kIsPlain>(shared, maps, at, tile, j);
     }
     shared.tiles.release(tile_position(count));
   }
@@ -155,7 +163,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
   }
   __syncthreads();  // the barriers are ready
 
-  run_roles<Config::kConsumers>(
+  run_roles<Config::kConsumers, Config::kRegisters>(
       [&](int warp) {
         if (warp == 0 && threadIdx.x == 0) {
           load<Config, kIsPlain>(shared, p, maps);

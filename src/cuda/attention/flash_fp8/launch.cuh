@@ -54,9 +54,13 @@ void launch_fp8_config(const AttentionFp8Params& p, const FlashPlan& plan, void*
                        Stream stream) {
   const auto launch_as = [&](auto output) {
     using Output = decltype(output);
-    const auto launch_it = is_plain(p) ? flash_fp8::launch_config<kIndex, Output, true>
-                                       : flash_fp8::launch_config<kIndex, Output, false>;
-    launch_it(p, plan, ticket, stream);
+    if constexpr (kFp8Configs[kIndex].use == FlashUse::larger_plain) {
+      flash_fp8::launch_config<kIndex, Output, true>(p, plan, ticket, stream);
+    } else {
+      const auto launch_it = is_plain(p) ? flash_fp8::launch_config<kIndex, Output, true>
+                                         : flash_fp8::launch_config<kIndex, Output, false>;
+      launch_it(p, plan, ticket, stream);
+    }
   };
   if (p.dtype == DType::fp16) {
     launch_as(cute::half_t{});

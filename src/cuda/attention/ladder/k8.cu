@@ -47,7 +47,9 @@ namespace tilewright::cuda {
 namespace k8 {
 
 using namespace cute;
+using block_descales::DescaleRing;
 using block_descales::DescaleWalk;
+using block_descales::HeadDescales;
 using block_descales::TileDescales;
 using Element = float_e4m3_t;
 
@@ -73,7 +75,7 @@ struct SharedStorage {
   alignas(128) TmaBarrier q_full[kConsumers];
   TmaRing<C.stages> k;
   TmaRing<C.stages> vt;
-  TileDescales descales[C.stages];  // of V's ring, and there before K is
+  DescaleRing<C.stages> descales;
 };
 static_assert(sizeof(SharedStorage<config(64)>) == 73 * 1024);
 static_assert(sizeof(SharedStorage<config(128)>) == 145 * 1024);
@@ -88,12 +90,15 @@ template <AttnConfig C>
 __device__ void load(SharedStorage<C>& shared, const AttentionFp8Params& p, const TensorMaps& maps,
                      const TileWalk& walk) {
   constexpr int kBox = Tiles<C>::kBoxColumns;
-  DescaleWalk descales(p, walk.batch, walk.kv_head, p.kv_len);
+  const HeadDescales head = HeadDescales::of(p, walk.batch, walk.kv_head);
+  DescaleWalk descales;
   RingPosition<C.stages> at;
+  if (walk.kv_tiles > 0) {
+    descales.fetch(p, head, p.kv_len, walk.kv_tiles - 1, shared.descales.at(at));
+  }
 #pragma unroll 1  // each load is in the code once, which takes few registers
-  for (int tile = walk.kv_tiles - 1; tile >= 0; --tile, at.advance()) {
-    shared.vt.wait_until_empty(at);
-    descales.write(tile, shared.descales[at.stage]);
+  for (int tile = walk.kv_tiles - 1; tile >= 0; --tile) {
+    descales.finish(shared.descales.at(at));
     TmaBarrier& k_full = shared.k.acquire(at, sizeof(shared.sK[0]));
     load_box<C.bc, C.head_dim, kBox>(maps.k_even, k_full, shared.sK[at.stage], 0, tile * C.bc / 2,
                                      walk.kv_head, walk.batch);
@@ -112,6 +117,10 @@ __device__ void load(SharedStorage<C>& shared, const AttentionFp8Params& p, cons
     constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
     SM90_TMA_LOAD_4D::copy(&maps.vt, reinterpret_cast<std::uint64_t*>(&vt_full), kNoHint,
                            shared.sVt[at.stage], tile * C.bc, 0, walk.kv_head, walk.batch);
+    at.advance();
+    if (tile > 0) {
+      descales.fetch(p, head, p.kv_len, tile - 1, shared.descales.at(at));
+    }
   }
 }
 
@@ -170,10 +179,17 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
         [&](int row) { return keys.limit(row0 + row) - tile * C.bc; });
   };
   const auto weigh_tile = [&] {
-    const TileDescales& descales = shared.descales[at.stage];
+    const TileDescales& descales = shared.descales.at(at);
     const float scale_log2[] = {scale_to_log2(q_scale * descales.k[0]),
                                 scale_to_log2(q_scale * descales.k[1])};
-    block_descales::weigh<MmaQk>(rS, state, descales, scale_log2, correction);
+#pragma unroll
+    for (int row = 0; row < Sums::kRows; ++row) {
+      block_descales::move_maximum<MmaQk>(rS, row, state, descales, scale_log2, correction);
+#pragma unroll
+      for (int block = 0; block < block_descales::kBlocks; ++block) {
+        block_descales::weigh(rS, row, block, state, descales, scale_log2);
+      }
+    }
   };
   mask_tile();
   weigh_tile();
@@ -226,7 +242,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
 
   shared.vt.wait(at);
   sums.add(tOrP, tOrV(_, _, _, at.stage));
-  finish(shared.descales[at.stage].v_scale);
+  finish(shared.descales.at(at).v_scale);
 }
 
 template <int kHeadDim, int kInterval>
