@@ -229,18 +229,11 @@ TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
 }
 
 TEST(DecodePlan, FewItemsRunInClusters) {
-  EXPECT_EQ(plan_of(problem(1, 8, 8192)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(3, 8, 8192)).cluster, 4);
-  EXPECT_EQ(plan_of(problem(8, 8, 8192)).cluster, 2);  // on 128 of 132 SMs
-  EXPECT_EQ(plan_of(problem(64, 8, 8192)).cluster, 1);
-  EXPECT_EQ(plan_of(problem(64, 8, 8192)).workers, kSms);
-}
-
-TEST(DecodePlan, LongItemsRunOnAllSms) {
-  for (const int batch : {1, 3, 8}) {
-    EXPECT_EQ(plan_of(problem(batch, 8, 65536)).cluster, 2);
-    EXPECT_EQ(plan_of(problem(batch, 8, 65536)).workers, kSms / 2);
-  }
+  EXPECT_EQ(plan_of(problem(1, 8, 65536)).cluster, 8);
+  EXPECT_EQ(plan_of(problem(3, 8, 65536)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
+  EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
+  EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
 }
 
 TEST(DecodePlan, WhereRowsAreCopiedAnSmHasTwoBlocks) {

@@ -46,20 +46,24 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   }
 }
 
-// Sets up the barriers. One thread calls it.
+// Sets up the barriers. A warp calls it, of which each lane has a stage.
 template <typename Config, typename Compute>
 __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
-  for (int stage = 0; stage < Config::kStages; ++stage) {
+  static_assert(Config::kStages <= 32);
+  const int stage = threadIdx.x % 32;
+  if (stage < Config::kStages) {
     shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
     shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
     shared.k.empty[stage].init(Config::kTileWarps);
     shared.v.empty[stage].init(Config::kTileWarps);
   }
-  shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
-  Compute::set_up(shared);
-  if constexpr (Config::kMayCluster) {
-    shared.exchange.written.init(1);
-    shared.exchange.read.init(launch.workers.cluster);
+  if (stage == 0) {
+    shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
+    Compute::set_up(shared);
+    if constexpr (Config::kMayCluster) {
+      shared.exchange.written.init(1);
+      shared.exchange.read.init(launch.workers.cluster);
+    }
   }
   cutlass::arch::fence_barrier_init();
 }
@@ -73,8 +77,12 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
-  if (threadIdx.x == 0) {
+  const int warp = cutlass::canonical_warp_idx_sync();
+  if (warp == 0) {
     set_up<Config, Compute>(shared, p, launch);
+  } else if (warp == Config::kConsumerWarps) {  // which finds the parts
+    wait_for_launch_before();
+    prefetch_lengths(p);
   } else if (threadIdx.x == 32 && launch.loads_boxes) {
     cute::prefetch_tma_descriptor(&maps.k);
     cute::prefetch_tma_descriptor(&maps.v);
@@ -86,7 +94,6 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   __syncthreads();
   wait_for_launch_before();
 
-  const int warp = cutlass::canonical_warp_idx_sync();
   if (warp < Config::kConsumerWarps) {
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_alloc<Compute::kConsumerRegisters>();
@@ -102,7 +109,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     } else if (loader < 3) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);
     } else if constexpr (Compute::kLoadWarps == 3) {
-      Compute::load_queries(shared, p, launch);
+      Compute::load_queries(shared, p, launch, maps);
     }
     wait_for_cluster<Config>(launch);
   }

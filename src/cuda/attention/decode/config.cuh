@@ -132,6 +132,7 @@ struct SharedStorage {
 
 struct TensorMaps {
   CUtensorMap k, v;
+  CUtensorMap q;  // where keys are the rows of MMAs, and caches of 16 bits
 };
 
 // A launch's schedule, and where partial results lie.

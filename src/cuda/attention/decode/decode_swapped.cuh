@@ -207,7 +207,7 @@ class SwappedCompute {
 
   // Loads the parts' rows of Q. A warp calls it.
   __device__ static void load_queries(SharedStorage<Config>& shared, const Params& p,
-                                      const Launch& launch) {
+                                      const Launch& launch, const TensorMaps& maps) {
     auto& compute = shared.compute;
     QueryPosition at;
     PartRing::Position at_part;
@@ -217,11 +217,17 @@ class SwappedCompute {
         break;
       }
       if (part.tiles.first < part.tiles.end) {
-        compute.queries.wait_until_empty(at);
-        load_query_rows<Config>(compute.q[at.stage], p, launch, part);
-        cutlass::arch::fence_view_async_shared();
-        __syncwarp();
-        compute.queries.put(at);
+        if constexpr (Config::kIsE4m3) {
+          compute.queries.wait_until_empty(at);
+          load_query_rows<Config>(compute.q[at.stage], p, launch, part);
+          cutlass::arch::fence_view_async_shared();
+          __syncwarp();
+          compute.queries.put(at);
+        } else if (threadIdx.x % 32 == 0) {
+          TmaBarrier& full = compute.queries.acquire(at, query_bytes<Config>(launch));
+          load_query_boxes<Config>(compute.q[at.stage], full, maps.q, launch, part,
+                                   p.packed_q.cu_seqlens != nullptr);
+        }
         at.advance();
       }
       __syncwarp();

@@ -59,6 +59,24 @@ CUtensorMap cache_map(const Params& p, const void* base, const OuterStrides& str
   return encode_tensor_map(base, spec);
 }
 
+// The map of queries, whose loads bring 64 columns of a row tile's rows, in the layout of an
+// operand.
+inline CUtensorMap query_map(const Params& p, const DecodeShape& shape) {
+  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
+  const int batch = is_packed ? 1 : p.batch;
+  const auto bytes = [&](std::int64_t elements, int size) {  // no load steps over a size of 1
+    return static_cast<std::uint64_t>(size > 1 ? elements : p.head_dim) * 2;
+  };
+  return encode_tensor_map(
+      p.q, {.size = {static_cast<std::uint64_t>(p.head_dim), static_cast<std::uint64_t>(p.heads),
+                     static_cast<std::uint64_t>(p.q_len), static_cast<std::uint64_t>(batch)},
+            .stride_bytes = {bytes(p.q_stride.head, p.heads), bytes(p.q_stride.seq, p.q_len),
+                             bytes(p.q_stride.batch, batch)},
+            .box = {64, static_cast<std::uint32_t>(int{shape.tile_heads}),
+                    static_cast<std::uint32_t>(shape.tile_tokens), 1},
+            .swizzle = TmaSwizzle::b128});
+}
+
 template <int kIndex, typename Element, typename CacheElement>
 constexpr auto kernel_of() {
   if constexpr (kDecodeConfigs[kIndex].swaps) {
@@ -81,9 +99,11 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   shape.most_tokens = plan.most_tokens;
   TensorMaps maps{};
   if (plan.loads_boxes) {
-    maps = {
-        .k = cache_map<Config, typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows),
-        .v = cache_map<Config, typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows)};
+    maps.k = cache_map<Config, typename Config::TileK>(p, p.k_cache, p.k_stride, plan.box_rows);
+    maps.v = cache_map<Config, typename Config::TileV>(p, p.v_cache, p.v_stride, plan.box_rows);
+  }
+  if constexpr (Config::C.swaps && !Config::kIsE4m3) {
+    maps.q = query_map(p, shape);
   }
 
   const int most_workers =

@@ -30,19 +30,11 @@ std::int64_t most_items(const Problem& p, const DecodeConfig& c) {
 // The SMs that clusters leave unused. SMs come in pairs, which clusters of two fill.
 int unfilled_sms(std::int64_t cluster) { return cluster == 2 ? 0 : 12; }
 
-// Where each SM has so many key tiles to compute, SMs that clusters leave unused cost more than a
-// merge through memory.
-constexpr int kManyTiles = 24;
-
-// The largest cluster, of a power of two, of which there is room for one for each item; at most two
-// blocks where items are long. Batch-invariant problems do not run in them, since their size
-// depends on the batch.
+// The largest cluster, of a power of two, of which there is room for one for each item.
+// Batch-invariant problems do not run in them, since their size depends on the batch.
 int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
+  const std::int64_t most = p.batch_invariant ? 1 : c.most_cluster;
   const std::int64_t items = most_items(p, c);
-  const bool are_long =
-      items * ceil_div(p.capacity, kDecodeTileKeys) > std::int64_t{kManyTiles} * sms;
-  const std::int64_t most =
-      p.batch_invariant ? 1 : std::min(c.most_cluster, are_long ? 2 : kMaxDecodeCluster);
   std::int64_t cluster = 1;
   while (2 * cluster <= most &&
          2 * cluster * items <= (sms - unfilled_sms(2 * cluster)) * c.blocks_per_sm) {

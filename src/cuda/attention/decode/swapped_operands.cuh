@@ -234,6 +234,29 @@ __device__ __forceinline__ void load_query_rows_of(typename Config::Element* tar
   }
 }
 
+// The bytes of a row tile's queries of 16 bits.
+template <typename Config>
+__device__ int query_bytes(const Launch& launch) {
+  return launch.shape.tile_heads * launch.shape.tile_tokens * Config::C.head_dim * 2;
+}
+
+// Brings them by TMA, where the GEMM takes them as they are. Rows that do not exist are a
+// neighbour's, or what has lain there before. One thread calls it.
+template <typename Config>
+__device__ __forceinline__ void load_query_boxes(typename Config::Element* target, TmaBarrier& full,
+                                                 const CUtensorMap& map, const Launch& launch,
+                                                 const Part& part, bool is_packed) {
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+  constexpr int kBoxColumns = 64;
+  const Row first = row_of(part, launch.shape, 0);
+#pragma unroll
+  for (int column = 0; column < Config::C.head_dim; column += kBoxColumns) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&full), kHint,
+                                 target + column * Config::kRows, column, first.head, first.token,
+                                 is_packed ? 0 : part.sequence);
+  }
+}
+
 // A warp calls it.
 template <typename Config>
 __device__ void load_query_rows(typename Config::Element* target, const Params& p,

@@ -127,6 +127,18 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   return units;
 }
 
+// Asks for the lengths of 1,024 sequences, so that find_parts() finds them in L1. A warp calls it.
+__device__ inline void prefetch_lengths(const Params& p) {
+  const int first = static_cast<int>(threadIdx.x) % 32 * 32;  // a line of 128 bytes
+  if (first < p.batch) {
+    for (const int* const lengths : {p.rows.cache_seqlens, p.packed_q.cu_seqlens, p.rows.leftpad}) {
+      if (lengths != nullptr) {
+        asm volatile("{.reg .b32 unused; ld.global.b32 unused, [%0];}" ::"l"(lengths + first));
+      }
+    }
+  }
+}
+
 // Puts the parts that the block computes into the ring. A whole warp calls it.
 __device__ inline void find_parts(PartRing& ring, const Params& p, const Launch& launch) {
   Walk walk(p, launch);
