@@ -19,15 +19,17 @@ class Loader {
 
   __device__ __forceinline__ void run() {
     const int tiles = uniform(shared_.unit.end_tile - shared_.unit.first_tile);
+    int first = 0;
 #pragma unroll 1
-    for (int first = 0; first < tiles; first += kStretchTiles) {
+    do {
       next_stretch<true>(shared_, p_, launch_, first);
       const int end = min(tiles, first + kStretchTiles);
 #pragma unroll 1
       for (int round = first; round < end; round += kRoundTiles) {
         load_round(first, round, min(end, round + kRoundTiles));
       }
-    }
+      first += kStretchTiles;
+    } while (first < tiles);
   }
 
  private:

@@ -92,7 +92,7 @@ static_assert(sizeof(ClusterStorage<8>) == 214 * 1024);
 
 // Goes on to the stretch of the unit's tiles from `first` on, counted from the unit's first. All
 // threads of the block call it, and return when the places of its rows are known. Loaders find
-// them.
+// them. From the first stretch on the other blocks' barriers are there.
 template <bool kIsLoader, typename Storage>
 __device__ Stretch next_stretch(Storage& shared, const Params& p, const Launch& launch, int first) {
   const Stretch stretch(shared.unit, shared.unit.first_tile + first);
@@ -101,6 +101,9 @@ __device__ Stretch next_stretch(Storage& shared, const Params& p, const Launch& 
   }
   if (kIsLoader) {
     find_places<kLoaders * kWarpgroupThreads>(shared.places, p, launch, shared.unit, stretch);
+  }
+  if (first == 0) {
+    cute::cluster_wait();
   }
   __syncthreads();
   return stretch;

@@ -57,8 +57,9 @@ class ClusterConsumer {
     auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kColumns>>{});
     cute::clear(tOrO);
     int round = 0;
+    int first = 0;
 #pragma unroll 1
-    for (int first = 0; first < tiles; first += kStretchTiles) {
+    do {
       next_stretch<false>(shared_, p_, launch_, first);
       const int end = min(tiles, first + kStretchTiles);
       prefetch(first, end);
@@ -67,7 +68,8 @@ class ClusterConsumer {
       for (int from = first; from < end; from += kRoundTiles) {
         run_round(from, min(end, from + kRoundTiles), round++, tOrO);
       }
-    }
+      first += kStretchTiles;
+    } while (first < tiles);
     finish(unit, tOrO);
   }
 
@@ -119,15 +121,17 @@ class ClusterConsumer {
 #pragma unroll
       for (int i = 0; i < kTilesEach; ++i) {
         const int its = own + i * Tiles::kOwners;
-        // P of a tile needs a slot that everybody, this consumer too, has released.
-        if (its < end && tile == cute::max(first, its - kSlots + 1)) {
+        // P of a tile needs a slot that everybody, this consumer too, has given back.
+        if (its < end && tile == cute::max(first, its - kSlots + 2)) {
           float reference[kThreadRows] = {reference0[0], reference0[1]};
           find_references(round, its - first, reference);
           send_own(its, tSrS[i], max[i], reference);
         }
       }
-      add_values(tile, tOrO);
+      add_values(tile, tile > first, tOrO);
     }
+    wgmma_wait<0>(tOrO);
+    give_back(end - 1);
   }
 
   template <typename TensorS>
@@ -219,9 +223,10 @@ class ClusterConsumer {
     }
   }
 
-  // Takes up P of a tile and adds P V to O.
+  // Takes up P of a tile, waits for P V of the one before if there is one in the round, and issues
+  // O += P V.
   template <typename TensorO>
-  __device__ __forceinline__ void add_values(int tile, TensorO& tOrO) {
+  __device__ __forceinline__ void add_values(int tile, bool has_before, TensorO& tOrO) {
     const int place = tile % kSlots;
     const int stage = tile % Storage::kValueStages;
     PSlot& slot = shared_.slots[place];
@@ -239,15 +244,23 @@ class ClusterConsumer {
       to[i] = its.reference;
       rows_[i] = with_tile(rows_[i], its.reference, its.max, its.sum, its.rounded_sum);
     }
+    wgmma_wait<0>(tOrO);
+    if (has_before) {
+      give_back(tile - 1);
+    }
     auto rO = by_rows<Mma>(tOrO);
     move_references(rO, from, to);
     shared_.v_full[stage].wait(tile / Storage::kValueStages & 1);
-    wgmma<true>(Mma{}, operand_p<kColumns>(slot.p),
-                operand_v<kColumns>(shared_.sV[stage][kConsumer]), tOrO);
+    wgmma_issue<true>(Mma{}, operand_p<kColumns>(slot.p),
+                      operand_v<kColumns>(shared_.sV[stage][kConsumer]), tOrO);
+  }
+
+  // P V of a tile has been added: gives back its V, and its P to the block that fills the slot.
+  __device__ void give_back(int tile) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-      shared_.v_empty[stage].arrive();
-      arrive_in_block(shared_.p_empty[place], Tiles::block_of(place));
+      shared_.v_empty[tile % Storage::kValueStages].arrive();
+      arrive_in_block(shared_.p_empty[tile % kSlots], Tiles::block_of(tile));
     }
   }
 
@@ -288,10 +301,11 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   }
   let_next_launch_start();
   wait_for_launch_before();
+  cute::cluster_arrive_relaxed();  // this block's barriers are there
   if (cutlass::canonical_warp_idx_sync() == 0) {
     find_unit(shared.unit, p, launch, blockIdx.x / kCluster);
   }
-  cute::cluster_sync();  // barriers and the unit are there
+  __syncthreads();  // the unit is there
   const bool has_rows = uniform(shared.unit.tokens) > 0;
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (has_rows && warpgroup < kLoaders) {
@@ -308,6 +322,8 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     } else {
       ClusterConsumer<kFormats, kCluster, 1>(shared, p, launch, rank).run();
     }
+  } else {
+    cute::cluster_wait();
   }
   cute::cluster_sync();  // nobody writes to a block that has ended
 }

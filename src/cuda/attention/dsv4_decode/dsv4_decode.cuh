@@ -108,9 +108,12 @@ class Consumer {
     auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
     cute::clear(tOrO);
     float reference[kThreadRows] = {kMinusInf, kMinusInf};
-    for (int first = 0; first < tiles; first += kStretchTiles) {
+    int first = 0;
+    do {
       run_stretch(unit, first, min(tiles, first + kStretchTiles), tOrO, reference);
-    }
+      first += kStretchTiles;
+    } while (first < tiles);
+    shared_.q_full.wait(unit.units & 1);  // where there was no key, too
     finish(unit, tiles, tOrO);
   }
 
@@ -120,7 +123,6 @@ class Consumer {
   __device__ __forceinline__ void run_stretch(const Unit& unit, int first, int end, TensorO& tOrO,
                                               float (&reference)[kThreadRows]) {
     next_stretch<false>(shared_, p_, launch_, unit.first_tile + first);
-    shared_.q_full.wait(unit.units & 1);
     int ahead = first + kConsumer;
     for (int tile = first; tile < end; tile += kConsumers) {
       for (; ahead < min(end, tile + kTilesAhead); ahead += kConsumers) {
@@ -177,6 +179,7 @@ class Consumer {
     constexpr int kSteps = kDims / 16;
     const auto tSrQ = operand_q(shared_.sQ);
     const auto tSrK = operand_k(shared_.sK[stage]);
+    shared_.q_full.wait(shared_.unit.units & 1);
     shared_.keys.full[stage][0].wait(phase);
     issue_scores_of<0, kSteps / 2>(tSrQ, tSrK, tSrS);
     shared_.keys.full[stage][1].wait(phase);
@@ -290,10 +293,12 @@ __device__ __forceinline__ void produce_units(SharedStorage& shared, const Param
     }
     __syncwarp();
     const int end = uniform(unit.end_tile);
-    for (int first = uniform(unit.first_tile); first < end; first += kStretchTiles) {
+    int first = uniform(unit.first_tile);
+    do {
       const Stretch stretch = next_stretch<true>(shared, p, launch, first);
       produce<kFormats>(stages, p, launch, unit, shared.places, stretch);
-    }
+      first += kStretchTiles;
+    } while (first < end);
   }
 }
 

@@ -21,7 +21,7 @@ struct Places {
   int of[kStretchTiles][kTileKeys];
 };
 
-// The tiles [first, end) that the places are known of.
+// The tiles [first, end) that the places are known of. A unit without tiles has one stretch, too.
 struct Stretch {
   int first;
   int end;

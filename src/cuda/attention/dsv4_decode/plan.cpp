@@ -48,19 +48,21 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
+// The SMs that can be in clusters at the same time: in each GPC a few are left over.
+int sms_in_clusters(int cluster, int sms) { return cluster == 4 ? sms * 32 / 33 : sms * 8 / 9; }
+
 }  // namespace
 
 bool takes(int cluster, const Dsv4AttentionProblem& problem) {
   return cluster == 1 || !problem.e4m3_output;
 }
 
-// The largest cluster with which all units run at once. Not all SMs can be in clusters of 8.
+// The largest cluster with which all units run at once.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
   const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
-  constexpr int kUsable = 8;  // of 9 SMs
   for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
     const int cluster = kDsv4Clusters[config];
-    if (takes(cluster, problem) && units * cluster <= sms * kUsable / (kUsable + 1)) {
+    if (takes(cluster, problem) && units * cluster <= sms_in_clusters(cluster, sms)) {
       return config;
     }
   }
