@@ -57,6 +57,21 @@ TEST(FlashFp8Plan, OfEachHeadDimIsTheConfigOfThatHeadDim) {
   EXPECT_THAT(head_dims, testing::ElementsAre(64, 128, 256));
 }
 
+TEST(FlashFp8Plan, ThreeConsumersAreForProblemsOfManyTiles) {
+  const auto consumers = [](const AttentionFp8Problem& problem) {
+    return kFp8Configs[details_of(problem).config].consumers;
+  };
+  for (const std::int64_t head_dim : {64, 128}) {
+    EXPECT_EQ(consumers(square(1, 16384, 16, head_dim)), 3);
+    EXPECT_EQ(consumers(square(1, 200, 4, head_dim)), 2);
+    EXPECT_EQ(consumers(square(32, 512, 16, head_dim, /*causal=*/true)), 2);
+  }
+  AttentionFp8Problem capped = square(1, 16384, 16, 128);
+  capped.softcap = true;
+  EXPECT_EQ(consumers(capped), 2);  // three have no kernel with features
+  EXPECT_EQ(consumers(square(1, 16384, 16, 256)), 2);
+}
+
 TEST(FlashFp8Plan, IsMadeForAnUnknownGpu) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     EXPECT_EQ(plan_of(square(2, 4096, 8, head_dim), /*sms=*/0).splits, 1);

@@ -139,6 +139,31 @@ TEST_F(AttentionFp8FeaturesGpu, SmallProblems) {
   check_all(fp8_problems(small_feature_problems()), check_problem);
 }
 
+// On a GPU, flash_fp8 chooses its larger tiles for larger problems than these.
+TEST_F(AttentionFp8FeaturesGpu, EveryVariant) {
+  const DeviceInfo& device = device_info({DeviceKind::cuda, 0});
+  Ran variants("variants");
+  for (const Kernel<AttentionFp8>& variant : find_kernel<AttentionFp8>("flash_fp8")->variants) {
+    ++variants;
+    Ran ran(variant.info.name, 2);
+    for (const bool causal : {false, true}) {
+      const Problem problem{.batch = 2,
+                            .q_len = 400,
+                            .kv_len = 530,
+                            .heads = 2,
+                            .kv_heads = 1,
+                            .head_dim = variant.facts.head_dims.front().qk,
+                            .causal = causal};
+      for (const Fp8Problem& each : in_all_forms({problem})) {
+        if (!can_run(variant, constraints_of(each), device)) {
+          ++ran;
+          check_problem(each, variant.info.name);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(AttentionFp8FeaturesGpu, FeatureProblems) {
   check_all(fp8_problems(feature_problems()), check_problem);
 }

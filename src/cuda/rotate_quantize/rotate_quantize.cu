@@ -1,30 +1,34 @@
-// rotate_quantize: a thread block takes a block of rows of one head, all of which stays in its
-// registers.
+// rotate_quantize: a thread block takes one block of rows of one head after another. All of a block
+// stays in its registers, and meanwhile the next one is on its way to SMEM.
 //
-//   load 16 bytes at a time, RoPE | signs, butterflies | largest magnitude --> descale | e4m3,
-//   store
+//   next block         ------------------------- cp.async ------------------------->
+//   block   from SMEM | signs, butterflies | largest magnitude --> descale | e4m3, store
 //
 // Source    tilewright/rotate_quantize.hpp has the arithmetic, whose order is kept: CPU and GPU
-// give
-//           the same bytes. The Hadamard matrix in log2(D) stages of sums and differences: fast
-//           Walsh-Hadamard transform.
+//           give the same bytes. The Hadamard matrix in log2(D) stages of sums and differences:
+//           fast Walsh-Hadamard transform.
 // Tiles     M = 64 or 128 rows x D, M D / 64 threads: a thread has 64 values. Four lanes share a
-//           row; lane l has its vectors l, l + 4, l + 8, ... of eight values.
-// Rotation  Butterflies over dims that differ by 1, 2, 4 and by 32 and more lie within a thread.
-//           Those over 8 and 16 take a shuffle for each value. A lane computes x[i] + x[i + h] or
-//           x[i] - x[i + h] as one FMA with a factor of 1 or -1, which rounds the same.
-// SMEM      out_transposed only: the rows' bytes, M x D, 4 to 32 KB. Word w of row r lies at w XOR
-//           4 f(r), where f has other values for rows that lanes write or read together.
-// Registers as many as the compiler takes.
+//           row; lane l has its vectors l, l + 4, l + 8, ... of eight values. An SM has as many
+//           blocks as make 512 threads.
+// Rotation  Signs change in pairs of 16 bits, before the values become FP32. Butterflies over dims
+//           that differ by 1, 2, 4 and by 32 and more lie within a thread. Those over 8 and 16 take
+//           a shuffle for each value. A lane computes x[i] + x[i + h] or x[i] - x[i + h] as one FMA
+//           with a factor of 1 or -1, which rounds the same.
+// SMEM      The next block's rows, 2 M D bytes, of which each thread reads what it has asked for,
+//           and no barrier is needed; signs. out_transposed also has the rows' bytes, M D. Word w
+//           of row r lies at w XOR 4 f(r), where f has other values for rows that lanes write or
+//           read together.
+// Registers up to 128.
 // Limits    D = 64, 128 or 256. Rows of x are aligned to 16 bytes, those of out to 8. A store of
 //           out_transposed has 16 columns, as all sequences' columns begin and end at multiples of
-//           16.
+//           16. With RoPE, rows come straight from memory and not ahead.
 // Format    docs/fp8.md
 #include <algorithm>
 #include <cfloat>
 
 #include "common/block_scale.hpp"
 #include "common/ceil_div.hpp"
+#include "cuda/common/copy_async.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/source_row.cuh"
 #include "ops/rotate_quantize/params.hpp"
@@ -34,8 +38,12 @@ namespace rotate_quantize {
 
 constexpr int kLanes = 4;          // of a row
 constexpr int kThreadValues = 64;  // of all rows
+constexpr int kThreadsPerSm = 512;
 
 constexpr int threads_of(int head_dim, int rows) { return rows * head_dim / kThreadValues; }
+constexpr int blocks_per_sm(int head_dim, int rows) {
+  return kThreadsPerSm / threads_of(head_dim, rows);
+}
 
 // A thread's part of the block: rows `first_row + kRowStep * i`, and of each the vectors
 // `lane + kLanes * j`.
@@ -54,6 +62,28 @@ struct Part {
   }
 
   float x[kRowCount][kValues];
+};
+
+// The block's bytes in SMEM.
+template <int kHeadDim, int kRows>
+struct ByteTile {
+  std::uint32_t words[kRows * kHeadDim / 4];
+
+  // The place of word `word` of a row. Words of a row move by whole vectors of 16 bytes, within
+  // their 128 bytes of SMEM.
+  __device__ static int place(int row, int word) {
+    const int line = kHeadDim == 64 ? row / 2 : row;  // of 128 bytes, or the first of two
+    return (row * (kHeadDim / 4) + word) ^ 4 * ((line + row / 16) % 8);
+  }
+};
+
+template <int kHeadDim, int kRows>
+struct SharedStorage {
+  static constexpr int kThreads = threads_of(kHeadDim, kRows);
+  uint4 next[kThreadValues / kVector][kThreads];  // a thread's vectors of the next block
+  uint4 signs[kHeadDim / kVector];          // of a vector: the sign bits of eight 16-bit values
+  std::uint32_t largest[2][kThreads / 32];  // of the warps; for every other block
+  ByteTile<kHeadDim, kRows> tile;
 };
 
 // The block's place: its rows in x, counted from the batch entry's first.
@@ -85,25 +115,38 @@ __device__ std::int64_t position_of(const RotateQuantizeParams& p, const Block& 
   return position >= 0 && position < p.max_positions ? position : -1;
 }
 
-// Rows that there are not, and those whose position is not in the tables, are zeros. Without RoPE
-// there is no branch between the loads, so that all of them are on their way together.
-template <typename T, bool kHasRope, typename P>
-__device__ void load(const RotateQuantizeParams& p, const Block& block, P& part) {
+// Asks for a thread's vectors of a block. Rows that there are not are zeros.
+template <typename T, typename P, typename Storage>
+__device__ void fetch(const RotateQuantizeParams& p, const Block& block, Storage& shared) {
+  const auto* const x = static_cast<const T*>(p.x) +
+                        p.x_stride.offset(block.entry, block.first + P::row(0), block.head) +
+                        P::dim(0);
 #pragma unroll
   for (int i = 0; i < P::kRowCount; ++i) {
-    const int row = P::row(i);
-    const bool exists = row < block.rows.count;
-    const std::int64_t position = kHasRope && exists ? position_of(p, block, row) : 0;
-    const std::int64_t offset = p.x_stride.offset(block.entry, block.first + row, block.head);
-    const SourceRow<T> source{static_cast<const T*>(p.x) + offset, p.rotary, p.rotary.dims,
-                              position};
+    const bool exists = P::row(i) < block.rows.count;
+    const T* const row = exists ? x + i * P::kRowStep * p.x_stride.seq : x;
 #pragma unroll
     for (int j = 0; j < P::kVectors; ++j) {
-      Float8 values{};
-      if (exists && position >= 0) {
-        const int dim = P::dim(kVector * j);
-        values = kHasRope ? source.eight(dim) : load_eight(source.x + dim);
-      }
+      const auto target = static_cast<std::uint32_t>(
+          __cvta_generic_to_shared(&shared.next[i * P::kVectors + j][threadIdx.x]));
+      copy_async<16>(target, row + kVector * kLanes * j, exists);
+    }
+  }
+}
+
+// Takes what fetch() has asked for, with the signs of the rotation.
+template <typename T, typename P, typename Storage>
+__device__ void take(const Storage& shared, P& part) {
+  wait_for_copies();
+#pragma unroll
+  for (int j = 0; j < P::kVectors; ++j) {
+    const uint4 signs = shared.signs[P::dim(kVector * j) / kVector];
+#pragma unroll
+    for (int i = 0; i < P::kRowCount; ++i) {
+      const uint4 raw = shared.next[i * P::kVectors + j][threadIdx.x];
+      const uint4 signed_raw =
+          make_uint4(raw.x ^ signs.x, raw.y ^ signs.y, raw.z ^ signs.z, raw.w ^ signs.w);
+      const Float8 values = load_eight(reinterpret_cast<const T*>(&signed_raw));
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         part.x[i][kVector * j + k] = values.value[k];
@@ -112,25 +155,53 @@ __device__ void load(const RotateQuantizeParams& p, const Block& block, P& part)
   }
 }
 
-// ---- Rotation
-
-template <typename P>
-__device__ void change_signs(const NegativeDims& negative, P& part) {
+// Loads a block with RoPE, and changes signs. Rows that there are not, and those whose position is
+// not in the tables, are zeros.
+template <typename T, typename P, typename Storage>
+__device__ void load(const RotateQuantizeParams& p, const Block& block, const Storage& shared,
+                     P& part) {
 #pragma unroll
-  for (int j = 0; j < P::kVectors; ++j) {
-    const int dim = P::dim(kVector * j);
-    const std::uint32_t bits =
-        negative.words[dim / NegativeDims::kBits] >> dim % NegativeDims::kBits;
+  for (int i = 0; i < P::kRowCount; ++i) {
+    const int row = P::row(i);
+    const bool exists = row < block.rows.count;
+    const std::int64_t position = exists ? position_of(p, block, row) : -1;
+    const std::int64_t offset = p.x_stride.offset(block.entry, block.first + row, block.head);
+    const SourceRow<T> source{static_cast<const T*>(p.x) + offset, p.rotary, p.rotary.dims,
+                              position};
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) {
-      const std::uint32_t sign = bits >> k << 31;
+    for (int j = 0; j < P::kVectors; ++j) {
+      const int dim = P::dim(kVector * j);
+      const Float8 values = position >= 0 ? source.eight(dim) : Float8{};
+      const uint4 signs = shared.signs[dim / kVector];
+      const std::uint32_t words[] = {signs.x, signs.y, signs.z, signs.w};
 #pragma unroll
-      for (int i = 0; i < P::kRowCount; ++i) {
-        float& x = part.x[i][kVector * j + k];
-        x = __uint_as_float(__float_as_uint(x) ^ sign);
+      for (int k = 0; k < kVector; ++k) {
+        const std::uint32_t sign = words[k / 2] << (k % 2 == 0 ? 16 : 0) & 0x80000000u;
+        part.x[i][kVector * j + k] = __uint_as_float(__float_as_uint(values.value[k]) ^ sign);
       }
     }
   }
+}
+
+// ---- Rotation
+
+// The sign bits of a pair of dims, from `dim` on, as those of 16-bit values in a word.
+__device__ inline std::uint32_t sign_bits(const RotateQuantizeParams& p, int dim) {
+  const std::uint32_t bits =
+      p.negative_dims.words[dim / NegativeDims::kBits] >> dim % NegativeDims::kBits;
+  return (bits & 1u) << 15 | (bits & 2u) << 30;
+}
+
+template <int kHeadDim, typename Storage>
+__device__ void write_signs(const RotateQuantizeParams& p, Storage& shared) {
+  const int vector = static_cast<int>(threadIdx.x);
+  if (vector < kHeadDim / kVector) {
+    const int dim = kVector * vector;
+    shared.signs[vector] = p.is_rotated ? make_uint4(sign_bits(p, dim), sign_bits(p, dim + 2),
+                                                     sign_bits(p, dim + 4), sign_bits(p, dim + 6))
+                                        : uint4{};
+  }
+  __syncthreads();
 }
 
 // Butterflies over values of a thread that are kDistance apart.
@@ -159,7 +230,6 @@ __device__ void butterflies_of_lanes(float (&x)[kValues]) {
 
 template <typename P>
 __device__ void rotate(const RotateQuantizeParams& p, P& part) {
-  change_signs(p.negative_dims, part);
 #pragma unroll
   for (auto& x : part.x) {
     butterflies<1>(x);
@@ -185,37 +255,46 @@ __device__ void rotate(const RotateQuantizeParams& p, P& part) {
 
 // ---- Descales
 
-// The bits of the largest finite magnitude of the block, in all threads.
-template <typename P>
-__device__ std::uint32_t largest_of_block(const P& part) {
-  constexpr std::uint32_t kMagnitude = 0x7fffffffu;
-  constexpr std::uint32_t kInfinity = 0x7f800000u;
-  constexpr int kWarps = P::kThreads / 32;
-  __shared__ std::uint32_t of_warps[kWarps];
-  std::uint32_t largest = 0;
+// The largest magnitude of a thread's values, or of those that are finite. A NaN has none.
+template <bool kOfFinite, typename P>
+__device__ float largest_of_thread(const P& part) {
+  float largest = 0.0f;
 #pragma unroll
   for (const auto& x : part.x) {
 #pragma unroll
     for (const float value : x) {
-      const std::uint32_t magnitude = __float_as_uint(value) & kMagnitude;
-      largest = max(largest, magnitude < kInfinity ? magnitude : 0u);
+      const bool counts = !kOfFinite || fabsf(value) <= FLT_MAX;
+      largest = fmaxf(largest, counts ? fabsf(value) : 0.0f);
     }
-  }
-  of_warps[threadIdx.x / 32] = __reduce_max_sync(0xffffffffu, largest);
-  __syncthreads();
-#pragma unroll
-  for (const std::uint32_t of_warp : of_warps) {
-    largest = max(largest, of_warp);
   }
   return largest;
 }
 
-template <typename P>
-__device__ float descale_of(const RotateQuantizeParams& p, const Block& block, const P& part) {
+// That of the block, in all threads. Magnitudes are in the order of their bits.
+template <typename P, int kWarps>
+__device__ float largest_of_block(const P& part, std::uint32_t (&of_warps)[kWarps]) {
+  float own = largest_of_thread<false>(part);
+  if (own > FLT_MAX) {
+    own = largest_of_thread<true>(part);
+  }
+  const std::uint32_t bits = __float_as_uint(own);
+  of_warps[threadIdx.x / 32] = __reduce_max_sync(0xffffffffu, bits);
+  __syncthreads();
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (const std::uint32_t of_warp : of_warps) {
+    largest = max(largest, of_warp);
+  }
+  return __uint_as_float(largest);
+}
+
+template <typename P, int kWarps>
+__device__ float descale_of(const RotateQuantizeParams& p, const Block& block, const P& part,
+                            std::uint32_t (&of_warps)[kWarps]) {
   if (p.descale == nullptr) {
     return p.fixed_descale[p.descale_stride.offset(block.rows.sequence, 0, block.head)];
   }
-  const float amax = __uint_as_float(largest_of_block(part));
+  const float amax = largest_of_block(part, of_warps);
   const float descale = amax == 0.0f ? 1.0f : fmaxf(__fdiv_rn(amax, kE4m3Max), FLT_MIN);
   if (threadIdx.x == 0) {
     p.descale[p.descale_stride.offset(block.entry, block.index, block.head)] = descale;
@@ -237,33 +316,20 @@ __device__ uint2 quantize(const float* x, float inverse) {
 template <typename P>
 __device__ void store_rows(const RotateQuantizeParams& p, const Block& block, const P& part,
                            float inverse) {
+  std::uint8_t* const out =
+      p.out + p.out_stride.offset(block.entry, block.first + P::row(0), block.head) + P::dim(0);
 #pragma unroll
   for (int i = 0; i < P::kRowCount; ++i) {
-    const int row = P::row(i);
-    std::uint8_t* const out =
-        p.out + p.out_stride.offset(block.entry, block.first + row, block.head);
-    if (row < block.rows.count) {
+    if (P::row(i) < block.rows.count) {
+      std::uint8_t* const row = out + i * P::kRowStep * p.out_stride.seq;
 #pragma unroll
       for (int j = 0; j < P::kVectors; ++j) {
-        *reinterpret_cast<uint2*>(out + P::dim(kVector * j)) =
+        *reinterpret_cast<uint2*>(row + kVector * kLanes * j) =
             quantize(&part.x[i][kVector * j], inverse);
       }
     }
   }
 }
-
-// The block's bytes in SMEM.
-template <int kHeadDim, int kRows>
-struct ByteTile {
-  std::uint32_t words[kRows * kHeadDim / 4];
-
-  // The place of word `word` of a row. Words of a row move by whole vectors of 16 bytes, within
-  // their 128 bytes of SMEM.
-  __device__ static int place(int row, int word) {
-    const int line = kHeadDim == 64 ? row / 2 : row;  // of 128 bytes, or the first of two
-    return (row * (kHeadDim / 4) + word) ^ 4 * ((line + row / 16) % 8);
-  }
-};
 
 // A 4 x 4 transpose of bytes: word i of the result has byte i of each word.
 __device__ void transpose_bytes(std::uint32_t (&w)[4]) {
@@ -294,9 +360,9 @@ __device__ int end_of_columns(const RotateQuantizeParams& p, const Block& block)
 // four dims of 16 columns.
 template <int kHeadDim, int kRows, typename P>
 __device__ void store_transposed(const RotateQuantizeParams& p, const Block& block, const P& part,
-                                 float inverse) {
+                                 float inverse, ByteTile<kHeadDim, kRows>& tile) {
   using Tile = ByteTile<kHeadDim, kRows>;
-  __shared__ Tile tile;
+  __syncthreads();  // nobody reads the block before any more
 #pragma unroll
   for (int i = 0; i < P::kRowCount; ++i) {
 #pragma unroll
@@ -346,33 +412,57 @@ __device__ void clear_columns(const RotateQuantizeParams& p, const Block& block)
 }
 
 template <typename T, int kHeadDim, int kRows, bool kHasRope>
-__global__ void __launch_bounds__(threads_of(kHeadDim, kRows))
-    rotate_quantize(const __grid_constant__ RotateQuantizeParams p) {
-  const Block block(p, static_cast<int>(blockIdx.x));
-  Part<kHeadDim, kRows> part;
-  load<T, kHasRope>(p, block, part);
-  if (p.is_rotated) {
-    rotate(p, part);
+__global__ void __launch_bounds__(threads_of(kHeadDim, kRows), blocks_per_sm(kHeadDim, kRows))
+    rotate_quantize(const __grid_constant__ RotateQuantizeParams p, int blocks) {
+  using P = Part<kHeadDim, kRows>;
+  extern __shared__ __align__(16) char smem[];
+  auto& shared = *reinterpret_cast<SharedStorage<kHeadDim, kRows>*>(smem);
+  write_signs<kHeadDim>(p, shared);
+  const int step = static_cast<int>(gridDim.x);
+  int number = static_cast<int>(blockIdx.x);
+  Block next(p, number);
+  if constexpr (!kHasRope) {
+    fetch<T, P>(p, next, shared);
   }
-  const float inverse = __fdiv_rn(1.0f, descale_of(p, block, part));
-  if (!p.is_transposed) {
-    store_rows(p, block, part, inverse);
-    return;
-  }
-  store_transposed<kHeadDim, kRows>(p, block, part, inverse);
-  if (block.index == p.blocks.count() - 1) {
-    clear_columns(p, block);
+  for (int parity = 0; number < blocks; number += step, parity ^= 1) {
+    const Block block = next;
+    const bool has_next = number + step < blocks;
+    if (has_next) {
+      next = Block(p, number + step);
+    }
+    P part;
+    if constexpr (kHasRope) {
+      load<T>(p, block, shared, part);
+    } else {
+      take<T>(shared, part);
+      if (has_next) {
+        fetch<T, P>(p, next, shared);
+      }
+    }
+    if (p.is_rotated) {
+      rotate(p, part);
+    }
+    const float inverse = __fdiv_rn(1.0f, descale_of(p, block, part, shared.largest[parity]));
+    if (!p.is_transposed) {
+      store_rows(p, block, part, inverse);
+      continue;
+    }
+    store_transposed(p, block, part, inverse, shared.tile);
+    if (block.index == p.blocks.count() - 1) {
+      clear_columns(p, block);
+    }
   }
 }
 
 template <typename T, int kRows, bool kHasRope>
 void launch_rows(const RotateQuantizeParams& p, Stream stream) {
   const bool is_packed = p.blocks.cu_seqlens != nullptr;
-  const unsigned blocks = static_cast<unsigned>(p.blocks.count()) *
-                          static_cast<unsigned>(p.heads * (is_packed ? 1 : p.blocks.batch));
+  const int blocks = p.blocks.count() * p.heads * (is_packed ? 1 : p.blocks.batch);
   dispatch_head_dim<64, 128, 256>(p.head_dim, [&]<int kHeadDim>() {
-    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope>>(blocks, threads_of(kHeadDim, kRows), 0,
-                                                          stream, p);
+    const int resident = p.multiprocessors * blocks_per_sm(kHeadDim, kRows);
+    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope>>(
+        std::min(blocks, resident), threads_of(kHeadDim, kRows),
+        sizeof(SharedStorage<kHeadDim, kRows>), stream, p, blocks);
   });
 }
 

@@ -79,7 +79,8 @@ RotateQuantizeParams params_of(const RotateQuantizeTensors& t, const RotateQuant
                               .blocks = {.cu_seqlens = data_of<const int>(t.cu_seqlens),
                                          .batch = static_cast<int>(problem.batch),
                                          .len = static_cast<int>(problem.len),
-                                         .rows = options.descale_rows}};
+                                         .rows = options.descale_rows},
+                              .multiprocessors = device_info(t.x.device).multiprocessors};
   set_output(t, params);
   set_descale(t, params);
   set_rotations(t, options, params);

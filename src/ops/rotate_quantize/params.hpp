@@ -45,6 +45,8 @@ struct RotateQuantizeParams {
   const std::int64_t* positions = nullptr;  // null: places in the sequences
   std::int64_t positions_batch_stride = 0;
   int max_positions = 0;
+
+  int multiprocessors = 0;  // of the GPU
 };
 
 }  // namespace tilewright

@@ -2,13 +2,12 @@
 // ones come first (KeyOrder::kByKeys).
 #pragma once
 
-#include <cute/arch/copy_sm80.hpp>
-
 #include "common/descale_blocks.hpp"
 #include "cuda/attention/blocks/accumulator.cuh"
 #include "cuda/attention/blocks/cap_and_mask.cuh"
 #include "cuda/attention/blocks/fp8_descale.cuh"
 #include "cuda/attention/blocks/online_softmax.cuh"
+#include "cuda/common/copy_async.cuh"
 #include "cuda/common/numeric.cuh"
 #include "cuda/common/tma.cuh"
 #include "ops/attention_fp8/params.hpp"
@@ -89,7 +88,7 @@ class DescaleWalk {
 
   // Waits for them, and writes what they come to.
   __device__ void finish(TileDescales& descales) {
-    cute::cp_async_wait<0>();
+    wait_for_copies();
     const float v[] = {descales.l_weight[0], descales.l_weight[1]};
     const float before = v_scale_;
     v_scale_ = fmaxf(v_scale_, fmaxf(v[0], v[1]));
@@ -110,7 +109,7 @@ class DescaleWalk {
     if (source == nullptr) {
       target = 1.0f;
     } else {
-      cute::SM80_CP_ASYNC_CACHEALWAYS<float>::copy(source[offset], target);
+      copy_async<4>(cute::cast_smem_ptr_to_uint(&target), source + offset, true);
     }
   }
 

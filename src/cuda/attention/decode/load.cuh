@@ -4,6 +4,7 @@
 
 #include "cuda/attention/blocks/box_places.cuh"
 #include "cuda/attention/decode/config.cuh"
+#include "cuda/common/copy_async.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
@@ -25,20 +26,6 @@ struct CacheSide {
 __device__ inline int arrivals_of(const Launch& launch, const Descales& descale) {
   const bool has_rows = !launch.loads_boxes || descale.per == Descales::Per::row;
   return (launch.loads_boxes ? 1 : 0) + (has_rows ? 32 : 0);
-}
-
-// Copies 16 bytes, or 4, to SMEM; zeros if there is no source.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(std::uint32_t target, const void* source, bool exists) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target),
-                 "l"(source), "r"(exists ? 16 : 0)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
-                 "r"(exists ? 4 : 0)
-                 : "memory");
-  }
 }
 
 // This lane arrives at the barrier when its copies are there.

@@ -6,18 +6,21 @@
 // problem with no feature beyond a causal mask runs a kernel that is compiled without the others.
 //
 // Source    flash.cuh, ladder/k8.cu.
-// Tiles     configs.hpp: Br = 128 = 2 x 64, Bc = 128.
-// SMEM      sQ 128 x D, sK and sV (V^T) stages x 128 x D E4M3; sO 128 x D in 16 bits: 88, 176,
-//           224 KB at D = 64, 128, 256, with 4, 4, 2 stages (+ barriers and tiles).
-// Registers 40 for a thread of the producer and 232 for one of a consumer. Of a consumer's, D / 2
-//           hold O, 64 hold S and 16 hold P. At D = 64 and 128, D / 2 more hold P V of a tile; at
-//           D = 256 P V of 64 columns is in half of S's, and that of the next 64 in the other.
+// Tiles     configs.hpp: Br = 64 rows for each of 2 or, at D = 64 and 128, 3 consumers; Bc = 128.
+// SMEM      sQ Br x D, sK and sV (V^T) stages x 128 x D E4M3; sO Br x D in 16 bits: 88, 176, 224 KB
+//           at D = 64, 128, 256 with two consumers, 100, 200 KB with three; 4, 4, 2 stages
+//           (+ barriers, tiles and descales).
+// Registers 40 for a thread of the producer and 232 for one of a consumer; with three consumers 40
+//           and 152 at D = 64, 32 and 160 at D = 128. Of a consumer's, D / 2 hold O, 64 hold S and
+//           16 hold P. At D = 64 and 128 two consumers have D / 2 more for P V of a tile. Three
+//           have it in S's. At D = 256 P V of 64 columns is in half of S's, and that of the next 64
+//           in the other.
 //
 //   warp 0, a thread  load: descales, K, Q, V as soon as a stage is free (TMA)
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
 //   warp 2            clear_unseen: writes zeros over values that no query sees
 //   warp 3, a thread  store: O, while the consumers compute the next tile (TMA)
-//   consumers         K8's loop. At D = 256, in a consumer's turn:
+//   consumers         K8's loop; at D = 64 without turns. At D = 256, in a consumer's turn:
 //
 //     tensor cores    PV(j+1) 0 | 1 | 2 | 3 |       | QK(j)      | the other consumer's turn
 //     the consumer                | O 0 | O 1 | O 2 | O 3 | waits      | softmax j

@@ -42,6 +42,7 @@
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/warp_roles.cuh"
+#include "cuda/common/wgmma_wait.cuh"
 
 namespace tilewright::cuda {
 namespace k7 {
@@ -244,6 +245,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
       mask_tile();
     }
     softmax_step<MmaQk>(rS, state, scale_log2, correction, kP_log2);
+    wait_no_earlier_than_store(state.l[0]);
     wgmma_wait<0>(tOrO);
     shared.vt.release(at_v);
     scale_rows(rO, correction);
