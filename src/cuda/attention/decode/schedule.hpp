@@ -93,8 +93,8 @@ struct SequenceWork {
 };
 
 // Splits of a batch-invariant item.
-inline constexpr int kMinSplitTiles = 2;
-inline constexpr int kMaxSplits = 32;
+inline constexpr int kMinSplitTiles = 4;
+inline constexpr int kMaxSplits = 16;
 inline constexpr int kMostSplitRowTiles = 4;  // of a sequence with more row tiles no item is split
 
 TILEWRIGHT_HOST_DEVICE constexpr int invariant_unit_tiles(int tiles, int row_tiles) {

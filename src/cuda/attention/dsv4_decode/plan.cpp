@@ -48,8 +48,8 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
-// The SMs that can be in clusters at the same time: in each GPC a few are left over.
-int sms_in_clusters(int cluster, int sms) { return cluster == 4 ? sms * 32 / 33 : sms * 8 / 9; }
+// The SMs that clusters can fill: an H200 runs 30 clusters of four at once, or 15 of eight.
+int sms_in_clusters(int sms) { return sms * 10 / 11; }
 
 }  // namespace
 
@@ -62,7 +62,7 @@ int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
   const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
   for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
     const int cluster = kDsv4Clusters[config];
-    if (takes(cluster, problem) && units * cluster <= sms_in_clusters(cluster, sms)) {
+    if (takes(cluster, problem) && units * cluster <= sms_in_clusters(sms)) {
       return config;
     }
   }
