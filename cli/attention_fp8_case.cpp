@@ -89,15 +89,13 @@ class Tensors final : public CaseTensors {
     return *inputs_.expected;
   }
 
-  // What tensor cores leave of scores: 2^-13 of the largest magnitude for each 32 dims.
+  // The largest error that tensor cores may leave in a score.
   double score_limit(const AttentionFp8Tensors& tensors) const {
-    const std::vector<double> scores = reference::magnitudes(tensors, options_).scores;
-    const double steps = std::ceil(static_cast<double>(tensors.q.shape[3]) / 32);
     double largest = 0;
-    for (const double score : scores) {
-      largest = std::isfinite(score) ? std::max(largest, score) : largest;
+    for (const double error : reference::magnitudes(tensors, options_).score_errors) {
+      largest = std::isfinite(error) ? std::max(largest, error) : largest;
     }
-    return steps * 0x1p-13 * largest;
+    return largest;
   }
 
   AttentionFp8Options options_;

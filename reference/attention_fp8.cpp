@@ -137,7 +137,7 @@ void take_magnitudes(DenseRows& rows) {
   }
 }
 
-// The most that a dot product loses while the tensor cores add it, 32 products at a time. Each
+// The most that the tensor cores lose of a dot product, which they add 32 products at a time. Each
 // product, and the sum before, is cut toward zero at the last of 14 bits, counted from the largest
 // one's leading bit; what is smaller is lost as a whole. The new sum is cut to 14 bits, too.
 double lost_in_sums(const double* q, const double* k, std::int64_t dim) {
@@ -227,10 +227,10 @@ Magnitudes magnitudes(const Tensors& tensors, const Options& options) {
   plain.softcap = 0;
   AttentionTensors without_sinks = parts;
   without_sinks.sinks.reset();
-  AttentionResult scores =
+  AttentionResult errors =
       attention(without_sinks, plain, Rounding::exact, std::move(inputs), lost_in_sums);
   return {.o = std::move(weighted.o),
-          .scores = std::move(scores.row_max),
+          .score_errors = std::move(errors.row_max),
           .sums = std::move(weighted.row_sum)};
 }
 

@@ -15,11 +15,11 @@ AttentionResult attention_fp8(const AttentionFp8Tensors& tensors,
                               const AttentionFp8Options& options,
                               Rounding rounding = Rounding::exact);
 
-// What errors of the result are shares of.
+// What the limits of the result's errors follow from.
 struct Magnitudes {
   std::vector<double> o;  // sum_j exp(s_j - m) |v_j|, divided by l where o is normalised
-  // Of a row: the most that the tensor cores' additions can take from the score of one of its keys.
-  std::vector<double> scores;
+  // Of a row: the most by which the tensor cores' additions change the score of one of its keys.
+  std::vector<double> score_errors;
   std::vector<double> sums;  // l
 };
 Magnitudes magnitudes(const AttentionFp8Tensors& tensors, const AttentionFp8Options& options);

@@ -8,7 +8,7 @@
 
 namespace tilewright::reference {
 
-// What a query and a key of `dim` values make; their dot product, as a rule.
+// A function of a query and a key of `dim` values. Scores come of their dot product.
 using Product = double (*)(const double* q, const double* k, std::int64_t dim);
 double dot(const double* q, const double* k, std::int64_t dim);
 

@@ -114,7 +114,7 @@ void expect_outputs(const Fp8Problem& problem, const Expected& expected,
   double worst = 0;
   for_each_output(p, value_dim, [&](std::size_t i, std::size_t row) {
     const double exact = expected.exact.o[i];
-    const double share = 0x1p-4 + 2 * expected.magnitudes.scores[row] + 0x1p-9;
+    const double share = 0x1p-4 + 2 * expected.magnitudes.score_errors[row] + 0x1p-9;
     const double sum = p.unnormalized ? 1.0 : std::max(expected.magnitudes.sums[row], 1e-30);
     const double tiny =
         0x1p-18 * static_cast<double>(p.kv_len) * expected.largest_value / sum + 1e-6;
@@ -133,7 +133,7 @@ void expect_statistic(const char* name, const Expected& expected,
   double worst = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double fp32_error = 1e-5 + kScoreError * std::abs(expected.exact.row_max[i]);
-    const double error = expected.magnitudes.scores[i];
+    const double error = expected.magnitudes.score_errors[i];
     const double limit = is_relative ? values[i] * (2 * error + fp32_error) : error + fp32_error;
     const double ratio =
         std::abs(reference::load(actual.view(), static_cast<std::int64_t>(i)) - values[i]) / limit;

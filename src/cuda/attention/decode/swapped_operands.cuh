@@ -257,7 +257,8 @@ __device__ __forceinline__ void load_query_boxes(typename Config::Element* targe
   }
 }
 
-// A warp calls it.
+// Brings them by ordinary loads, where the GEMM takes their columns in another order. A warp calls
+// it.
 template <typename Config>
 __device__ void load_query_rows(typename Config::Element* target, const Params& p,
                                 const Launch& launch, const Part& part) {

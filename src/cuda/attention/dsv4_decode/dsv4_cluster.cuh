@@ -10,8 +10,8 @@
 //   3  P of an own tile and its statistics go to all blocks (bulk copies)
 //   4  O += P V for every tile of the round, in order
 //
-// References, P and the order of sums are those of one block an item (dsv4_decode.cu): the bits are
-// the same.
+// References, P and the order of sums are those of one block an item (dsv4_decode.cuh): the bits
+// are the same.
 //
 // Source    DeepSeek-V4 technical report, section 3.3: two kernels with one order of accumulation.
 // Tiles     64 rows, 64 keys; 512 threads: two warpgroups that load, two consumers.
