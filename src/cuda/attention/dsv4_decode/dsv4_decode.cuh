@@ -1,24 +1,27 @@
-// DeepSeek-V4's attention, one block an item (kernel dsv4_decode).
+// DeepSeek-V4's attention, one to eight new tokens a request (kernel dsv4_decode).
 //
 // K and V are one tensor: a key tile in SMEM is K for Q K^T and V for P V. Rows of the caches, of
-// four formats, are widened to BF16 on their way there, by the producer's own loads: each row goes
-// through registers once. The two consumers take turns with the scores of key tiles, and each has
-// half of O's 512 columns, to which it adds P V of every tile, its own and the other's.
+// four formats, are widened to BF16 on their way there, by the producers' own loads: each row goes
+// through registers once. Key tiles come in pairs. Each consumer computes the scores of one tile of
+// the pair, and half of O's columns over both.
 //
-// Source    DeepSeek-V4 technical report, section 2.3; FlashAttention-3, ping-pong scheduling; the
-//           division of labour between two consumers is that of FlashMLA's description.
-// Tiles     64 rows ((token, head) pairs), 64 keys, 512 dims; 384 threads; one block an SM.
-// SMEM      Q 64 KB, two key tiles of 64 KB, P of two tiles, 8 KB each: 208 KB (+ 7 KB).
-// Registers 192 for a thread of a consumer, of which 128 hold O and 32 S; 120 for one of the
-// producer, of which 72 hold rows on their way.
+// Source    DeepSeek-V4 technical report, section 2.3; the division of labour between two consumers
+//           is that of FlashMLA's description.
+// Tiles     64 rows ((token, head) pairs), 64 keys, 512 dims; 512 threads; one block an SM.
+// SMEM      Q 64 KB, a pair of key tiles 128 KB, P of both 16 KB: 208 KB (+ 13 KB).
+// Registers 192 for a thread of a consumer, of which 128 hold O and 32 S or P V of 64 columns; 72
+// for
+//           one of a producer, of which 40 hold rows on their way.
 //
-//   producer     tile 0 L R | tile 1 L R | wait: empty | tile 2 L R | ...
-//   consumer 0   S0 = Q K0^T | P0 |      O_L += P0 V0 | wait P1: O_L += P1 V1 | S2 = Q K2^T | ...
-//   consumer 1   S1 = Q K1^T | wait P0: O_R += P0 V0 | P1 | O_R += P1 V1      | S3 = Q K3^T | ...
+//   producer 0   tile 0: dims 0 1 2 3 | wait: quarter is empty | tile 2: 0 1 2 3 | ...
+//   producer 1   tile 1: dims 0 1 2 3 |                        | tile 3: 0 1 2 3 | ...
+//   consumer 0   S = Q K0^T | maxima | P0 | sync | O_L += (P0 P1) (V0 V1), 64 columns at a time |
+//   ... consumer 1   S = Q K1^T | maxima | P1 | sync | O_R += (P0 P1) (V0 V1) | ...
 //
-// L and R are the left and right halves of a tile's dims: consumer 0 releases the one, consumer 1
-// the other. P is handed over with the references that it was taken against (softmax.cuh), tile by
-// tile, so that both consumers scale O alike.
+// What P V of a pair gives is added to O by FMAs, under the largest reference so far (softmax.cuh).
+// So the pairs of a unit can be computed in any blocks. In small batches a cluster of blocks shares
+// them: block 0 merges its own, the others leave the results of each pair in the workspace, and
+// then each block merges some of O's columns, in the pairs' order. The bits are the same.
 //
 // Limits    BF16 q. A NaN code of E4M3 under a scale that is not NaN counts as 480.
 // Worklog   docs/worklog/dsv4-decode.md
@@ -32,249 +35,97 @@
 
 namespace tilewright::cuda::dsv4 {
 
-inline constexpr int kThreads = block_threads(kConsumers);
-// Of a stretch, so many tiles from the present one on have been brought to L2, or are on their way.
-// In all blocks they are 28 MB, which L2 holds.
-inline constexpr int kTilesAhead = 6;
-static_assert(kStretchTiles % kConsumers == 0);
+inline constexpr int kThreads = kProducerThreads + kConsumerThreads;
 
 struct SharedStorage {
-  alignas(1024) Element sQ[kRows * kDims];
-  alignas(1024) Element sK[kKeyStages][kTileKeys * kDims];
-  alignas(1024) Element sP[kConsumers][kRows * kTileKeys];
-  TileRows rows[kConsumers];  // of P
-  Places places;
-  Unit unit;
+  alignas(1024) Element sQ[kBlocks][kBlock_elements];
+  Keys keys;
+  alignas(1024) Element sP[kPairTiles][kBlock_elements];
+  TileRows rows[kPairTiles];  // of P
+  Job jobs[kJobs];
   int ticket;
   TmaBarrier q_full;
-  KeyRing keys;
-  // P of consumer c: both consumers wait until it is there, and c until the other has read it.
-  cutlass::arch::ClusterBarrier p_full[kConsumers];
-  cutlass::arch::ClusterBarrier p_empty[kConsumers];
+  cutlass::arch::ClusterBarrier q_empty;
+  cutlass::arch::ClusterBarrier job_full[kJobs];
+  cutlass::arch::ClusterBarrier job_empty[kJobs];
+
+  __device__ void init() {
+    q_full.init(1);
+    q_empty.init(kConsumers * kConsumerWarps);
+    keys.init();
+    for (int place = 0; place < kJobs; ++place) {
+      job_full[place].init(kProducerWarps);
+      job_empty[place].init(kConsumers * kConsumerWarps);
+    }
+    cutlass::arch::fence_barrier_init();
+  }
 };
-static_assert(sizeof(SharedStorage) == 215 * 1024);
+static_assert(sizeof(SharedStorage) <= 222 * 1024);
 
-__device__ inline void init(SharedStorage& shared) {
-  shared.q_full.init(1);
-  shared.keys.init();
-  for (int consumer = 0; consumer < kConsumers; ++consumer) {
-    shared.p_full[consumer].init(kConsumerWarps);
-    shared.p_empty[consumer].init(kConsumerWarps);
-  }
-  cutlass::arch::fence_barrier_init();
-}
-
-// Goes on to the block's next unit that has rows. All threads of the block call it, and return when
-// the unit is known, or false when there is none left. The producer's first warp finds it.
-template <bool kIsProducer>
-__device__ bool next_unit(SharedStorage& shared, const Params& p, const Launch& launch) {
-  __syncthreads();  // nobody reads the unit before any more
-  if (kIsProducer && threadIdx.x < 32) {
-    find_next_unit(shared.unit, p, launch, gridDim.x);
-  }
-  __syncthreads();
-  return uniform(shared.unit.index) < launch.units;
-}
-
-// Goes on to the stretch of the unit's tiles from `first` on. All threads of the block call it, and
-// return when the places of its rows are known. The producer finds them.
-template <bool kIsProducer>
-__device__ Stretch next_stretch(SharedStorage& shared, const Params& p, const Launch& launch,
-                                int first) {
-  const Stretch stretch(shared.unit, first);
-  if (first > shared.unit.first_tile) {
-    __syncthreads();  // nobody needs the places before any more
-  }
-  if (kIsProducer) {
-    find_places<kWarpgroupThreads>(shared.places, p, launch, shared.unit, stretch);
-  }
-  __syncthreads();
-  return stretch;
-}
-
-// Consumer kConsumer, with its half of O's columns.
-template <int kFormats, int kConsumer>
-class Consumer {
+// The producers: they find the block's jobs and load their keys.
+template <int kFormats>
+class Producer {
  public:
-  using Mma = MmaPv<kHalfDims>;
-
-  __device__ Consumer(SharedStorage& shared, const Params& p, const Launch& launch)
+  __device__ Producer(SharedStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  // Computes the unit.
-  __device__ __forceinline__ void run() {
-    const Unit& unit = shared_.unit;
-    const int tiles = uniform(unit.end_tile - unit.first_tile);
-    auto tOrO = cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kHalfDims>>{});
-    cute::clear(tOrO);
-    float reference[kThreadRows] = {kMinusInf, kMinusInf};
-    int first = 0;
-    do {
-      run_stretch(unit, first, min(tiles, first + kStretchTiles), tOrO, reference);
-      first += kStretchTiles;
-    } while (first < tiles);
-    shared_.q_full.wait(unit.units & 1);  // where there was no key, too
-    finish(unit, tiles, tOrO);
+  __device__ __forceinline__ void run(const CUtensorMap& map_q) {
+    Job* job = &shared_.jobs[0];
+    int number = 0;
+    for (;;) {
+      const JobAt at(number);
+      shared_.job_empty[at.place].wait(at.phase ^ 1);
+      find(*job, shared_.jobs[(at.place + 1) % kJobs], number);
+      if (uniform(job->unit.index) >= launch_.units) {
+        arrive(shared_.job_full[at.place]);
+        return;
+      }
+      if (this_thread() == kWarpgroupThreads && job->is_first && job->first_tile < job->end_tile) {
+        shared_.q_empty.wait(job->q_loads & 1);
+        load_q(shared_.sQ[0], shared_.q_full, job->unit, launch_, map_q);
+      }
+      __syncwarp();
+      find_places<kProducerThreads>(job->places, p_, launch_, job->unit, uniform(job->first_tile),
+                                    uniform(job->end_tile));
+      sync_producers();  // the places are there
+      arrive(shared_.job_full[at.place]);
+      produce<kFormats>(KeyTile{shared_.keys}, p_, launch_, *job);
+      number = uniform(job->number) + 1;
+      job = &shared_.jobs[JobAt(number).place];
+    }
   }
 
  private:
-  // Tiles [first, end) of the unit.
-  template <typename TensorO>
-  __device__ __forceinline__ void run_stretch(const Unit& unit, int first, int end, TensorO& tOrO,
-                                              float (&reference)[kThreadRows]) {
-    next_stretch<false>(shared_, p_, launch_, unit.first_tile + first);
-    int ahead = first + kConsumer;
-    for (int tile = first; tile < end; tile += kConsumers) {
-      for (; ahead < min(end, tile + kTilesAhead); ahead += kConsumers) {
-        prefetch_rows<kFormats>(p_, launch_, unit, unit.first_tile + ahead, places_of(ahead));
-      }
-      run_pair(unit, tile, end, tOrO, reference);
-    }
-  }
-
-  // Tiles `first` and the one behind it, if there is one before `end`.
-  template <typename TensorO>
-  __device__ __forceinline__ void run_pair(const Unit& unit, int first, int end, TensorO& tOrO,
-                                           float (&reference)[kThreadRows]) {
-    const int own = first + kConsumer;
-    if (own < end) {
-      auto tSrS = cute::partition_fragment_C(MmaQk{}, cute::Shape<cute::_64, Keys>{});
-      issue_scores(own, tSrS);
-      if constexpr (kConsumer == 0) {
-        wgmma_wait<0>(tSrS);
-        weigh_own(unit, own, tSrS);
+  // Finds the block's next job: a stretch of its share of the next unit, or of that of the job
+  // before. All producers call it.
+  __device__ void find(Job& job, const Job& before, int number) const {
+    if (this_thread() < 32) {
+      const bool is_very_first = number == 0;
+      const int step = gridDim.x / launch_.cluster;
+      const bool is_first = is_very_first || before.is_last;
+      if (is_first) {
+        const int next = is_very_first ? blockIdx.x / launch_.cluster : before.unit.index + step;
+        find_unit_from(job.unit, p_, launch_, next, step);
       } else {
-        add_values(first, tOrO, reference);
-        wgmma_wait<1>(tSrS);  // P V of the first tile may still run
-        weigh_own(unit, own, tSrS);
-        end_values(first, tOrO);
+        copy_unit(job.unit, before.unit);
       }
-      add_values(own, tOrO, reference);
-      end_values(own, tOrO);
-    }
-    const int others = first + 1 - kConsumer;
-    if (kConsumer == 0 ? others < end : own >= end) {
-      add_values(others, tOrO, reference);
-      end_values(others, tOrO);
-    }
-  }
-
-  // Where a tile is in the ring; tiles are counted from the unit's first.
-  __device__ StageAt at(int tile) const {
-    return StageAt(shared_.unit, shared_.unit.first_tile + tile);
-  }
-  __device__ const int (&places_of(int tile) const)[kTileKeys] {
-    return shared_.places.of[tile % kStretchTiles];
-  }
-  // The place of a tile's P: that of the consumer that computes it.
-  __device__ static int slot_of(int tile) { return tile % kConsumers; }
-
-  __device__ std::uint32_t p_phase(int tile) const {
-    return shared_.unit.places[slot_of(tile)] + tile / kConsumers & 1;
-  }
-
-  template <typename TensorS>
-  __device__ __forceinline__ void issue_scores(int tile, TensorS& tSrS) {
-    const auto [stage, phase] = at(tile);
-    constexpr int kSteps = kDims / 16;
-    const auto tSrQ = operand_q(shared_.sQ);
-    const auto tSrK = operand_k(shared_.sK[stage]);
-    shared_.q_full.wait(shared_.unit.units & 1);
-    shared_.keys.full[stage][0].wait(phase);
-    issue_scores_of<0, kSteps / 2>(tSrQ, tSrK, tSrS);
-    shared_.keys.full[stage][1].wait(phase);
-    issue_scores_of<kSteps / 2, kSteps>(tSrQ, tSrK, tSrS);
-  }
-
-  // The statistics of row i of this thread over the unit's tiles before `tile`, with which the
-  // other consumer has left them.
-  __device__ RowSoFar so_far(int tile, int i) const {
-    return tile > 0 ? statistics_of(shared_.rows[slot_of(tile - 1)], row_of_thread(i)) : RowSoFar{};
-  }
-
-  // S of an own tile becomes P, for both consumers.
-  template <typename TensorS>
-  __device__ __forceinline__ void weigh_own(const Unit& unit, int tile, TensorS& tSrS) {
-    auto rS = by_rows<MmaQk>(tSrS);
-    mask(rS, unit, launch_.shape, tile_at(unit, unit.first_tile + tile),
-         rows_that_exist(places_of(tile)));
-
-    const float scale_log2 = scale_to_log2(p_.scale);
-    float max[kThreadRows];
-    row_maxima<MmaQk>(rS, scale_log2, max);
-    float reference[kThreadRows];
-#pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      reference[i] = next_reference(so_far(tile, i).reference, max[i]);
-    }
-
-    const int slot = slot_of(tile);
-    shared_.p_empty[slot].wait(p_phase(tile) ^ 1);
-    const TileSums sums = weigh<MmaQk>(rS, scale_log2, reference, shared_.sP[slot]);
-    if (threadIdx.x % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < kThreadRows; ++i) {
-        set_statistics(
-            shared_.rows[slot], row_of_thread(i),
-            with_tile(so_far(tile, i), reference[i], max[i], sums.exact[i], sums.rounded[i]));
+      __syncwarp();
+      if (this_thread() == 0) {
+        job.number = number;
+        job.is_first = is_first;
+        share(job, launch_, block_rank());
+        if (!is_first) {
+          job.first_tile = before.end_tile;
+        }
+        job.end_tile = min(job.first_tile + kStretchTiles, job.share_end);
+        job.is_last = job.end_tile == job.share_end;
+        job.first_pair = is_very_first ? 0 : before.end_pair;
+        job.end_pair = job.first_pair + pairs_of_tiles(job.end_tile - job.first_tile);
+        job.q_loads =
+            (is_very_first ? 0 : before.q_loads) + (is_first && job.first_tile < job.end_tile);
       }
     }
-    fill(shared_.p_full[slot]);
-  }
-
-  // Takes up a tile's P and issues O += P V.
-  template <typename TensorO>
-  __device__ __forceinline__ void add_values(int tile, TensorO& tOrO,
-                                             float (&reference)[kThreadRows]) {
-    const int slot = slot_of(tile);
-    shared_.p_full[slot].wait(p_phase(tile));
-    float its[kThreadRows];
-#pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      its[i] = shared_.rows[slot].reference[row_of_thread(i)];
-    }
-    auto rO = by_rows<Mma>(tOrO);
-    move_references(rO, reference, its);
-    reference[0] = its[0];
-    reference[1] = its[1];
-    wgmma_issue<true>(Mma{}, operand_p<kHalfDims>(shared_.sP[slot]),
-                      operand_v<kHalfDims>(shared_.sK[at(tile).stage] +
-                                           kConsumer * kHalfGroups * kBlock_elements),
-                      tOrO);
-  }
-
-  // Waits for a tile's P V, and gives back its half of the tile, and P if it was the other's.
-  template <typename TensorO>
-  __device__ __forceinline__ void end_values(int tile, TensorO& tOrO) {
-    wgmma_wait<0>(tOrO);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      shared_.keys.empty[at(tile).stage][kConsumer].arrive();
-      if (slot_of(tile) != kConsumer) {
-        shared_.p_empty[slot_of(tile)].arrive();
-      }
-    }
-  }
-
-  // Stores the results, or leaves a part of them and stores those of all parts if it is the last.
-  template <typename TensorO>
-  __device__ __forceinline__ void finish(const Unit& unit, int tiles, TensorO& tOrO) {
-    RowSoFar rows[kThreadRows];
-#pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      rows[i] = so_far(tiles, i);
-    }
-    const int column0 = kConsumer * kHalfDims;
-    const bool has_statistics = kConsumer == 0;
-    if (unit.parts > 1) {
-      leave_part(launch_, unit.index, column0, has_statistics, tOrO, rows);
-      const int item = unit.index - unit.part * launch_.items;
-      if (!arrives_last(launch_, unit.parts, item, shared_.ticket)) {
-        return;
-      }
-      merge_parts<Mma>(launch_, item, launch_.items, unit.parts, column0, tOrO, rows);
-    }
-    store_results<Mma>(p_, launch_, unit, column0, has_statistics, tOrO, rows);
+    sync_producers();
   }
 
   SharedStorage& shared_;
@@ -282,34 +133,285 @@ class Consumer {
   const Launch& launch_;
 };
 
-template <int kFormats>
-__device__ __forceinline__ void produce_units(SharedStorage& shared, const Params& p,
-                                              const Launch& launch, const CUtensorMap& map_q) {
-  const KeyStages stages{shared.keys, shared.sK};
-  const Unit& unit = shared.unit;
-  while (next_unit<true>(shared, p, launch)) {
-    if (threadIdx.x == 0) {
-      load_q(shared.sQ, shared.q_full, unit, launch, map_q);
-    }
-    __syncwarp();
-    const int end = uniform(unit.end_tile);
-    int first = uniform(unit.first_tile);
-    do {
-      const Stretch stretch = next_stretch<true>(shared, p, launch, first);
-      produce<kFormats>(stages, p, launch, unit, shared.places, stretch);
-      first += kStretchTiles;
-    } while (first < end);
-  }
-}
+// A consumer: the first or the second, by its threads.
+class Consumer {
+ public:
+  __device__ Consumer(SharedStorage& shared, const Params& p, const Launch& launch)
+      : shared_(shared), p_(p), launch_(launch) {}
 
-template <int kFormats, int kConsumer>
-__device__ __forceinline__ void consume_units(SharedStorage& shared, const Params& p,
-                                              const Launch& launch) {
-  Consumer<kFormats, kConsumer> consumer(shared, p, launch);
-  while (next_unit<false>(shared, p, launch)) {
-    consumer.run();
+  __device__ __forceinline__ void run() {
+    FragmentO tOrO[2];  // output blocks number() and number() + 2
+    for (int count = 0;; ++count) {
+      const Job* job = &next_job(count);
+      if (uniform(job->unit.index) >= launch_.units) {
+        return;
+      }
+      begin(tOrO[0]);
+      begin(tOrO[1]);
+#pragma unroll 1
+      for (;;) {
+        run_pairs(*job, tOrO);
+        if (job->is_last) {
+          break;
+        }
+        arrive(shared_.job_empty[JobAt(count).place]);
+        job = &next_job(++count);
+      }
+      finish(*job, tOrO);
+      arrive(shared_.job_empty[JobAt(count).place]);
+    }
   }
-}
+
+ private:
+  // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
+  // register meanwhile.
+  __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
+
+  // Waits for the block's job `count`.
+  __device__ const Job& next_job(int count) {
+    const JobAt at(count);
+    shared_.job_full[at.place].wait(at.phase);
+    return shared_.jobs[at.place];
+  }
+
+  __device__ __forceinline__ void run_pairs(const Job& job, FragmentO (&tOrO)[2]) {
+    const int end = uniform(job.end_tile);
+    int tile = uniform(job.first_tile);
+    if (job.is_first && tile < end) {
+      shared_.q_full.wait(units_++ & 1);
+    }
+#pragma unroll 1
+    for (; tile < end; tile += kPairTiles) {
+      const bool is_pair = tile + 1 < end;
+      const bool has_own = number() == 0 || is_pair;
+      FragmentPv tSrS;
+      RowSoFar pair[kThreadRows];
+      if (has_own) {
+        compute_scores(tSrS);
+        find_maxima(job, tile + number(), tSrS, pair);
+      }
+      if (job.is_last && tile + kPairTiles >= end) {
+        arrive(shared_.q_empty);
+      }
+      weigh_pair(has_own, tSrS, pair);
+      add_values(job, tile, is_pair, pair, tOrO);
+    }
+  }
+
+  // S of the own tile, as its quarters arrive.
+  template <typename TensorS>
+  __device__ __forceinline__ void compute_scores(TensorS& tSrS) {
+#pragma unroll 1
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      const int own = number();
+      shared_.keys.full[own][quarter].wait(tiles_ & 1);
+#pragma unroll
+      for (int i = 0; i < kConsumers; ++i) {
+        const int block = block_of_quarter(quarter, i);
+        wgmma_issue_if(quarter + i > 0, MmaQk{}, operand_q(shared_.sQ[block]),
+                       operand_k(shared_.keys.tiles[own][block]), tSrS);
+      }
+    }
+    wgmma_wait<0>(tSrS);
+    ++tiles_;
+  }
+
+  template <typename TensorS>
+  __device__ __forceinline__ void find_maxima(const Job& job, int tile, TensorS& tSrS,
+                                              RowSoFar (&pair)[kThreadRows]) const {
+    auto rS = by_rows<MmaQk>(tSrS);
+    mask(rS, job.unit, launch_.shape, tile_at(job.unit, tile),
+         rows_that_exist(job.places.of[tile - job.first_tile]));
+    float max[kThreadRows];
+    row_maxima<MmaQk>(rS, scale_to_log2(p_.scale), max);
+    pair[0].max = max[0];
+    pair[1].max = max[1];
+  }
+
+  // Turns S of the own tile into P, and finds the statistics of the pair.
+  template <typename TensorS>
+  __device__ __forceinline__ void weigh_pair(bool has_own, const TensorS& tSrS,
+                                             RowSoFar (&pair)[kThreadRows]) {
+    TileRows& own = shared_.rows[number()];
+    const TileRows& others = shared_.rows[1 - number()];
+    const bool writes = threadIdx.x % 4 == 0;
+    int row[kThreadRows];
+    float reference[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      row[i] = row_of_thread(i);
+      if (writes) {
+        own.max[row[i]] = pair[i].max;
+      }
+    }
+    sync_consumers();
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      pair[i].max = fmaxf(pair[i].max, others.max[row[i]]);
+      pair[i].reference = ceilf(pair[i].max);
+      reference[i] = pair[i].reference;
+    }
+    TileSums sums{};
+    if (has_own) {
+      sums = weigh<MmaQk>(by_rows<MmaQk>(tSrS), scale_to_log2(p_.scale), reference,
+                          shared_.sP[number()]);
+    }
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      if (writes) {
+        own.sum[row[i]] = sums.exact[i];
+        own.rounded_sum[row[i]] = sums.rounded[i];
+      }
+    }
+    cutlass::arch::fence_view_async_shared();  // before WGMMA reads P
+    sync_consumers();
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      pair[i].sum = sums.exact[i] + others.sum[row[i]];
+      pair[i].rounded_sum = sums.rounded[i] + others.rounded_sum[row[i]];
+    }
+  }
+
+  // Adds P V of the pair to O, or leaves it in a slot. Gives back the pair, quarter by quarter.
+  __device__ __forceinline__ void add_values(const Job& job, int tile, bool is_pair,
+                                             const RowSoFar (&pair)[kThreadRows],
+                                             FragmentO (&tOrO)[2]) {
+    const Appended row0(rows_[0], pair[0]);
+    const Appended row1(rows_[1], pair[1]);
+    if (block_rank() > 0) {
+      if (number() == 0) {
+        leave_statistics(launch_, slot_of(job, tile), pair);
+      }
+    } else if (some_change(row0, row1)) {
+      change<Output<kOutputColumns>::Mma>(row0, row1, tOrO[0]);
+      change<Output<kOutputColumns>::Mma>(row0, row1, tOrO[1]);
+    }
+    rows_[0] = row0.row;
+    rows_[1] = row1.row;
+    add_quarter<0>(job, tile, row0, row1, is_pair, tOrO);
+    add_quarter<1>(job, tile, row0, row1, is_pair, tOrO);
+    add_quarter<2>(job, tile, row0, row1, is_pair, tOrO);
+    add_quarter<3>(job, tile, row0, row1, is_pair, tOrO);
+  }
+
+  template <int kQuarter>
+  __device__ __forceinline__ void add_quarter(const Job& job, int tile, const Appended& row0,
+                                              const Appended& row1, bool is_pair,
+                                              FragmentO (&tOrO)[2]) {
+    FragmentPv tPv;
+    compute_values(kQuarter, is_pair, tPv);
+    if (block_rank() == 0) {
+      auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
+      add<MmaPv>(row0, row1, half, tPv);
+    } else {
+      leave(launch_, slot_of(job, tile), block_of_quarter(kQuarter, number()) * kBlockDims, tPv);
+    }
+  }
+
+  // Where the results of the pair go whose first tile is `tile`.
+  __device__ static int slot_of(const Job& job, int tile) {
+    return job.slot0 + 1 + (tile - job.slots_tile) / kPairTiles;
+  }
+
+  // P V of the pair's quarter, which is given back.
+  __device__ __forceinline__ void compute_values(int quarter, bool is_pair, FragmentPv& tPv) {
+    const int block = block_of_quarter(quarter, number());
+    wgmma_issue<false>(MmaPv{}, operand_p(shared_.sP[0]), operand_v(shared_.keys.tiles[0][block]),
+                       tPv);
+    if (is_pair) {
+      wgmma_issue<true>(MmaPv{}, operand_p(shared_.sP[1]), operand_v(shared_.keys.tiles[1][block]),
+                        tPv);
+    }
+    wgmma_wait<0>(tPv);
+    arrive(shared_.keys.empty[quarter]);
+  }
+
+  // Stores the unit's results, or leaves what is to be merged, and merges what is all there.
+  __device__ __forceinline__ void finish(const Job& job, FragmentO (&tOrO)[2]) {
+    const bool is_part = job.unit.parts > 1;
+    const bool is_cluster = launch_.cluster > 1;
+    if (block_rank() == 0) {
+      const int slot = is_cluster ? job.slot0 : job.unit.index;
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        const int column0 = (number() + 2 * i) * kOutputColumns;
+        compute_here(rows_[0].reference);  // O leaves no registers for what follows from it
+        compute_here(rows_[1].reference);
+        if (is_cluster || is_part) {
+          leave(launch_, slot, column0, tOrO[0]);
+        } else {
+          store_results<kOutputColumns>(p_, launch_, job.unit, column0, tOrO[0], rows_);
+        }
+        tOrO[0] = tOrO[1];
+      }
+      if ((is_cluster || is_part) && number() == 0) {
+        leave_statistics(launch_, slot, rows_);
+      }
+    }
+    if (is_cluster) {
+      cute::cluster_arrive();
+      cute::cluster_wait();
+    }
+    if (is_cluster || is_part) {
+      if (p_.o_scale != nullptr) {
+        merge<kOutputColumns>(job, is_cluster, is_part);
+      } else {
+        merge<kStripColumns>(job, is_cluster, is_part);
+      }
+    }
+  }
+
+  // Merges what lies in slots, kColumns columns at a time, which blocks and consumers share: first
+  // the results of a cluster's blocks, then, if this block is the last to have done so, those of
+  // all parts.
+  template <int kColumns>
+  __device__ __forceinline__ void merge(const Job& job, bool is_cluster, bool is_part) {
+    constexpr int kStrips = kDims / kColumns;
+    const Unit& unit = job.unit;
+    const int item = unit.index - unit.part * launch_.items;
+    const int strips = max(1, kStrips / launch_.cluster);
+    const int end = min(kStrips, (block_rank() + 1) * strips);
+#pragma unroll 1
+    for (int is_of_parts = !is_cluster; is_of_parts < 1 + is_part; ++is_of_parts) {
+      if (is_of_parts && !arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(),
+                                       shared_.ticket)) {
+        return;
+      }
+#pragma unroll 1
+      for (int strip = block_rank() * strips + number(); strip < end; strip += kConsumers) {
+        const int column0 = strip * kColumns;
+        typename Output<kColumns>::Fragment tOrO;
+        begin(tOrO);
+        append_slots<kColumns>(launch_, is_of_parts ? item : job.slot0,
+                               is_of_parts ? unit.parts : job.slots,
+                               is_of_parts ? int{launch_.items} : 1, column0, tOrO, rows_);
+        if (is_part && !is_of_parts) {
+          leave(launch_, unit.index, column0, tOrO);
+          if (column0 == 0) {
+            leave_statistics(launch_, unit.index, rows_);
+          }
+        } else {
+          store_results<kColumns>(p_, launch_, unit, column0, tOrO, rows_);
+        }
+      }
+    }
+  }
+
+  // O and its statistics over no keys.
+  template <typename TensorO>
+  __device__ __forceinline__ void begin(TensorO& tOrO) {
+    cute::clear(tOrO);
+    rows_[0] = RowSoFar{};
+    rows_[1] = RowSoFar{};
+  }
+
+  SharedStorage& shared_;
+  const Params& p_;
+  const Launch& launch_;
+  RowSoFar rows_[kThreadRows];  // over the pairs that block 0 has merged
+  int units_ = 0;               // that had keys here
+  int tiles_ = 0;               // whose scores this consumer has computed
+};
 
 template <int kFormats>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -318,31 +420,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage*>(smem);
   if (threadIdx.x == 0) {
-    init(shared);
-    begin(shared.unit, blockIdx.x - gridDim.x);
+    shared.init();
   }
   let_next_launch_start();
   wait_for_launch_before();
-
+  __syncthreads();  // the barriers are there
   const int warpgroup = cutlass::canonical_warp_group_idx();
-  if (warpgroup == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<120>();
-    produce_units<kFormats>(shared, p, launch, map_q);
+  if (warpgroup < kProducers) {
+    cutlass::arch::warpgroup_reg_dealloc<64>();
+    Producer<kFormats>(shared, p, launch).run(map_q);
   } else {
     cutlass::arch::warpgroup_reg_alloc<192>();
-    if (warpgroup == 1) {
-      consume_units<kFormats, 0>(shared, p, launch);
-    } else {
-      consume_units<kFormats, 1>(shared, p, launch);
-    }
+    Consumer(shared, p, launch).run();
   }
 }
 
 template <int kFormats>
-void launch_block(const Params& p, const Dsv4Details& details, Stream stream) {
-  launch_with<dsv4_decode<kFormats>>({.may_start_early = true}, details.plan.blocks, kThreads,
-                                     sizeof(SharedStorage), stream, p,
-                                     map_of_q(p, details.plan.shape), launch_of(p, details));
+void launch_formats(const Params& p, const Dsv4Details& details, Stream stream) {
+  launch_with<dsv4_decode<kFormats>>({.cluster = details.plan.cluster, .may_start_early = true},
+                                     details.plan.blocks, kThreads, sizeof(SharedStorage), stream,
+                                     p, map_of_q(p, details.plan.shape), launch_of(p, details));
 }
 
 }  // namespace tilewright::cuda::dsv4

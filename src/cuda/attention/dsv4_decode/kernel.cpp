@@ -15,7 +15,6 @@ using Row = Kernel<Dsv4Attention>;
 
 constexpr std::array kFormats = {KvRowFormat::bf16, KvRowFormat::e4m3_bf16, KvRowFormat::e4m3,
                                  KvRowFormat::e2m1};
-// The last is not one of each config.
 constexpr std::array kFeatures = {Dsv4Feature::range,        Dsv4Feature::list,
                                   Dsv4Feature::packed,       Dsv4Feature::fresh_rows,
                                   Dsv4Feature::sinks,        Dsv4Feature::unnormalized,
@@ -48,13 +47,10 @@ std::optional<Reason> refuses(const Row& kernel, const Problem& problem, const D
   return std::nullopt;
 }
 
-// The variant for config kConfig: `decode`, narrowed to what that config can run.
+// The variant for config kConfig.
 template <int kConfig>
 Row variant_in(Row decode) {
   decode.info.summary = "dsv4_decode in this config";
-  if (kDsv4Clusters[kConfig] > 1) {
-    decode.facts.features = std::span(kFeatures).first(kFeatures.size() - 1);
-  }
   decode.plan = plan_config<kConfig>;
   return decode;
 }
@@ -69,7 +65,7 @@ std::vector<Row> variants_of(const Row& decode, std::integer_sequence<int, kConf
 Row dsv4_decode_kernel() {
   Row decode{
       .info = {.name = "dsv4_decode",
-               .summary = "rows are widened once; consumers share scores, split columns",
+               .summary = "rows are widened once; pairs of key tiles are merged in order",
                .device = DeviceKind::cuda,
                .architectures = {90},
                .dtypes = {DType::bf16},

@@ -34,13 +34,17 @@ inline Launch launch_of(const Params& p, const Dsv4Details& details) {
   auto* const workspace = static_cast<char*>(p.workspace);
   Launch launch{.shape = plan.shape,
                 .is_packed = p.packed_q.cu_seqlens != nullptr,
-                .items = static_cast<int>(plan.items),
+                .items = Divisor(static_cast<int>(plan.items)),
                 .most_parts = plan.most_parts,
                 .units = static_cast<int>(plan.items * plan.most_parts),
+                .cluster = Divisor(plan.cluster),
+                .other_blocks = Divisor(std::max(plan.cluster - 1, 1)),
                 .q_len = p.q_len,
                 .o = reinterpret_cast<float4*>(workspace + at.o),
                 .statistics = reinterpret_cast<float4*>(workspace + at.statistics),
                 .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
+                .first_pair_slot = plan.part_slots(),
+                .pair_slots = plan.pair_slots,
                 .epoch = next_epoch()};
   const std::array scopes = {&p.window, &p.compressed};
   for (std::size_t i = 0; i < scopes.size(); ++i) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cute/arch/copy_sm80.hpp>
-#include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/attention/dsv4_decode/configs.hpp"
 #include "cuda/attention/dsv4_decode/rows.cuh"
@@ -12,22 +11,14 @@
 
 namespace tilewright::cuda::dsv4 {
 
-inline constexpr int kStretchTiles = kPartTiles;
+inline constexpr int kStretchTiles = kOnePartTiles;
+static_assert(kStretchTiles % kPairTiles == 0);
 inline constexpr int kNoRow = -1;
 
 // Of each key of a stretch: its slot if it is one of a list, its page if it is one of a range, or
 // kNoRow.
 struct Places {
   int of[kStretchTiles][kTileKeys];
-};
-
-// The tiles [first, end) that the places are known of. A unit without tiles has one stretch, too.
-struct Stretch {
-  int first;
-  int end;
-
-  __device__ Stretch(const Unit& unit, int first)
-      : first(first), end(uniform(min(first + kStretchTiles, unit.end_tile))) {}
 };
 
 // The format of a source's rows, which is one of kDsv4Formats[kFormats].
@@ -91,15 +82,15 @@ __device__ inline int checked(const Params& p, const Launch& launch, int source,
   return page < scope.pages ? place : kNoRow;
 }
 
-// Finds the places of a stretch. The block's first kThreads threads call it, and each waits for its
-// own.
+// Finds the places of tiles [first, last). The block's first kThreads threads call it, and each
+// waits for its own.
 template <int kThreads>
 __device__ inline void find_places(Places& places, const Params& p, const Launch& launch,
-                                   const Unit& unit, const Stretch& stretch) {
-  const int end = (stretch.end - stretch.first) * kTileKeys;
+                                   const Unit& unit, int first, int last) {
+  const int end = (last - first) * kTileKeys;
 #pragma unroll 1
   for (int i = threadIdx.x; i < end; i += kThreads) {
-    const TileAt tile = tile_at(unit, stretch.first + i / kTileKeys);
+    const TileAt tile = tile_at(unit, first + i / kTileKeys);
     const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
     if (its.at != nullptr) {
@@ -112,7 +103,7 @@ __device__ inline void find_places(Places& places, const Params& p, const Launch
 #pragma unroll 1
   for (int i = threadIdx.x; i < end; i += kThreads) {
     int& place = places.of[i / kTileKeys][i % kTileKeys];
-    place = checked(p, launch, tile_at(unit, stretch.first + i / kTileKeys).source, place);
+    place = checked(p, launch, tile_at(unit, first + i / kTileKeys).source, place);
   }
 }
 
@@ -147,27 +138,6 @@ __device__ inline std::uint64_t rows_that_exist(const int (&places)[kTileKeys]) 
   const std::uint32_t low = __ballot_sync(0xffffffffu, places[lane] != kNoRow);
   const std::uint32_t high = __ballot_sync(0xffffffffu, places[lane + 32] != kNoRow);
   return std::uint64_t{high} << 32 | low;
-}
-
-// Brings the rows of a tile to L2. A warpgroup calls it: a lane of each half of a warp has the
-// data, and one of the other half the scales, if they lie elsewhere.
-template <int kFormats>
-__device__ void prefetch_rows(const Params& p, const Launch& launch, const Unit& unit, int tile,
-                              const int (&places)[kTileKeys]) {
-  constexpr int kWarpKeys = kTileKeys / 4;
-  const int key = threadIdx.x / 32 % 4 * kWarpKeys + threadIdx.x % kWarpKeys;
-  const TileAt at = tile_at(unit, tile);
-  if (places[key] == kNoRow) {
-    return;
-  }
-  const KvRowParts parts = parts_of(format_of<kFormats>(p, at.source));
-  const RowAt row = row_at(p, launch, unit, at.source, at.key0 + key, places[key], parts);
-  if (threadIdx.x % 32 < kWarpKeys) {
-    cute::SM90_BULK_COPY_G2S::PREFETCH::copy(
-        row.data, parts.has_planes ? parts.data_bytes() : parts.row_bytes());
-  } else if (parts.has_planes) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(row.scales));
-  }
 }
 
 }  // namespace tilewright::cuda::dsv4

@@ -9,15 +9,15 @@ using dsv4::kDims;
 using dsv4::kRows;
 using dsv4::kTileKeys;
 
-Dsv4Workspace workspace_of(std::int64_t items, int most_parts, int cluster) {
-  if (most_parts == 1) {
-    return {};
-  }
-  const auto units = static_cast<std::size_t>(items * most_parts);
+Dsv4Workspace workspace_of(const Dsv4Plan& plan) {
+  const auto items = static_cast<std::size_t>(plan.items);
+  const std::size_t pair_slots = plan.cluster > 1 ? items * plan.most_parts * plan.pair_slots : 0;
+  const std::size_t slots = plan.part_slots() + pair_slots;
+  const std::size_t counters = plan.most_parts > 1 ? items * plan.cluster : 0;
   Dsv4Workspace at{};
-  at.statistics = units * kRows * kDims * sizeof(float);
-  at.counters = at.statistics + units * kRows * 4 * sizeof(float);
-  at.bytes = at.counters + static_cast<std::size_t>(items * cluster) * sizeof(std::uint64_t);
+  at.statistics = slots * kRows * kDims * sizeof(float);
+  at.counters = at.statistics + slots * kRows * 4 * sizeof(float);
+  at.bytes = at.counters + counters * sizeof(std::uint64_t);
   return at;
 }
 
@@ -49,20 +49,22 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
 }
 
 // The SMs that clusters can fill: an H200 runs 30 clusters of four at once, or 15 of eight.
-int sms_in_clusters(int sms) { return sms * 10 / 11; }
+int sms_in_clusters(int sms, int cluster) { return cluster <= 2 ? sms : sms * 10 / 11; }
+
+int most_pairs(const Dsv4AttentionProblem& problem) {
+  const int tiles = most_tiles(problem);
+  return dsv4::most_pairs_of_part(tiles, dsv4::parts_of_tiles(tiles));
+}
 
 }  // namespace
 
-bool takes(int cluster, const Dsv4AttentionProblem& problem) {
-  return cluster == 1 || !problem.e4m3_output;
-}
-
-// The largest cluster with which all units run at once.
+// The largest cluster with which all units run at once, and which has no more blocks than twice the
+// pairs that they share.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
   const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
   for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
     const int cluster = kDsv4Clusters[config];
-    if (takes(cluster, problem) && units * cluster <= sms_in_clusters(sms)) {
+    if (units * cluster <= sms_in_clusters(sms, cluster) && cluster < 2 * most_pairs(problem)) {
       return config;
     }
   }
@@ -72,13 +74,18 @@ int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
 Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int config) {
   const std::int64_t items = items_of(problem);
   const int most_parts = dsv4::parts_of_tiles(most_tiles(problem));
+  const std::int64_t units = items * most_parts;
   const int cluster = kDsv4Clusters[config];
-  return {.plan = {.shape = shape_of(problem),
-                   .items = items,
-                   .most_parts = most_parts,
-                   .cluster = cluster,
-                   .blocks = static_cast<int>(std::min<std::int64_t>(items * most_parts, sms))},
-          .at = workspace_of(items, most_parts, cluster)};
+  const int pairs = most_pairs(problem);
+  const Dsv4Plan plan{
+      .shape = shape_of(problem),
+      .items = items,
+      .most_parts = most_parts,
+      .cluster = cluster,
+      .blocks =
+          static_cast<int>(cluster > 1 ? units * cluster : std::min<std::int64_t>(units, sms)),
+      .pair_slots = std::max(1, pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1)};
+  return {.plan = plan, .at = workspace_of(plan)};
 }
 
 }  // namespace tilewright::cuda

@@ -15,14 +15,19 @@ struct Dsv4Plan {
   dsv4::ItemShape shape;
   std::int64_t items;
   int most_parts;  // of an item, as far as shapes tell
-  int cluster;     // blocks that share an item: 1, 4 or 8
-  int blocks;      // without clusters
+  int cluster;     // blocks that share a part
+  int blocks;      // of the launch
+  int pair_slots;  // of a part, for what its cluster's blocks leave each other; without clusters 1
+
+  // Slots for results of parts.
+  int part_slots() const { return most_parts > 1 ? static_cast<int>(items) * most_parts : 0; }
 };
 
-// What lies where in the workspace, in bytes from its start. Without parts there is none.
+// What lies where in the workspace, in bytes from its start. Without parts and clusters there is
+// none.
 struct Dsv4Workspace {
-  std::size_t o;           // (most_parts, items) of 64 x 512 FP32
-  std::size_t statistics;  // (most_parts, items) of 64 x 4 FP32
+  std::size_t o;           // (slots) of 64 x 512 FP32
+  std::size_t statistics;  // (slots) of 64 x 4 FP32
   std::size_t counters;    // (items, cluster) 8 bytes each
   std::size_t bytes;
 };
@@ -34,10 +39,7 @@ struct Dsv4Details {
 };
 
 // The configs, by the blocks of a cluster.
-inline constexpr std::array kDsv4Clusters = {1, 4, 8};
-
-// Can a cluster of so many blocks share the problem's items?
-bool takes(int cluster, const Dsv4AttentionProblem& problem);
+inline constexpr std::array kDsv4Clusters = {1, 2, 4, 8};
 
 // The config for `problem` on a GPU of `sms` SMs, as an index.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms);

@@ -1,13 +1,14 @@
-// The producer of dsv4_attention(): a warpgroup that brings rows of the caches to SMEM as BF16. A
-// warp takes 16 keys of a tile, in two passes of eight, four lanes a key. It holds a whole tile in
-// registers: what it stores of one it loads of the next, which has been brought to L2 before. The
-// kernel for any formats has registers for half a tile.
+// The producers of dsv4_attention(): two warpgroups that bring rows of the caches to SMEM as BF16,
+// one the first tile of each pair, the other the second. A warp takes 16 keys of a tile, in two
+// passes of eight, four lanes a key.
 //
-//   tile t      store L of pass 0, of pass 1 | store R of pass 0, of pass 1
-//   tile t + 1      load L of pass 0, of pass 1 |  load R of pass 0, of pass 1
+//   tile t       wait, store quarter 0 | 1 | load groups 4 to 7 | wait, store 2 | 3
+//   tile t + 2   load groups 0 to 3 |                                              ...
 //
-// L and R are the left and right halves of the dims, which have barriers of their own: scores of a
-// tile begin when L is there.
+// A quarter of a tile's dims is two column blocks, one of each consumer's columns of O. It has
+// barriers of its own: P V gives it back while other quarters are still read, and scores begin when
+// the first one is there. Half a tile is in registers, and the rows of the tile behind it have been
+// asked for from memory.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -16,144 +17,186 @@
 
 namespace tilewright::cuda::dsv4 {
 
-inline constexpr int kKeyStages = 2;
-inline constexpr int kHalves = 2;  // of a tile's dims
-inline constexpr int kHalfGroups = kGroups / kHalves;
-inline constexpr int kPasses = 2;  // of a producer's warp over its keys
-inline constexpr int kProducerWarps = 4;
-static_assert(kProducerWarps * kPasses * kPassKeys == kTileKeys);
+inline constexpr int kQuarters = 4;  // of a tile's dims
 
-// The ring of key tiles. Half h of a stage is empty when consumer h, the only one that reads it as
-// V, has released it; by then both have read it as K.
-struct KeyRing {
-  cutlass::arch::ClusterBarrier full[kKeyStages][kHalves];
-  cutlass::arch::ClusterBarrier empty[kKeyStages][kHalves];
+// The column block of a quarter that is consumer `consumer`'s in P V. A consumer's blocks are
+// neighbours two by two.
+__device__ constexpr int block_of_quarter(int quarter, int consumer) {
+  return quarter / 2 * 4 + consumer * 2 + quarter % 2;
+}
+
+// The pair of key tiles in SMEM, by column blocks.
+struct Keys {
+  alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
+  cutlass::arch::ClusterBarrier full[kPairTiles][kQuarters];
+  cutlass::arch::ClusterBarrier empty[kQuarters];  // of both tiles
 
   __device__ void init() {
-    for (int stage = 0; stage < kKeyStages; ++stage) {
-      for (int half = 0; half < kHalves; ++half) {
-        full[stage][half].init(kProducerWarps);
-        empty[stage][half].init(kConsumerWarps);
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      for (int tile = 0; tile < kPairTiles; ++tile) {
+        full[tile][quarter].init(kTileWarps);
       }
+      empty[quarter].init(kConsumers * kConsumerWarps);
     }
   }
 };
 
-// What the producer fills.
-struct KeyStages {
-  KeyRing& ring;
-  Element (*sK)[kTileKeys * kDims];
+// A producer's view of its tile of each pair.
+struct KeyTile {
+  Keys& keys;
+
+  // 0 or 1: the producer, and which tile of a pair is its own.
+  __device__ static int number() { return this_thread() / kWarpgroupThreads; }
+
+  __device__ Element* block(int group) const { return keys.tiles[number()][group]; }
+  __device__ cutlass::arch::ClusterBarrier& full(int quarter) const {
+    return keys.full[number()][quarter];
+  }
+  __device__ void wait(int quarter, int pair) const { keys.empty[quarter].wait((pair & 1) ^ 1); }
 };
 
-// Which of the ring's stages a tile takes, and the phase of its barriers there.
-struct StageAt {
-  int stage;
-  std::uint32_t phase;
-
-  __device__ StageAt(const Unit& unit, int tile)
-      : stage((unit.ring0 + tile) % kKeyStages), phase((unit.ring0 + tile) / kKeyStages & 1) {}
-};
-
-template <KvRowFormat kFormat>
-using ProducerLane = Lane<kFormat, kProducerWarps>;
-
-// Loads tiles [first, end) of BF16 rows, which go to SMEM as they are: while a half is under way,
-// the one before is given to the consumers.
-__device__ __forceinline__ void copy_run(const KeyStages& stages, const Unit& unit,
-                                         const ProducerLane<KvRowFormat::bf16>& lane, int first,
-                                         int end) {
-  cutlass::arch::ClusterBarrier* under_way = nullptr;
+// Loads every second tile from `tile` up to `end`, all of BF16 rows, which go to SMEM as they are:
+// while a quarter is under way, the one before is given to the consumers. `tile` and the number of
+// its pair go on to the first tile that is not loaded.
+__device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowFormat::bf16>& lane,
+                                         int& tile, int end, int& pair) {
 #pragma unroll 1
-  for (int tile = first; tile < end; ++tile) {
-    const StageAt at(unit, tile);
+  for (; tile < end; tile += kPairTiles, ++pair) {
+    cutlass::arch::ClusterBarrier* under_way = nullptr;
     const auto rows = lane.find(tile, end);
+    lane.prefetch(tile + kPairTiles, end);
 #pragma unroll 1
-    for (int half = 0; half < kHalves; ++half) {
-      stages.ring.empty[at.stage][half].wait(at.phase ^ 1);
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      to.wait(quarter, pair);
 #pragma unroll
-      for (int i = 0; i < kPasses * kHalfGroups; ++i) {
-        const int group = half * kHalfGroups + i % kHalfGroups;
-        lane.copy(stages.sK[at.stage] + group * kBlock_elements, i / kHalfGroups, group, rows);
+      for (int i = 0; i < kPasses * kConsumers; ++i) {
+        const int group = block_of_quarter(quarter, i % kConsumers);
+        lane.copy(to.block(group), i / kConsumers, group, rows);
       }
       cute::cp_async_fence();
       if (under_way != nullptr) {
         cute::cp_async_wait<1>();
         fill(*under_way);
       }
-      under_way = &stages.ring.full[at.stage][half];
+      under_way = &to.full(quarter);
     }
+    cute::cp_async_wait<0>();
+    fill(*under_way);
   }
-  cute::cp_async_wait<0>();
-  fill(*under_way);
 }
 
-// Loads tiles [first, end) of any other format. Of each pass, kAhead groups are in registers: a
-// whole tile or half of one.
-template <int kAhead, KvRowFormat kFormat>
-__device__ __forceinline__ void widen_run(const KeyStages& stages, const Unit& unit,
-                                          const ProducerLane<kFormat>& lane, int first, int end) {
-  using Rows = typename ProducerLane<kFormat>::Rows;
-  Rows rows = lane.find(first, end);
-  typename ProducerLane<kFormat>::Raw raw[kPasses][kAhead];
+// What a lane holds of a tile on its way: kHeld quarters. A quarter takes the place of the one
+// kHeld before when that has been stored. A last group of BF16 values is as large as two others,
+// and takes its place a quarter later.
+template <typename Lane, int kHeld>
+struct HeldQuarters {
+  static constexpr bool kLastIsLate = kHeld > 1 && parts_of(Lane::kFormat).coded_dims < kKvRowDims;
+  typename Lane::Raw raw[kHeld][kConsumers][kPasses];
+
+  __device__ __forceinline__ void load_group(const typename Lane::Rows& rows, int quarter, int i) {
 #pragma unroll
-  for (int i = 0; i < kPasses * kAhead; ++i) {
-    raw[i / kAhead][i % kAhead] = lane.load(rows, i / kAhead, i % kAhead);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      raw[quarter % kHeld][i][pass] = Lane::load(rows, pass, block_of_quarter(quarter, i));
+    }
   }
+  __device__ __forceinline__ void load(const typename Lane::Rows& rows, int quarter) {
+#pragma unroll
+    for (int i = 0; i < kConsumers; ++i) {
+      if (!(kLastIsLate && block_of_quarter(quarter, i) == kGroups - 1)) {
+        load_group(rows, quarter, i);
+      }
+    }
+  }
+
+  // Loads the first quarters.
+  __device__ __forceinline__ void begin(const typename Lane::Rows& rows) {
+#pragma unroll
+    for (int quarter = 0; quarter < kHeld; ++quarter) {
+      load(rows, quarter);
+    }
+  }
+
+  // Gives all quarters to the consumers, and loads those behind the first.
+  __device__ __forceinline__ void run(const KeyTile& to, const typename Lane::Rows& rows,
+                                      int pair) {
+#pragma unroll
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      to.wait(quarter, pair);
+#pragma unroll
+      for (int j = 0; j < kPasses * kConsumers; ++j) {
+        const int group = block_of_quarter(quarter, j % kConsumers);
+        Lane::store(to.block(group), j / kConsumers, group,
+                    raw[quarter % kHeld][j % kConsumers][j / kConsumers], rows);
+      }
+      store_rest(to, rows, quarter);
+      fill(to.full(quarter));
+      if (quarter + kHeld < kQuarters) {
+        load(rows, quarter + kHeld);
+      }
+      if (kLastIsLate && quarter == kQuarters - 2) {
+        load_group(rows, kQuarters - 1, kConsumers - 1);
+      }
+    }
+  }
+
+  // Where a row's scales exceed.
+  __device__ __forceinline__ static void store_rest(const KeyTile& to,
+                                                    const typename Lane::Rows& rows, int quarter) {
+    if (rows.scales[0].some_exceed() || rows.scales[1].some_exceed()) {
 #pragma unroll 1
-  for (int tile = first; tile < end; ++tile) {
-    const StageAt at(unit, tile);
-    Rows next;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      stages.ring.empty[at.stage][half].wait(at.phase ^ 1);
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
-#pragma unroll
-        for (int group = half * kHalfGroups; group < (half + 1) * kHalfGroups; ++group) {
-          lane.store(stages.sK[at.stage] + group * kBlock_elements, pass, group,
-                     raw[pass][group % kAhead], rows);
-        }
-        if (rows.scales[pass].some_exceed()) {
-#pragma unroll 1
-          for (int group = half * kHalfGroups; group < (half + 1) * kHalfGroups; ++group) {
-            lane.store_rest(stages.sK[at.stage] + group * kBlock_elements, pass, group, rows);
-          }
-        }
-        if (half == 0 && pass == 0) {
-          next = lane.find(tile + 1, end);
-        }
-#pragma unroll
-        for (int group = half * kHalfGroups; group < (half + 1) * kHalfGroups; ++group) {
-          const int later = group + kAhead;
-          raw[pass][group % kAhead] =
-              lane.load(later < kGroups ? rows : next, pass, later % kGroups);
+      for (int j = 0; j < kPasses * kConsumers; ++j) {
+        const int group = block_of_quarter(quarter, j % kConsumers);
+        if (j < kConsumers) {
+          Lane::store_rest(to.block(group), 0, group, rows);
+        } else {
+          Lane::store_rest(to.block(group), 1, group, rows);
         }
       }
-      fill(stages.ring.full[at.stage][half]);
     }
-    rows = next;
+  }
+};
+
+// The same for tiles of one other format.
+template <int kHeld, KvRowFormat kFormat>
+__device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
+                                          int end, int& pair) {
+  HeldQuarters<Lane<kFormat>, kHeld> held;
+  auto rows = lane.find(tile, end);
+  held.begin(rows);
+#pragma unroll 1
+  for (; tile < end; tile += kPairTiles, ++pair) {
+    lane.prefetch(tile + kPairTiles, end);
+    held.run(to, rows, pair);
+    rows = lane.find(tile + kPairTiles, end);
+    held.begin(rows);
   }
 }
 
-// Loads the tiles of a stretch, run by run.
+// A producer loads its tiles of a job.
 template <int kFormats>
-__device__ __forceinline__ void produce(const KeyStages& stages, const Params& p,
-                                        const Launch& launch, const Unit& unit,
-                                        const Places& places, const Stretch& stretch) {
-  int tile = stretch.first;
-  while (tile < stretch.end) {
-    const int end = run_end<kFormats>(p, unit, tile, stretch.end);
-    const KvRowFormat its_format = format_of<kFormats>(p, tile_at(unit, tile).source);
-    with_format<kFormats>(its_format, [&](auto format) {
-      const ProducerLane<format.value> lane(p, launch, unit, places, stretch.first);
+__device__ __forceinline__ void produce(const KeyTile& to, const Params& p, const Launch& launch,
+                                        const Job& job) {
+  int pair = uniform(job.first_pair);
+  int tile = uniform(job.first_tile + KeyTile::number());
+  while (tile < uniform(job.end_tile)) {
+    const int end = run_end<kFormats>(p, job, tile);
+    with_format<kFormats>(format_of<kFormats>(p, tile_at(job.unit, tile).source), [&](auto format) {
+      const Lane<format.value> lane(p, launch, job);
       if constexpr (format.value == KvRowFormat::bf16) {
-        copy_run(stages, unit, lane, tile, end);
+        copy_run(to, lane, tile, end, pair);
       } else {
-        constexpr int kAhead = kDsv4Formats[kFormats].count() > 2 ? kHalfGroups : kGroups;
-        widen_run<kAhead, format.value>(stages, unit, lane, tile, end);
+        // as registers allow
+        constexpr int kHeld =
+            kDsv4Formats[kFormats].count() > 2 || format.value == KvRowFormat::e4m3 ? 1 : 2;
+        widen_run<kHeld>(to, lane, tile, end, pair);
       }
     });
-    tile = end;
+  }
+  // A pair without a second tile: whoever waits for a barrier waits for each of its phases.
+  if (tile - KeyTile::number() < uniform(job.end_tile)) {
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      to.wait(quarter, pair);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// What becomes of an item's O, of which a consumer has kColumns columns in registers: parts are
-// merged, the sink is counted, O is normalised, its last dims are rotated back, and it is stored.
+// What becomes of O: results of pairs and of parts are merged, the sink is counted, O is
+// normalised, its last dims are rotated back, and it is stored.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -8,46 +8,130 @@
 #include "cuda/attention/blocks/row_pointer.cuh"
 #include "cuda/attention/blocks/row_results.cuh"
 #include "cuda/attention/blocks/store_rows.cuh"
+#include "cuda/attention/dsv4_decode/job.cuh"
 #include "cuda/attention/dsv4_decode/softmax.cuh"
 #include "cuda/common/ticket.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
-// ---- Parts in the workspace
+// ---- Partial results in the workspace
 
-// A thread's share of a slot: its accumulator in pieces of four registers, beside those of the
-// consumer's other threads. `columns` is where the consumer's columns begin.
-template <typename TensorO>
-__device__ float4* pieces_of(const Launch& launch, int unit, int column0, const TensorO&) {
-  return launch.o + std::int64_t{unit} * (kRows * kDims / 4) + column0 * (kRows / 4) +
-         threadIdx.x % kWarpgroupThreads;
+// Some columns of O in a warpgroup's registers.
+template <int kColumns>
+struct Output {
+  using Mma = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<Element, Element, float,
+                                 cute::Shape<cute::_64, cute::Int<kColumns>, cute::_64>,
+                                 cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
+  using Fragment =
+      decltype(cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kColumns>>{}));
+};
+
+// A consumer has two output blocks in registers, of columns that share a scale if O is E4M3. What
+// lies in slots is merged in strips.
+inline constexpr int kOutputColumns = 128;
+inline constexpr int kStripColumns = 32;
+using FragmentO = Output<kOutputColumns>::Fragment;
+using FragmentPv = decltype(cute::partition_fragment_C(MmaPv{}, BlockShape{}));
+
+// Half `half` of an output block's registers, 64 columns.
+__device__ __forceinline__ auto half_of(FragmentO& tOrO, int half) {
+  return cute::make_tensor(tOrO.data() + half * cute::size(FragmentPv{}),
+                           typename FragmentPv::layout_type{});
 }
 
-// Leaves a part's O and statistics.
-template <typename TensorO>
-__device__ void leave_part(const Launch& launch, int unit, int column0, bool has_statistics,
-                           const TensorO& tOrO, const RowSoFar (&rows)[kThreadRows]) {
-  float4* const pieces = pieces_of(launch, unit, column0, tOrO);
+// A thread's share of columns [column0, ...) of a slot: pieces of four registers, beside those of
+// the warpgroup's other threads.
+__device__ inline float4* pieces_of(const Launch& launch, int slot, int column0) {
+  return launch.o + std::int64_t{slot} * (kRows * kDims / 4) + column0 * (kRows / 4) +
+         this_thread() % kWarpgroupThreads;
+}
+
+template <typename Tensor>
+__device__ __forceinline__ void leave(const Launch& launch, int slot, int column0,
+                                      const Tensor& tensor) {
+  float4* const pieces = pieces_of(launch, slot, column0);
 #pragma unroll
-  for (int i = 0; i < cute::size(tOrO) / 4; ++i) {
-    pieces[i * kWarpgroupThreads] =
-        float4{tOrO(4 * i), tOrO(4 * i + 1), tOrO(4 * i + 2), tOrO(4 * i + 3)};
+  for (int i = 0; i < cute::size(tensor) / 4; ++i) {
+    __stcg(pieces + i * kWarpgroupThreads,
+           float4{tensor(4 * i), tensor(4 * i + 1), tensor(4 * i + 2), tensor(4 * i + 3)});
   }
-  if (has_statistics && threadIdx.x % 4 == 0) {
+}
+
+__device__ inline void leave_statistics(const Launch& launch, int slot,
+                                        const RowSoFar (&rows)[kThreadRows]) {
+  if (this_thread() % 4 == 0) {
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
-      launch.statistics[std::int64_t{unit} * kRows + row_of_thread(i)] =
-          float4{rows[i].reference, rows[i].max, rows[i].sum, rows[i].rounded_sum};
+      __stcg(&launch.statistics[std::int64_t{slot} * kRows + row_of_thread(i)],
+             float4{rows[i].reference, rows[i].max, rows[i].sum, rows[i].rounded_sum});
     }
   }
 }
 
-// Both consumers of a block have left their share of a part. Returns whether those of all parts are
+template <typename Tensor>
+__device__ __forceinline__ void take(const Launch& launch, int slot, int column0, Tensor& tensor) {
+  const float4* const pieces = pieces_of(launch, slot, column0);
+#pragma unroll
+  for (int i = 0; i < cute::size(tensor) / 4; ++i) {
+    const float4 piece = __ldcg(pieces + i * kWarpgroupThreads);
+    tensor(4 * i) = piece.x;
+    tensor(4 * i + 1) = piece.y;
+    tensor(4 * i + 2) = piece.z;
+    tensor(4 * i + 3) = piece.w;
+  }
+}
+
+__device__ __forceinline__ void take_statistics(const Launch& launch, int slot,
+                                                RowSoFar (&rows)[kThreadRows]) {
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    const float4 row = __ldcg(&launch.statistics[std::int64_t{slot} * kRows + row_of_thread(i)]);
+    rows[i] = {row.x, row.y, row.z, row.w};
+  }
+}
+
+// Appends the results in `count` slots, `step` apart, to columns of O. Several slots are loaded at
+// once, as registers allow.
+template <int kColumns>
+__device__ __forceinline__ void append_slots(const Launch& launch, int first, int count, int step,
+                                             int column0, typename Output<kColumns>::Fragment& tOrO,
+                                             RowSoFar (&rows)[kThreadRows]) {
+  using Mma = typename Output<kColumns>::Mma;
+  constexpr int kSlots = kOutputColumns / kColumns;
+#pragma unroll 1
+  for (int i = 0; i < count; i += kSlots) {
+    typename Output<kColumns>::Fragment its[kSlots];
+    RowSoFar its_rows[kSlots][kThreadRows];
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      if (i + k < count) {
+        const int slot = first + (i + k) * step;
+        take(launch, slot, column0, its[k]);
+        take_statistics(launch, slot, its_rows[k]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      if (i + k < count) {
+        const Appended row0(rows[0], its_rows[k][0]);
+        const Appended row1(rows[1], its_rows[k][1]);
+        if (some_change(row0, row1)) {
+          change<Mma>(row0, row1, tOrO);
+        }
+        add<Mma>(row0, row1, tOrO, its[k]);
+        rows[0] = row0.row;
+        rows[1] = row1.row;
+      }
+    }
+  }
+}
+
+// The consumers of a block have left their share of a part. Returns whether those of all parts are
 // there. `counter` counts the arrivals; `ticket` is a place in SMEM.
 __device__ inline bool arrives_last(const Launch& launch, int parts, int counter, int& ticket) {
-  constexpr std::uint32_t kBarrier = 3;
-  cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroupThreads, kBarrier);
-  if (threadIdx.x == blockDim.x - 1) {
+  sync_consumers();
+  if (this_thread() == blockDim.x - 1) {
     __threadfence();
     const TicketCounter tickets{.word = launch.counters + counter, .epoch = launch.epoch};
     ticket = tickets.take();
@@ -56,111 +140,60 @@ __device__ inline bool arrives_last(const Launch& launch, int parts, int counter
     }
     __threadfence();
   }
-  cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroupThreads, kBarrier);
+  sync_consumers();
   return ticket == parts - 1;
-}
-
-// Merges an item's parts in their order. `unit0` is the unit of the first; each is `step` behind
-// the one before.
-template <typename Mma, typename TensorO>
-__device__ void merge_parts(const Launch& launch, int unit0, int step, int parts, int column0,
-                            TensorO& tOrO, RowSoFar (&rows)[kThreadRows]) {
-#pragma unroll
-  for (RowSoFar& row : rows) {
-    row = RowSoFar{};
-  }
-  const auto statistics_of = [&](int part, int i) {
-    return __ldcg(&launch.statistics[(std::int64_t{unit0} + std::int64_t{part} * step) * kRows +
-                                     row_of_thread(i)]);
-  };
-  for (int part = 0; part < parts; ++part) {
-#pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      rows[i].reference = fmaxf(rows[i].reference, statistics_of(part, i).x);
-    }
-  }
-  cute::clear(tOrO);
-  auto rO = by_rows<Mma>(tOrO);
-  for (int part = 0; part < parts; ++part) {
-    float weight[kThreadRows];
-#pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      const float4 its = statistics_of(part, i);
-      weight[i] = its.x == kMinusInf ? 0.0f : exp2_approx(its.x - rows[i].reference);
-      rows[i].max = fmaxf(rows[i].max, its.y);
-      rows[i].sum = fmaf(its.z, weight[i], rows[i].sum);
-      rows[i].rounded_sum = fmaf(its.w, weight[i], rows[i].rounded_sum);
-    }
-    const float4* const pieces = pieces_of(launch, unit0 + part * step, column0, tOrO);
-#pragma unroll
-    for (int j = 0; j < cute::size<1>(rO); j += 2) {  // registers (row 0, row 0, row 1, row 1)
-      const float4 piece = __ldcg(pieces + j / 2 * kWarpgroupThreads);
-      rO(0, j) = fmaf(piece.x, weight[0], rO(0, j));
-      rO(0, j + 1) = fmaf(piece.y, weight[0], rO(0, j + 1));
-      rO(1, j) = fmaf(piece.z, weight[1], rO(1, j));
-      rO(1, j + 1) = fmaf(piece.w, weight[1], rO(1, j + 1));
-    }
-  }
 }
 
 // ---- The caller's results
 
 // Rotates the pairs of neighbouring columns in the last dims of row kRow of O back by the
-// position's angles. column0 is that of rO's first column.
-template <int kRow, typename TensorO>
+// position's angles. rO has kColumns columns from column0 on, among them some of those dims.
+template <int kColumns, int kRow, typename TensorO>
 __device__ __forceinline__ void rotate_back(const InverseRope& rope, std::int64_t position,
                                             int column0, TensorO& rO) {
   constexpr int kFirst = kDims - kKvRowRotaryDims;
+  constexpr int kOthers = kColumns > kKvRowRotaryDims ? kColumns - kKvRowRotaryDims : 0;
   const bool is_known = position >= 0 && position < rope.max_positions;
-  const float* const cos = rope.cos + (is_known ? position : 0) * rope.cos_stride;
-  const float* const sin = rope.sin + (is_known ? position : 0) * rope.sin_stride;
+  const int pair0 = (column0 - kFirst) / 2 + threadIdx.x % 4;
+  const float* const cos = rope.cos + (is_known ? position : 0) * rope.cos_stride + pair0;
+  const float* const sin = rope.sin + (is_known ? position : 0) * rope.sin_stride + pair0;
 #pragma unroll
-  for (int j = 0; j < cute::size<1>(rO); j += 2) {
-    const int column = column0 + 4 * j + 2 * (threadIdx.x % 4);
-    if (column >= kFirst) {
-      const float c = __ldg(cos + (column - kFirst) / 2);
-      const float s = __ldg(sin + (column - kFirst) / 2);
-      const float x = rO(kRow, j);
-      const float y = rO(kRow, j + 1);
-      rO(kRow, j) = fmaf(x, c, y * s);
-      rO(kRow, j + 1) = fmaf(y, c, -(x * s));
-    }
+  for (int j = kOthers / 4; j < cute::size<1>(rO); j += 2) {
+    const float c = __ldg(cos + 2 * j);
+    const float s = __ldg(sin + 2 * j);
+    const float x = rO(kRow, j);
+    const float y = rO(kRow, j + 1);
+    rO(kRow, j) = fmaf(x, c, y * s);
+    rO(kRow, j + 1) = fmaf(y, c, -(x * s));
   }
 }
 
-inline constexpr int kGroupColumns = 128;  // of E4M3 output, with one scale
-inline constexpr int kGroupRegisters = kGroupColumns / 4;
-
-// Stores row kRow of O as E4M3, 128 columns with one scale.
-template <int kRow, typename Mma, typename TensorO>
+// Stores row kRow of O as E4M3: an output block's columns have one scale.
+template <int kRow, typename TensorO>
 __device__ __forceinline__ void store_e4m3(const Params& p, const Unit& unit, const Row& row,
                                            int column0, const TensorO& rO) {
   auto* const out = row_pointer<std::uint8_t>(p.o, p.o_stride, unit.request, row.token, row.head);
   float* const scales =
       row_pointer<float>(p.o_scale, p.o_scale_stride, unit.request, row.token, row.head);
+  float amax = 0.0f;
+  bool has_nan = false;
 #pragma unroll
-  for (int j0 = 0; j0 < cute::size<1>(rO); j0 += kGroupRegisters) {
-    float amax = 0.0f;
-    bool has_nan = false;
+  for (int j = 0; j < cute::size<1>(rO); ++j) {
+    amax = fmaxf(amax, fabsf(rO(kRow, j)));
+    has_nan |= isnan(rO(kRow, j));
+  }
+  amax = row_max<Output<kOutputColumns>::Mma>(has_nan ? __int_as_float(0x7f800000) : amax);
+  const std::uint32_t byte = e8m0_scale_of(amax);
+  const float inverse = inverse_of_e8m0_scale(byte);
+  if (row.exists && threadIdx.x % 4 == 0) {
+    scales[column0 / kOutputColumns * p.o_scale_group_stride] = e8m0_to_float(byte);
+  }
 #pragma unroll
-    for (int j = j0; j < j0 + kGroupRegisters; ++j) {
-      amax = fmaxf(amax, fabsf(rO(kRow, j)));
-      has_nan |= isnan(rO(kRow, j));
-    }
-    amax = row_max<Mma>(has_nan ? __int_as_float(0x7f800000) : amax);
-    const std::uint32_t byte = e8m0_scale_of(amax);
-    const float inverse = inverse_of_e8m0_scale(byte);
-    const int group = (column0 + 4 * j0) / kGroupColumns;
-    if (row.exists && threadIdx.x % 4 == 0) {
-      scales[group * p.o_scale_group_stride] = e8m0_to_float(byte);
-    }
-#pragma unroll
-    for (int j = j0; j < j0 + kGroupRegisters; j += 2) {
-      const float2 pair{rO(kRow, j) * inverse, rO(kRow, j + 1) * inverse};
-      const auto bytes = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
-      if (row.exists) {
-        *reinterpret_cast<std::uint16_t*>(out + column0 + 4 * j + 2 * (threadIdx.x % 4)) = bytes;
-      }
+  for (int j = 0; j < cute::size<1>(rO); j += 2) {
+    const float2 pair{rO(kRow, j) * inverse, rO(kRow, j + 1) * inverse};
+    const auto bytes = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+    if (row.exists) {
+      *reinterpret_cast<std::uint16_t*>(out + column0 + 4 * j + 2 * (threadIdx.x % 4)) = bytes;
     }
   }
 }
@@ -175,12 +208,13 @@ __device__ inline RowResult result_of_keys(const RowSoFar& row, bool under_its_m
   return under_its_maximum ? under_maximum(result, row.max * kLn2) : result;
 }
 
-// Stores row kRow of this thread: of O, rO has the columns from column0 on, and of the statistics
-// all, if `has_statistics`.
-template <int kRow, typename Mma, typename TensorO>
+// Stores row kRow of this thread: kColumns columns of O, and the row's statistics beside the first
+// ones.
+template <int kColumns, int kRow, typename TensorO>
 __device__ __forceinline__ void store_result(const Params& p, const Launch& launch,
-                                             const Unit& unit, int column0, bool has_statistics,
-                                             TensorO& rO, const RowSoFar& so_far) {
+                                             const Unit& unit, int column0, TensorO& rO,
+                                             const RowSoFar& so_far) {
+  using Mma = typename Output<kColumns>::Mma;
   const bool is_normalized = p.statistics.max == nullptr;
   const Row row = row_of(unit, launch.shape, row_of_thread(kRow));
   const RowResult keys = result_of_keys(so_far, !is_normalized);
@@ -194,13 +228,13 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
   for (int j = 0; j < cute::size<1>(rO); ++j) {
     rO(kRow, j) *= factor[0];
   }
-  if (p.rope.cos != nullptr && row.exists) {
-    rotate_back<kRow>(p.rope,
-                      p.rope.positions[at(p.rope.positions_stride, unit.request, row.token)],
-                      column0, rO);
+  if (column0 + kColumns > kDims - kKvRowRotaryDims && p.rope.cos != nullptr && row.exists) {
+    rotate_back<kColumns, kRow>(
+        p.rope, p.rope.positions[at(p.rope.positions_stride, unit.request, row.token)], column0,
+        rO);
   }
-  if (decltype(cute::size<1>(rO))::value % kGroupRegisters == 0 && p.o_scale != nullptr) {
-    store_e4m3<kRow, Mma>(p, unit, row, column0, rO);
+  if (kColumns == kOutputColumns && p.o_scale != nullptr) {
+    store_e4m3<kRow>(p, unit, row, column0, rO);
   } else if (is_normalized) {
     store_row<Mma>(
         row_pointer<Element>(p.o, p.o_stride, unit.request, row.token, row.head) + column0, rO,
@@ -209,7 +243,7 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
     store_row<Mma>(row_pointer<float>(p.o, p.o_stride, unit.request, row.token, row.head) + column0,
                    rO, kRow, row.exists);
   }
-  if (has_statistics && row.exists && threadIdx.x % 4 == 0) {
+  if (column0 == 0 && row.exists && threadIdx.x % 4 == 0) {
     store_statistics(p, unit.request, row.token, row.head, result[0]);
     if (p.lse != nullptr && !p.lse_counts_sink) {
       *row_pointer<float>(p.lse, p.lse_stride, unit.request, row.token, row.head) =
@@ -218,14 +252,15 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
   }
 }
 
-template <typename Mma, typename TensorO>
+template <int kColumns>
 __device__ __forceinline__ void store_results(const Params& p, const Launch& launch,
-                                              const Unit& unit, int column0, bool has_statistics,
-                                              TensorO& tOrO, const RowSoFar (&rows)[kThreadRows]) {
+                                              const Unit& unit, int column0,
+                                              typename Output<kColumns>::Fragment& tOrO,
+                                              const RowSoFar (&rows)[kThreadRows]) {
   static_assert(kThreadRows == 2);
-  auto rO = by_rows<Mma>(tOrO);
-  store_result<0, Mma>(p, launch, unit, column0, has_statistics, rO, rows[0]);
-  store_result<1, Mma>(p, launch, unit, column0, has_statistics, rO, rows[1]);
+  auto rO = by_rows<typename Output<kColumns>::Mma>(tOrO);
+  store_result<kColumns, 0>(p, launch, unit, column0, rO, rows[0]);
+  store_result<kColumns, 1>(p, launch, unit, column0, rO, rows[1]);
 }
 
 }  // namespace tilewright::cuda::dsv4

@@ -51,8 +51,7 @@ __device__ inline uint2 widen_e4m3(std::uint32_t word, std::uint32_t scale) {
 // rest, and so does NaN.
 inline constexpr std::uint32_t kMostScale = 127 + 7;
 __device__ inline std::uint32_t e8m0_times_2_120(std::uint32_t byte) {
-  constexpr std::uint32_t kTwice = 0x10001u << 7;
-  return min(byte, kMostScale) * kTwice + 120u * kTwice;
+  return __byte_perm(min(byte, kMostScale) + 120u << 7, 0, 0x1010);
 }
 __device__ inline std::uint32_t rest_of_e8m0(std::uint32_t byte) {
   const std::uint32_t rest =
@@ -116,21 +115,25 @@ __device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t by
   return {{a.x, a.y, b.x, b.y}, {c.x, c.y, d.x, d.y}};
 }
 
+// UE8M0 scales, a byte a group. kUsed masks the bytes of the second word.
+template <std::uint32_t kUsed>
+struct GroupScales {
+  std::uint32_t words[2];
+
+  __device__ bool some_exceed() const {
+    return exceed_most_scale(words[0]) || exceed_most_scale(words[1] & kUsed);
+  }
+  __device__ std::uint32_t rest(int group) const { return rest_of_e8m0(byte_of(words, group)); }
+};
+
 template <>
 struct Format<KvRowFormat::e4m3_bf16> {
-  struct Scales {
-    std::uint32_t words[2];  // a byte a group, without the last
-
-    __device__ bool some_exceed() const {
-      return exceed_most_scale(words[0]) || exceed_most_scale(words[1]);
-    }
-    __device__ std::uint32_t rest(int group) const { return rest_of_e8m0(byte_of(words, group)); }
-  };
+  using Scales = GroupScales<0x00ffffffu>;  // the last group has none
   using Raw = SixteenValues;
 
   __device__ static Scales scales(const std::uint8_t* at, int) {
     const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
-    return {words.x, words.y & 0x00ffffffu};
+    return {words.x, words.y};  // nobody waits for them here
   }
   __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
     if (group == kGroups - 1) {
@@ -149,7 +152,7 @@ struct Format<KvRowFormat::e4m3_bf16> {
 
 template <>
 struct Format<KvRowFormat::e4m3> {
-  using Scales = Format<KvRowFormat::e4m3_bf16>::Scales;  // of this lane: a byte a group
+  using Scales = GroupScales<0xffffffffu>;  // of this lane
   struct Raw {
     uint4 low;
   };
@@ -193,7 +196,10 @@ struct Format<KvRowFormat::e2m1> {
     return {__ldg(reinterpret_cast<const uint2*>(row + group * 32 + quarter * 8))};
   }
 
-  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
+  // The codes are widened where this is called, and not while the caller waits before: there are
+  // no registers for that.
+  __device__ static SixteenValues widen(Raw raw, int group, const Scales& scales) {
+    asm volatile("" : "+r"(raw.codes.x), "+r"(raw.codes.y));
     const float scale = e4m3_to_float(byte_of(scales.words, group)) * 0x1p114f;
     const std::uint32_t factor = pack_bf16x2(scale, scale);
     const uint2 a = widen_e4m3(e4m3_times_64(raw.codes.x), factor);

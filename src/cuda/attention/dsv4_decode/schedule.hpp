@@ -1,7 +1,8 @@
 // How the work of dsv4_attention() is dealt out. An item is a tile of 64 rows, (token, head) pairs
-// of one request, with all keys that they see. Its keys come in tiles of 64, scope by scope. An
-// item with many key tiles is cut into parts, which are merged in their order. The cut depends on
-// the item's own keys alone, so that a row's bits do not depend on the batch.
+// of one request, with all keys that they see. Its keys come in tiles of 64, scope by scope, and
+// two neighbouring tiles are a pair. An item with many pairs is cut into parts. Results of pairs
+// are merged in their order, and those of parts in theirs. Both follow from the item's own keys
+// alone, so that a row's bits do not depend on the batch, nor on the blocks that share a part.
 #pragma once
 
 #include <algorithm>
@@ -16,26 +17,49 @@ inline constexpr int kDims = 512;      // of a key, which is its value, too
 inline constexpr int kRows = 64;       // of an item
 inline constexpr int kTileKeys = 64;   // of a key tile
 inline constexpr int kMostTokens = 8;  // new tokens of a request
-inline constexpr int kPartTiles = 18;  // key tiles of a part, at most, until there are
-inline constexpr int kMostParts = 16;  // so many parts of an item
+inline constexpr int kPairTiles = 2;
+inline constexpr int kOnePartTiles = 18;  // key tiles that are one part, at most
+inline constexpr int kPartTiles = 16;     // of a part where there are more, until there are
+inline constexpr int kMostParts = 16;     // so many parts of an item
 
 // The parts of an item with so many key tiles. An item without keys has one, too.
 TILEWRIGHT_HOST_DEVICE constexpr int parts_of_tiles(int tiles) {
-  const int parts = (tiles + kPartTiles - 1) / kPartTiles;
-  return parts < 1 ? 1 : parts > kMostParts ? kMostParts : parts;
+  const int parts = tiles <= kOnePartTiles ? 1 : (tiles + kPartTiles - 1) / kPartTiles;
+  return parts > kMostParts ? kMostParts : parts;
 }
 
-// The first key tile of a part; of part `parts`, the end.
-TILEWRIGHT_HOST_DEVICE constexpr int first_tile(int part, int parts, int tiles) {
-  return static_cast<int>(std::int64_t{part} * tiles / parts);
+TILEWRIGHT_HOST_DEVICE constexpr int pairs_of_tiles(int tiles) {
+  return (tiles + kPairTiles - 1) / kPairTiles;
+}
+
+// The first of an item's pairs that is in part `part`; of part `parts`, the end. The first part is
+// the longest.
+TILEWRIGHT_HOST_DEVICE constexpr int first_pair(int part, int parts, int pairs) {
+  const int each = pairs / parts;
+  const int longer = pairs - each * parts;  // parts that have one more
+  return part * each + (part < longer ? part : longer);
+}
+
+// The most pairs of a part, where an item has so many tiles.
+TILEWRIGHT_HOST_DEVICE constexpr int most_pairs_of_part(int tiles, int parts) {
+  return first_pair(1, parts, pairs_of_tiles(tiles));
+}
+
+// How the blocks of a cluster share a part's pairs. Block 0 has the first `merged` of them. The
+// others leave the results of each of their pairs in a slot; there are `slots`, of which the first
+// is block 0's.
+TILEWRIGHT_HOST_DEVICE constexpr int merged_pairs(int pairs, const Divisor& blocks, int slots) {
+  const int even = (pairs + blocks - 1) / blocks;
+  const int least = pairs - (slots - 1);
+  return even > least ? even : least;
 }
 
 // How rows are cut into items. Tokens share an item if they share keys, which they do in ranges.
 struct ItemShape {
-  Divisor tile_heads{1};  // heads of an item
-  int tile_tokens = 0;    // tokens of an item, at most
-  int head_tiles = 0;     // items beside each other of the same tokens
-  int token_tiles = 0;    // items behind each other of a request
+  Divisor tile_heads{1};   // heads of an item
+  int tile_tokens = 0;     // tokens of an item, at most
+  Divisor head_tiles{1};   // items beside each other of the same tokens
+  Divisor token_tiles{1};  // items behind each other of a request
   // Items of a packed tensor that have one token each are counted by tokens, not by requests.
   bool is_by_token = false;
 

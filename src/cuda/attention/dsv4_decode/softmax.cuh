@@ -1,8 +1,7 @@
-// The softmax of a key tile of dsv4_attention(). P = exp2(s - r) with a reference r that is a whole
-// number, in units of log2, and follows the row's maximum lazily: it moves only if a score exceeds
-// it by more than kSlack, so that O is hardly ever rescaled, and then exactly. The references of an
-// item's tiles follow from the scores alone, whoever computes them: r of a tile is r of the tile
-// before, or the tile's maximum rounded up.
+// The softmax of dsv4_attention(). P = exp2(s - r) of a pair of key tiles is taken against a
+// reference r of its own: the maximum of the pair's scores, in units of log2, rounded up to a whole
+// number. So pairs do not depend on each other, whoever computes them. O and the sums go from pair
+// to pair in order, under the largest reference so far: factors are powers of two, and exact.
 //
 // A row keeps two sums. `sum`, of the exact P, is l, of the LSE. `rounded_sum`, of P as it is
 // multiplied with V, divides O, so that weights add up to 1.
@@ -13,21 +12,14 @@
 
 namespace tilewright::cuda::dsv4 {
 
-inline constexpr float kSlack = 8.0f;  // in units of log2
 inline constexpr int kThreadRows = 2;  // rows of an accumulator that a thread has
+
+// What follows from the value is computed behind this, and not kept from before.
+__device__ inline void compute_here(float& value) { asm volatile("" : "+f"(value)); }
 
 // The row of an item that is row i of this thread's accumulator.
 __device__ inline int row_of_thread(int i, int thread = this_thread()) {
   return thread % kWarpgroupThreads / 32 * 16 + thread % 32 / 4 + 8 * i;
-}
-
-__device__ inline float next_reference(float reference, float max) {
-  return max > reference + kSlack ? ceilf(max) : reference;
-}
-
-// What sums that were taken against one reference are multiplied by to be against another.
-__device__ inline float rescale_of(float from, float to) {
-  return from == to ? 1.0f : exp2_approx(from - to);
 }
 
 // A set of a tile's keys has a bit for each: those before `end`.
@@ -51,6 +43,9 @@ __device__ inline std::uint64_t keys_seen(const Unit& unit, const ItemShape& sha
 template <typename TensorS>
 __device__ void mask(TensorS& rS, const Unit& unit, const ItemShape& shape, const TileAt& tile,
                      std::uint64_t exist) {
+  if (unit.tokens == 1 && exist == ~std::uint64_t{0}) {
+    return;  // a token sees all keys of its own tiles that exist
+  }
   std::uint64_t keys[kThreadRows];
   bool are_all = true;
 #pragma unroll
@@ -73,7 +68,7 @@ __device__ void mask(TensorS& rS, const Unit& unit, const ItemShape& shape, cons
   }
 }
 
-// A row's statistics over the keys so far.
+// A row's statistics over some keys.
 struct RowSoFar {
   float reference = kMinusInf;
   float max = kMinusInf;
@@ -81,15 +76,23 @@ struct RowSoFar {
   float rounded_sum = 0.0f;
 };
 
-__device__ inline RowSoFar statistics_of(const TileRows& rows, int row) {
-  return {rows.reference[row], rows.max[row], rows.sum[row], rows.rounded_sum[row]};
-}
-__device__ inline void set_statistics(TileRows& rows, int row, const RowSoFar& statistics) {
-  rows.reference[row] = statistics.reference;
-  rows.max[row] = statistics.max;
-  rows.sum[row] = statistics.sum;
-  rows.rounded_sum[row] = statistics.rounded_sum;
-}
+// A row's statistics with those of keys behind, and by what O is multiplied on both sides. What was
+// taken against one reference is then against another.
+struct Appended {
+  RowSoFar row;
+  float before;
+  float behind;
+
+  __device__ Appended(const RowSoFar& a, const RowSoFar& b) {
+    const float reference = fmaxf(a.reference, b.reference);
+    before = a.reference == reference ? 1.0f : exp2_approx(a.reference - reference);
+    behind = b.reference == reference ? 1.0f : exp2_approx(b.reference - reference);
+    row = {.reference = reference,
+           .max = fmaxf(a.max, b.max),
+           .sum = fmaf(b.sum, behind, a.sum * before),
+           .rounded_sum = fmaf(b.rounded_sum, behind, a.rounded_sum * before)};
+  }
+};
 
 // The maxima of the thread's rows of S, in units of log2.
 template <typename Mma, typename TensorS>
@@ -138,29 +141,27 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
   return sums;
 }
 
-// A row's statistics with those of one more tile.
-__device__ inline RowSoFar with_tile(const RowSoFar& row, float reference, float max, float exact,
-                                     float rounded) {
-  const float factor = rescale_of(row.reference, reference);
-  return {.reference = reference,
-          .max = fmaxf(row.max, max),
-          .sum = fmaf(row.sum, factor, exact),
-          .rounded_sum = fmaf(row.rounded_sum, factor, rounded)};
+// Does O change before keys behind are added to it? If it does not for any lane, it is not touched.
+__device__ inline bool some_change(const Appended& row0, const Appended& row1) {
+  return __any_sync(0xffffffffu, row0.before != 1.0f || row1.before != 1.0f);
+}
+template <typename Mma, typename TensorO>
+__device__ __forceinline__ void change(const Appended& row0, const Appended& row1, TensorO& tOrO) {
+  auto rO = by_rows<Mma>(tOrO);
+  const float before[kThreadRows] = {row0.before, row1.before};
+  scale_rows(rO, before);
 }
 
-// Scales O from one reference of each row to another.
-template <typename TensorO>
-__device__ void move_references(TensorO& rO, const float (&from)[kThreadRows],
-                                const float (&to)[kThreadRows]) {
-  float factor[kThreadRows];
-  bool moves = false;
+// Adds what keys behind give, to O's columns of both rows.
+template <typename Mma, typename TensorO, typename TensorPv>
+__device__ __forceinline__ void add(const Appended& row0, const Appended& row1, TensorO& tOrO,
+                                    const TensorPv& its) {
+  auto rO = by_rows<Mma>(tOrO);
+  const auto rPv = by_rows<Mma>(its);
 #pragma unroll
-  for (int i = 0; i < kThreadRows; ++i) {
-    factor[i] = rescale_of(from[i], to[i]);
-    moves |= from[i] != to[i];
-  }
-  if (__any_sync(0xffffffffu, moves)) {
-    scale_rows(rO, factor);
+  for (int j = 0; j < cute::size<1>(rO); ++j) {
+    rO(0, j) = fmaf(rPv(0, j), row0.behind, rO(0, j));
+    rO(1, j) = fmaf(rPv(1, j), row1.behind, rO(1, j));
   }
 }
 

@@ -15,62 +15,41 @@ using Element = cute::bfloat16_t;
 
 inline constexpr int kBlockDims = 64;  // dims of a column block: a row of 128 bytes
 inline constexpr int kBlock_elements = kTileKeys * kBlockDims;
-inline constexpr int kConsumers = 2;  // warpgroups, each with half of O's columns
-inline constexpr int kHalfDims = kDims / kConsumers;
+inline constexpr int kBlocks = kDims / kBlockDims;
+inline constexpr int kConsumers = 2;      // warpgroups
 inline constexpr int kConsumerWarps = 4;  // of each
 
-using AtomK = cute::GMMA::Layout_K_SW128_Atom<Element>;
-using Keys = cute::Int<kTileKeys>;
-using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<cute::_64, cute::_512>{}));
-using LayoutK = LayoutQ;  // (keys, dims)
-using LayoutP = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<cute::_64, Keys>{}));
-
-// S (64, 64) = Q K^T and O (64, kColumns) += P V, all operands in SMEM.
-using MmaQk = decltype(cute::make_tiled_mma(
-    cute::GMMA::ss_op_selector<Element, Element, float,
-                               cute::Shape<cute::_64, Keys, cute::_512>>()));
-template <int kColumns>
+// Both GEMMs go by column blocks: S (64, 64) += Q K^T of 64 dims, and (64, 64) = P V of 64 columns.
+// All operands are blocks of 64 x 64 in SMEM.
+using BlockShape = cute::Shape<cute::_64, cute::_64>;
+using MmaShape = cute::Shape<cute::_64, cute::_64, cute::_64>;
+using MmaQk =
+    decltype(cute::make_tiled_mma(cute::GMMA::ss_op_selector<Element, Element, float, MmaShape>()));
 using MmaPv = decltype(cute::make_tiled_mma(
-    cute::GMMA::ss_op_selector<Element, Element, float,
-                               cute::Shape<cute::_64, cute::Int<kColumns>, Keys>,
-                               cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
-// 32 columns lie in SMEM with the 64-byte swizzle.
-template <int kColumns>
-using AtomMn = cute::conditional_t<kColumns % 64 == 0, cute::GMMA::Layout_MN_SW128_Atom<Element>,
-                                   cute::GMMA::Layout_MN_SW64_Atom<Element>>;
-template <int kColumns>
-using LayoutVt =
-    decltype(cute::tile_to_shape(AtomMn<kColumns>{}, cute::Shape<cute::Int<kColumns>, Keys>{},
-                                 cute::Step<cute::_2, cute::_1>{}));
+    cute::GMMA::ss_op_selector<Element, Element, float, MmaShape, cute::GMMA::Major::K,
+                               cute::GMMA::Major::MN>()));
+using LayoutK =
+    decltype(cute::tile_to_shape(cute::GMMA::Layout_K_SW128_Atom<Element>{}, BlockShape{}));
+using LayoutVt = decltype(cute::tile_to_shape(cute::GMMA::Layout_MN_SW128_Atom<Element>{},
+                                              BlockShape{}, cute::Step<cute::_2, cute::_1>{}));
 
-template <typename Layout>
-__device__ auto tile(Element* smem, Layout layout) {
-  return cute::make_tensor(cute::make_smem_ptr(smem), layout);
+template <typename Mma, typename Layout>
+__device__ auto operand_a(Element* block, Layout layout) {
+  const auto mma = Mma{}.get_slice(0);
+  return mma.make_fragment_A(
+      mma.partition_A(cute::make_tensor(cute::make_smem_ptr(block), layout)));
 }
-__device__ inline auto operand_q(Element* sQ) {
-  const auto mma = MmaQk{}.get_slice(0);
-  return mma.make_fragment_A(mma.partition_A(tile(sQ, LayoutQ{})));
+template <typename Mma, typename Layout>
+__device__ auto operand_b(Element* block, Layout layout) {
+  const auto mma = Mma{}.get_slice(0);
+  return mma.make_fragment_B(
+      mma.partition_B(cute::make_tensor(cute::make_smem_ptr(block), layout)));
 }
-__device__ inline auto operand_k(Element* sK) {
-  const auto mma = MmaQk{}.get_slice(0);
-  return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutK{})));
-}
-// A column block of K.
-__device__ inline auto operand_k_block(Element* sK) {
-  const auto mma = MmaQk{}.get_slice(0);
-  return mma.make_fragment_B(mma.partition_B(tile(sK, LayoutP{})));
-}
-template <int kColumns>
-__device__ auto operand_p(Element* sP) {
-  const auto mma = MmaPv<kColumns>{}.get_slice(0);
-  return mma.make_fragment_A(mma.partition_A(tile(sP, LayoutP{})));
-}
-// kColumns neighbouring columns of V; sV is the column block that they begin with.
-template <int kColumns>
-__device__ auto operand_v(Element* sV) {
-  const auto mma = MmaPv<kColumns>{}.get_slice(0);
-  return mma.make_fragment_B(mma.partition_B(tile(sV, LayoutVt<kColumns>{})));
-}
+// Column blocks of Q and of a key tile, as K and as V, and a tile of P.
+__device__ inline auto operand_q(Element* sQ) { return operand_a<MmaQk>(sQ, LayoutK{}); }
+__device__ inline auto operand_k(Element* sK) { return operand_b<MmaQk>(sK, LayoutK{}); }
+__device__ inline auto operand_p(Element* sP) { return operand_a<MmaPv>(sP, LayoutK{}); }
+__device__ inline auto operand_v(Element* sV) { return operand_b<MmaPv>(sV, LayoutVt{}); }
 
 // Loads the unit's rows of Q. One thread calls it.
 __device__ inline void load_q(Element* sQ, TmaBarrier& full, const Unit& unit, const Launch& launch,
@@ -94,41 +73,15 @@ __device__ inline void fill(cutlass::arch::ClusterBarrier& full) {
   }
 }
 
-// Issues steps [kFirst, kEnd) of S = Q K^T, 16 dims each; the first step of all overwrites S. tB
-// has the operand's steps from step kFirstB on.
-template <int kFirst, int kEnd, int kFirstB = 0, typename TensorA, typename TensorB,
-          typename TensorS>
-__device__ __forceinline__ void issue_scores_of(const TensorA& tA, const TensorB& tB,
-                                                TensorS& tSrS) {
-  MmaQk mma;
-  cute::warpgroup_fence_operand(tSrS);
-  cute::warpgroup_arrive();
-  mma.accumulate_ = kFirst == 0 ? cute::GMMA::ScaleOut::Zero : cute::GMMA::ScaleOut::One;
-#pragma unroll
-  for (int k = kFirst; k < kEnd; ++k) {
-    cute::gemm(mma, tA(cute::_, cute::_, k), tB(cute::_, cute::_, k - kFirstB), tSrS);
-    mma.accumulate_ = cute::GMMA::ScaleOut::One;
-  }
-  cute::warpgroup_commit_batch();
+// The element of row `row` of a column block, columns from 8 * vector on: the 128-byte swizzle
+// exchanges a row's vectors.
+__device__ inline Element* vector_of(Element* block, int row, int vector) {
+  return block + row * kBlockDims + (vector ^ row % 8) * 8;
 }
 
-// The swizzle of a column block of kWidth columns: in row `row`, a vector of 8 elements lies where
-// its number differs by this in some bits.
-template <int kWidth = kBlockDims>
-__device__ int exchange_of(int row) {
-  static_assert(kWidth == 64 || kWidth == 32, "the swizzles of 128 and 64 bytes");
-  return kWidth == 64 ? row % 8 : row / 2 % 4;
-}
-// The element of row `row`, columns from 8 * vector on.
-template <int kWidth = kBlockDims>
-__device__ Element* vector_of(Element* block, int row, int vector) {
-  return block + row * kWidth + (vector ^ exchange_of<kWidth>(row)) * 8;
-}
-
-// The statistics of a tile's rows, in units of log2.
+// What consumers tell each other of a tile's rows.
 struct TileRows {
-  float reference[kRows];    // of P
-  float max[kRows];          // of the scores
+  float max[kRows];          // of the scores, in units of log2
   float sum[kRows];          // of P
   float rounded_sum[kRows];  // of P as it is multiplied with V
 };

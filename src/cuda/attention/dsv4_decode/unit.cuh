@@ -1,5 +1,5 @@
-// What a block of dsv4_attention() computes: a part of an item. One warp finds it out and leaves it
-// in SMEM.
+// What a cluster of dsv4_attention() computes: a part of an item. One warp of each block finds it
+// out and leaves it in SMEM.
 #pragma once
 
 #include <climits>
@@ -29,15 +29,10 @@ struct Unit {
   int parts;
   int first_tile;  // of the part, counted through the item's sources
   int end_tile;
-  // What the block has done before.
-  int units;  // that had rows
-  // Counted from the block's first tile, tile t of the item is number ring0 + t.
-  std::uint32_t ring0;
-  std::uint32_t places[2];  // tiles that had an even, and an odd, number in their unit
-  int tiles[kSources];      // of the item
-  int begin[kSources];      // of a range: the first position of the item's first tile; of a list: 0
-  int keys[kSources];       // of the item
-  bool may_have_gaps[2];    // of a scope: positions between its tokens' ranges
+  int tiles[kSources];    // of the item
+  int begin[kSources];    // of a range: the first position of the item's first tile; of a list: 0
+  int keys[kSources];     // of the item
+  bool may_have_gaps[2];  // of a scope: positions between its tokens' ranges
   // What each token sees: positions of ranges; a list's token sees all of it.
   int sees_begin[kSources][kMostTokens];
   int sees_end[kSources][kMostTokens];
@@ -47,16 +42,21 @@ struct Unit {
 struct Launch {
   ItemShape shape;
   bool is_packed = false;
-  int items = 0;
+  Divisor items{1};
   int most_parts = 1;                               // of an item
   int units = 0;                                    // items * most_parts
+  Divisor cluster{1};                               // blocks that share a unit
+  Divisor other_blocks{1};                          // without the first; at least 1
   int q_len = 0;                                    // tokens of a request; packed: unused
   Divisor page_size[2] = {Divisor(1), Divisor(1)};  // of the scopes
   Divisor ring[2] = {Divisor(1), Divisor(1)};
-  // Partial results: one slot for each unit.
-  float4* o = nullptr;                // (units, kRows * kDims / 4), in the threads' order
-  float4* statistics = nullptr;       // (units, kRows): reference, maximum, sum, rounded sum
+  // Partial results: a slot for each unit, if items may have parts, and behind them, if a cluster
+  // has several blocks, pair_slots for each unit.
+  float4* o = nullptr;                // (slots, kRows * kDims / 4), in the threads' order
+  float4* statistics = nullptr;       // (slots, kRows): reference, maximum, sum, rounded sum
   std::uint64_t* counters = nullptr;  // (items, blocks of a cluster)
+  int first_pair_slot = 0;
+  int pair_slots = 1;
   std::uint64_t epoch = 0;
 };
 
@@ -66,6 +66,13 @@ __device__ inline int this_thread() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
+}
+
+// The block's number in its cluster, read in the same way. A block without others is number 0.
+__device__ inline int block_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
 }
 
 // A value that all lanes of the warp have, in a uniform register.
@@ -190,40 +197,8 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Before the block's first unit.
-__device__ inline void begin(Unit& unit, int index) {
-  unit.index = index;
-  unit.tokens = 0;
-  unit.units = 0;
-  unit.first_tile = 0;
-  unit.end_tile = 0;
-  unit.ring0 = 0;
-  unit.places[0] = 0;
-  unit.places[1] = 0;
-}
-
-// The block goes on from a unit to number `index`. One thread calls it.
-__device__ inline void go_on(Unit& unit, int index) {
-  const int tiles = unit.end_tile - unit.first_tile;
-  unit.index = index;
-  unit.units += unit.tokens > 0;
-  unit.ring0 += unit.end_tile;
-  unit.places[0] += (tiles + 1) / 2;
-  unit.places[1] += tiles / 2;
-  unit.first_tile = 0;
-  unit.end_tile = 0;
-}
-
-// Finds out what unit `index` is, if there is one; `unit` holds the block's unit before. All lanes
-// of a warp call it.
+// Finds out what unit `index` is. All lanes of a warp call it.
 __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index) {
-  __syncwarp();  // all lanes have read the index before
-  if (threadIdx.x % 32 == 0) {
-    go_on(unit, index);
-  }
-  if (index >= launch.units) {
-    return;
-  }
   const int part = index / launch.items;
   find_rows(unit, p, launch, index - part * launch.items);
   const ToldKeys window = told_keys(unit, p.window);  // both are under way before one is used
@@ -236,23 +211,32 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
     unit.parts = min(parts_of_tiles(tiles), launch.most_parts);
     unit.part = part;
     unit.tokens = part < unit.parts ? unit.tokens : 0;
-    if (unit.tokens > 0) {
-      unit.first_tile = first_tile(part, unit.parts, tiles);
-      unit.end_tile = first_tile(part + 1, unit.parts, tiles);
-      unit.ring0 -= unit.first_tile;
+    unit.first_tile = 0;
+    unit.end_tile = tiles;
+    if (unit.parts > 1) {
+      const int pairs = pairs_of_tiles(tiles);
+      unit.first_tile = first_pair(part, unit.parts, pairs) * kPairTiles;
+      unit.end_tile = min(tiles, first_pair(part + 1, unit.parts, pairs) * kPairTiles);
     }
   }
   __syncwarp();
 }
 
-// Goes on to the next of the block's units that has rows, `step` units each. If there is none left,
-// the unit's index is launch.units or more. All lanes of a warp call it.
-__device__ inline void find_next_unit(Unit& unit, const Params& p, const Launch& launch, int step) {
-  int index = unit.index;
-  do {
-    index += step;
+// Finds the first unit from `index` on, in steps of `step`, that has rows. If there is none, the
+// unit's index is launch.units or more. All lanes of a warp call it.
+__device__ inline void find_unit_from(Unit& unit, const Params& p, const Launch& launch, int index,
+                                      int step) {
+  while (index < launch.units) {
     find_unit(unit, p, launch, index);
-  } while (index < launch.units && unit.tokens == 0);
+    if (uniform(unit.tokens) > 0) {
+      break;
+    }
+    index += step;
+    __syncwarp();  // all lanes have read the tokens
+  }
+  if (threadIdx.x % 32 == 0) {
+    unit.index = index;
+  }
 }
 
 // Does a token of the item see a position of a scope?

@@ -1,0 +1,85 @@
+// What the producers of a block give its consumers to do: a stretch of a unit's key tiles, whose
+// rows' places are known. Two jobs lie in SMEM, so that one is found while the other is done.
+#pragma once
+
+#include "cuda/attention/dsv4_decode/places.cuh"
+#include "cuda/attention/dsv4_decode/tiles.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+inline constexpr int kProducers = 2;  // warpgroups
+inline constexpr int kProducerThreads = kProducers * kWarpgroupThreads;
+inline constexpr int kProducerWarps = kProducerThreads / 32;
+inline constexpr int kConsumerThreads = kConsumers * kWarpgroupThreads;
+inline constexpr int kJobs = 2;
+
+// Named barriers of the block.
+enum Sync : std::uint32_t { kProducersSync = 1, kConsumersSync = 2 };
+
+__device__ inline void sync_producers() {
+  cutlass::arch::NamedBarrier::sync(kProducerThreads, kProducersSync);
+}
+__device__ inline void sync_consumers() {
+  cutlass::arch::NamedBarrier::sync(kConsumerThreads, kConsumersSync);
+}
+
+struct Job {
+  Unit unit;
+  Places places;
+  int number;      // of the job, in the block
+  int first_tile;  // of the item
+  int end_tile;
+  int share_end;  // of the block's share of the unit, of which the job is a stretch
+  bool is_first;  // of the share, which may be without tiles
+  bool is_last;
+  // Where blocks of a cluster leave results: block 0 in slot0, the others of each pair from tile
+  // slots_tile on, in `slots` slots together.
+  int slot0;
+  int slots;
+  int slots_tile;
+  // Counted through all of the block's jobs.
+  int first_pair;
+  int end_pair;
+  int q_loads;
+};
+
+// Sets which tiles block `rank` has, and where results are left. One thread calls it.
+__device__ inline void share(Job& job, const Launch& launch, int rank) {
+  const Unit& unit = job.unit;
+  const int pairs = pairs_of_tiles(unit.end_tile - unit.first_tile);
+  const int merged = merged_pairs(pairs, launch.cluster, launch.pair_slots);
+  const int each = (pairs - merged + launch.other_blocks - 1) / launch.other_blocks;
+  const int first = rank == 0 ? 0 : min(pairs, merged + (rank - 1) * each);
+  const int end = rank == 0 ? merged : min(pairs, first + each);
+  job.first_tile = min(unit.end_tile, unit.first_tile + first * kPairTiles);
+  job.share_end = min(unit.end_tile, unit.first_tile + end * kPairTiles);
+  job.slot0 = launch.first_pair_slot + unit.index * launch.pair_slots;
+  job.slots = 1 + pairs - merged;
+  job.slots_tile = unit.first_tile + merged * kPairTiles;
+}
+
+// Which of the two places a job takes, and the phase of its barriers.
+struct JobAt {
+  int place;
+  std::uint32_t phase;
+
+  __device__ explicit JobAt(int number) : place(number % kJobs), phase(number / kJobs & 1) {}
+};
+
+// All lanes of a warp call it.
+__device__ inline void copy_unit(Unit& to, const Unit& from) {
+  static_assert(sizeof(Unit) % sizeof(int) == 0);
+  for (unsigned i = threadIdx.x % 32; i < sizeof(Unit) / sizeof(int); i += 32) {
+    reinterpret_cast<int*>(&to)[i] = reinterpret_cast<const int*>(&from)[i];
+  }
+}
+
+// A warp says that what it has written to SMEM is there.
+__device__ inline void arrive(cutlass::arch::ClusterBarrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    barrier.arrive();
+  }
+}
+
+}  // namespace tilewright::cuda::dsv4
