@@ -353,10 +353,13 @@ class Consumer {
       cute::cluster_wait();
     }
     if (is_cluster || is_part) {
-      if (p_.o_scale != nullptr) {
+      // Mostly a strip for each of the cluster's consumers.
+      if (p_.o_scale != nullptr || launch_.cluster <= 3) {
         merge<kOutputColumns>(job, is_cluster, is_part);
+      } else if (launch_.cluster <= 5) {
+        merge<kOutputColumns / 2>(job, is_cluster, is_part);
       } else {
-        merge<kStripColumns>(job, is_cluster, is_part);
+        merge<kOutputColumns / 4>(job, is_cluster, is_part);
       }
     }
   }
@@ -369,7 +372,7 @@ class Consumer {
     constexpr int kStrips = kDims / kColumns;
     const Unit& unit = job.unit;
     const int item = unit.index - unit.part * launch_.items;
-    const int strips = max(1, kStrips / launch_.cluster);
+    const int strips = (kStrips + launch_.cluster - 1) / launch_.cluster;
     const int end = min(kStrips, (block_rank() + 1) * strips);
 #pragma unroll 1
     for (int is_of_parts = !is_cluster; is_of_parts < 1 + is_part; ++is_of_parts) {

@@ -39,7 +39,8 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
 }
 
 std::optional<Reason> refuses(const Row& kernel, const Problem& problem, const DeviceInfo& device) {
-  constexpr std::int64_t kMostBlocks = std::numeric_limits<int>::max() / kDsv4Clusters.back();
+  constexpr std::int64_t kMostBlocks =
+      std::numeric_limits<int>::max() / kDsv4Clusters.back().blocks;
   const Dsv4Plan planned = plan_dsv4_decode(problem, device.multiprocessors, 0).plan;
   if (planned.items > kMostBlocks / planned.most_parts) {
     return takes_reason(kernel.info, "q", "a batch with 2^28 or more parts", "fewer");

@@ -73,11 +73,17 @@ class Lane {
 
   // A group of 64 dims of a pass's row on its way: loaded, and stored to the tile's column block.
   __device__ static Raw load(const Rows& rows, int pass, int group) {
-    return F::load(rows.data[pass], group, quarter());
+    return F::load(here(rows.data[pass]), group, quarter());
+  }
+  static constexpr bool kLastIsBf16 = parts_of(kFormat).coded_dims < kKvRowDims;
+  __device__ static uint4 load_last(const Rows& rows, int pass) {
+    return F::load_last(here(rows.data[pass]), quarter());
   }
   __device__ static void store(Element* block, int pass, int group, const Raw& raw,
                                const Rows& rows) {
-    const SixteenValues values = F::widen(raw, group, rows.scales[pass]);
+    store_values(block, pass, F::widen(raw, group, rows.scales[pass]));
+  }
+  __device__ static void store_values(Element* block, int pass, const SixteenValues& values) {
     uint4* const low = stored(block, pass);
     *low = values.low;
     low[to_others()] = values.high;
@@ -107,6 +113,12 @@ class Lane {
   }
 
  private:
+  // The address, from which no other has been computed beforehand: there are no registers for
+  // those.
+  __device__ static const std::uint8_t* here(const std::uint8_t* address) {
+    asm volatile("" : "+l"(address));
+    return address;
+  }
   // The place of this lane's first eight values of a group, and how far behind or before them the
   // others lie.
   __device__ static uint4* stored(Element* block, int pass) {
@@ -118,9 +130,9 @@ class Lane {
     return pass * kPassKeys * kBlockDims;
   }
   __device__ static int to_others() { return key_of(0) % 2 == 0 ? 1 : -1; }
-  __device__ static int quarter() { return threadIdx.x % 4; }
+  __device__ static int quarter() { return this_thread() % 4; }
   // The key of a pass, in its tile.
-  __device__ static int key_of(int pass, int thread = threadIdx.x) {
+  __device__ static int key_of(int pass, int thread = this_thread()) {
     return thread / 32 % kTileWarps * (kPasses * kPassKeys) + pass * kPassKeys + thread % 32 / 4;
   }
 

@@ -48,9 +48,6 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
-// The SMs that clusters can fill: an H200 runs 30 clusters of four at once, or 15 of eight.
-int sms_in_clusters(int sms, int cluster) { return cluster <= 2 ? sms : sms * 10 / 11; }
-
 int most_pairs(const Dsv4AttentionProblem& problem) {
   const int tiles = most_tiles(problem);
   return dsv4::most_pairs_of_part(tiles, dsv4::parts_of_tiles(tiles));
@@ -63,8 +60,8 @@ int most_pairs(const Dsv4AttentionProblem& problem) {
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
   const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
   for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
-    const int cluster = kDsv4Clusters[config];
-    if (units * cluster <= sms_in_clusters(sms, cluster) && cluster < 2 * most_pairs(problem)) {
+    const auto [blocks, at_once] = kDsv4Clusters[config];
+    if (units <= at_once * sms / kDsv4ClusterSms && blocks < 2 * most_pairs(problem)) {
       return config;
     }
   }
@@ -75,7 +72,7 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
   const std::int64_t items = items_of(problem);
   const int most_parts = dsv4::parts_of_tiles(most_tiles(problem));
   const std::int64_t units = items * most_parts;
-  const int cluster = kDsv4Clusters[config];
+  const int cluster = kDsv4Clusters[config].blocks;
   const int pairs = most_pairs(problem);
   const Dsv4Plan plan{
       .shape = shape_of(problem),

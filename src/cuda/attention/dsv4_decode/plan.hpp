@@ -38,8 +38,14 @@ struct Dsv4Details {
   Dsv4Workspace at;
 };
 
-// The configs, by the blocks of a cluster.
-inline constexpr std::array kDsv4Clusters = {1, 2, 4, 8};
+// The configs: the blocks of a cluster, and how many clusters an H200, with 132 SMs, runs at once.
+struct Dsv4Cluster {
+  int blocks;
+  int at_once;
+};
+inline constexpr int kDsv4ClusterSms = 132;
+inline constexpr std::array<Dsv4Cluster, 6> kDsv4Clusters = {
+    {{1, 132}, {2, 66}, {3, 40}, {4, 30}, {5, 22}, {8, 15}}};
 
 // The config for `problem` on a GPU of `sms` SMs, as an index.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms);

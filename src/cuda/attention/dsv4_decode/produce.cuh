@@ -2,13 +2,13 @@
 // one the first tile of each pair, the other the second. A warp takes 16 keys of a tile, in two
 // passes of eight, four lanes a key.
 //
-//   tile t       wait, store quarter 0 | 1 | load groups 4 to 7 | wait, store 2 | 3
-//   tile t + 2   load groups 0 to 3 |                                              ...
+//   tile t   wait, store quarter 0 | load 2 | wait, store 1 | load 3 | wait, store 2 | wait, store
+//   3
 //
 // A quarter of a tile's dims is two column blocks, one of each consumer's columns of O. It has
 // barriers of its own: P V gives it back while other quarters are still read, and scores begin when
-// the first one is there. Half a tile is in registers, and the rows of the tile behind it have been
-// asked for from memory.
+// the first one is there. Two quarters are in registers, and the rows of the tile behind it have
+// been brought to L2.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -85,30 +85,21 @@ __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowForm
   }
 }
 
-// What a lane holds of a tile on its way: kHeld quarters. A quarter takes the place of the one
-// kHeld before when that has been stored. A last group of BF16 values is as large as two others,
-// and takes its place a quarter later.
+// Quarters of a tile on their way, as a lane holds them: kHeld of them, one or two. When one has
+// been stored, the next but kHeld - 1 takes its place.
 template <typename Lane, int kHeld>
 struct HeldQuarters {
-  static constexpr bool kLastIsLate = kHeld > 1 && parts_of(Lane::kFormat).coded_dims < kKvRowDims;
+  static constexpr int kSets = kQuarters / kHeld;
   typename Lane::Raw raw[kHeld][kConsumers][kPasses];
+  uint4 last[kHeld == 1 ? kPasses : 1];  // see last_of()
 
-  __device__ __forceinline__ void load_group(const typename Lane::Rows& rows, int quarter, int i) {
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      raw[quarter % kHeld][i][pass] = Lane::load(rows, pass, block_of_quarter(quarter, i));
-    }
-  }
   __device__ __forceinline__ void load(const typename Lane::Rows& rows, int quarter) {
 #pragma unroll
-    for (int i = 0; i < kConsumers; ++i) {
-      if (!(kLastIsLate && block_of_quarter(quarter, i) == kGroups - 1)) {
-        load_group(rows, quarter, i);
-      }
+    for (int i = 0; i < kConsumers * kPasses; ++i) {
+      raw[quarter % kHeld][i / kPasses][i % kPasses] =
+          Lane::load(rows, i % kPasses, block_of_quarter(quarter, i / kPasses));
     }
   }
-
-  // Loads the first quarters.
   __device__ __forceinline__ void begin(const typename Lane::Rows& rows) {
 #pragma unroll
     for (int quarter = 0; quarter < kHeld; ++quarter) {
@@ -116,42 +107,81 @@ struct HeldQuarters {
     }
   }
 
-  // Gives all quarters to the consumers, and loads those behind the first.
+  // Gives all quarters to the consumers, and loads those that have not been. One code does it for
+  // every kHeld of them.
   __device__ __forceinline__ void run(const KeyTile& to, const typename Lane::Rows& rows,
                                       int pair) {
+    const bool some_exceed =
+        __any_sync(0xffffffffu, rows.scales[0].some_exceed() || rows.scales[1].some_exceed());
+#pragma unroll 1
+    for (int set = 0; set < kSets; ++set) {
 #pragma unroll
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      to.wait(quarter, pair);
-#pragma unroll
-      for (int j = 0; j < kPasses * kConsumers; ++j) {
-        const int group = block_of_quarter(quarter, j % kConsumers);
-        Lane::store(to.block(group), j / kConsumers, group,
-                    raw[quarter % kHeld][j % kConsumers][j / kConsumers], rows);
-      }
-      store_rest(to, rows, quarter);
-      fill(to.full(quarter));
-      if (quarter + kHeld < kQuarters) {
-        load(rows, quarter + kHeld);
-      }
-      if (kLastIsLate && quarter == kQuarters - 2) {
-        load_group(rows, kQuarters - 1, kConsumers - 1);
+      for (int i = 0; i < kHeld; ++i) {
+        const int quarter = set * kHeld + i;
+        to.wait(quarter, pair);
+        store<0>(to, rows, set, i);
+        store<1>(to, rows, set, i);
+        if (some_exceed) {
+          store_rest(to, rows, quarter);
+        }
+        fill(to.full(quarter));
+        if (set + 1 < kSets) {
+          load(rows, kSets == 2 ? kHeld + i : quarter + kHeld);
+        }
+        if constexpr (Lane::kLastIsBf16) {
+          if (kHeld == 1 ? quarter == kQuarters - 2 : set == kSets - 1 && i == 0) {
+            load_last(rows);
+          }
+        }
       }
     }
   }
 
-  // Where a row's scales exceed.
+ private:
+  // The second half of the last group's BF16 values. It is where the third quarter has been, if two
+  // are held.
+  __device__ __forceinline__ uint4& last_of(int pass) {
+    if constexpr (kHeld == 1) {
+      return last[pass];
+    } else {
+      return raw[0][0][pass].low;
+    }
+  }
+  __device__ __forceinline__ void load_last(const typename Lane::Rows& rows) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      last_of(pass) = Lane::load_last(rows, pass);
+    }
+  }
+
+  // Stores quarter `i` of a set, the column block that is kConsumer's.
+  template <int kConsumer>
+  __device__ __forceinline__ void store(const KeyTile& to, const typename Lane::Rows& rows, int set,
+                                        int i) {
+    const int group = block_of_quarter(set * kHeld + i, kConsumer);
+    if constexpr (Lane::kLastIsBf16 && kConsumer == kConsumers - 1) {
+      if (i == kHeld - 1 && set == kSets - 1) {
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+          Lane::store_values(to.block(group), pass, {raw[i][kConsumer][pass].low, last_of(pass)});
+        }
+        return;
+      }
+    }
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      Lane::store(to.block(group), pass, group, raw[i][kConsumer][pass], rows);
+    }
+  }
+
+  // Where some rows' scales exceed. Those of others are multiplied by 1.
   __device__ __forceinline__ static void store_rest(const KeyTile& to,
                                                     const typename Lane::Rows& rows, int quarter) {
-    if (rows.scales[0].some_exceed() || rows.scales[1].some_exceed()) {
 #pragma unroll 1
-      for (int j = 0; j < kPasses * kConsumers; ++j) {
-        const int group = block_of_quarter(quarter, j % kConsumers);
-        if (j < kConsumers) {
-          Lane::store_rest(to.block(group), 0, group, rows);
-        } else {
-          Lane::store_rest(to.block(group), 1, group, rows);
-        }
-      }
+    for (int i = 0; i < kConsumers; ++i) {
+      const int group = block_of_quarter(quarter, i);
+      Lane::store_rest(to.block(group), 0, group, rows);
+      Lane::store_rest(to.block(group), 1, group, rows);
     }
   }
 };
@@ -185,9 +215,7 @@ __device__ __forceinline__ void produce(const KeyTile& to, const Params& p, cons
       if constexpr (format.value == KvRowFormat::bf16) {
         copy_run(to, lane, tile, end, pair);
       } else {
-        // as registers allow
-        constexpr int kHeld =
-            kDsv4Formats[kFormats].count() > 2 || format.value == KvRowFormat::e4m3 ? 1 : 2;
+        constexpr int kHeld = kDsv4Formats[kFormats].has_one() ? 2 : 1;  // as registers allow
         widen_run<kHeld>(to, lane, tile, end, pair);
       }
     });

@@ -27,10 +27,8 @@ struct Output {
       decltype(cute::partition_fragment_C(Mma{}, cute::Shape<cute::_64, cute::Int<kColumns>>{}));
 };
 
-// A consumer has two output blocks in registers, of columns that share a scale if O is E4M3. What
-// lies in slots is merged in strips.
+// A consumer has two output blocks in registers, of columns that share a scale if O is E4M3.
 inline constexpr int kOutputColumns = 128;
-inline constexpr int kStripColumns = 32;
 using FragmentO = Output<kOutputColumns>::Fragment;
 using FragmentPv = decltype(cute::partition_fragment_C(MmaPv{}, BlockShape{}));
 
@@ -98,7 +96,7 @@ __device__ __forceinline__ void append_slots(const Launch& launch, int first, in
                                              int column0, typename Output<kColumns>::Fragment& tOrO,
                                              RowSoFar (&rows)[kThreadRows]) {
   using Mma = typename Output<kColumns>::Mma;
-  constexpr int kSlots = kOutputColumns / kColumns;
+  constexpr int kSlots = kColumns == kOutputColumns ? 1 : kColumns == 64 ? 3 : 5;
 #pragma unroll 1
   for (int i = 0; i < count; i += kSlots) {
     typename Output<kColumns>::Fragment its[kSlots];

@@ -129,23 +129,22 @@ struct GroupScales {
 template <>
 struct Format<KvRowFormat::e4m3_bf16> {
   using Scales = GroupScales<0x00ffffffu>;  // the last group has none
-  using Raw = SixteenValues;
+  struct Raw {
+    uint4 low;
+  };
 
   __device__ static Scales scales(const std::uint8_t* at, int) {
     const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
     return {words.x, words.y};  // nobody waits for them here
   }
   __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
-    if (group == kGroups - 1) {
-      const std::uint8_t* const at = row + group * 64 + quarter * 32;
-      return {load16(at), load16(at + 16)};
-    }
-    return {load16(row + group * 64 + quarter * 16), {}};
+    return {load16(row + group * 64 + quarter * (group == kGroups - 1 ? 32 : 16))};
+  }
+  // The last group's values are BF16. load() has brought the first half of a lane's.
+  __device__ static uint4 load_last(const std::uint8_t* row, int quarter) {
+    return load16(row + (kGroups - 1) * 64 + quarter * 32 + 16);
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
-    if (group == kGroups - 1) {
-      return raw;
-    }
     return widen_e4m3x16(raw.low, byte_of(scales.words, group));
   }
 };
