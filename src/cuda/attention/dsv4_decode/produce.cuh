@@ -2,8 +2,8 @@
 // one the first tile of each pair, the other the second. A warp takes 16 keys of a tile, in two
 // passes of eight, four lanes a key.
 //
-//   tile t   wait, store quarter 0 | load 2 | wait, store 1 | load 3 | wait, store 2 | wait, store
-//   3
+//   tile t   store quarter 0 | load 2 | store 1 | load 3 | store 2 | store 3 | find t + 2, load 0,
+//   1
 //
 // A quarter of a tile's dims is two column blocks, one of each consumer's columns of O. It has
 // barriers of its own: P V gives it back while other quarters are still read, and scores begin when
