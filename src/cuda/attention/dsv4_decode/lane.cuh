@@ -91,6 +91,9 @@ class Lane {
   // What a pass has stored of a row with scales that exceed is to be multiplied again.
   __device__ static void store_rest(Element* block, int pass, int group, const Rows& rows) {
     if constexpr (requires { rows.scales[pass].rest(group); }) {
+      if (kLastIsBf16 && group == kGroups - 1) {
+        return;  // it has no scale
+      }
       uint4* const low = stored(block, pass);
       uint4* const high = low + to_others();
       SixteenValues values{*low, *high};

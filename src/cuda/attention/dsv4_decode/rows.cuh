@@ -123,11 +123,7 @@ struct GroupScales {
   __device__ bool some_exceed() const {
     return exceed_most_scale(words[0]) || exceed_most_scale(words[1] & kUsed);
   }
-  // A group without a scale has 1.
-  __device__ std::uint32_t rest(int group) const {
-    const std::uint32_t used[2] = {words[0], words[1] & kUsed};
-    return rest_of_e8m0(byte_of(used, group));
-  }
+  __device__ std::uint32_t rest(int group) const { return rest_of_e8m0(byte_of(words, group)); }
 };
 
 template <>
