@@ -47,5 +47,48 @@ TEST(Dsv4Plan, SharedRangesMayBeShifted) {
   EXPECT_EQ(most_parts_of(problem), 1);
 }
 
+int cluster_of(std::int64_t batch) {
+  Problem problem = problem_of(128, 512);
+  problem.batch = batch;
+  problem.q_len = 1;
+  const int config = best_dsv4_config(problem, kSms);
+  return plan_dsv4_decode(problem, kSms, config).plan.cluster;
+}
+
+TEST(Dsv4Plan, AllClustersRunAtOnce) {
+  EXPECT_EQ(cluster_of(1), 8);
+  EXPECT_EQ(cluster_of(15), 8);
+  EXPECT_EQ(cluster_of(16), 5);
+  EXPECT_EQ(cluster_of(30), 4);
+  EXPECT_EQ(cluster_of(40), 3);
+  EXPECT_EQ(cluster_of(66), 2);
+  EXPECT_EQ(cluster_of(67), 1);
+}
+
+// Every pair belongs to one part, and every part but an item's only one has 16 tiles at most.
+TEST(Dsv4Plan, PartsShareAllPairs) {
+  for (int tiles = 1; tiles <= 16 * dsv4::kPartTiles; ++tiles) {
+    const int parts = dsv4::parts_of_tiles(tiles);
+    const int pairs = dsv4::pairs_of_tiles(tiles);
+    EXPECT_EQ(dsv4::first_pair(0, parts, pairs), 0);
+    EXPECT_EQ(dsv4::first_pair(parts, parts, pairs), pairs);
+    for (int part = 0; part < parts; ++part) {
+      const int its =
+          dsv4::first_pair(part + 1, parts, pairs) - dsv4::first_pair(part, parts, pairs);
+      EXPECT_GT(its, 0);
+      EXPECT_LE(its, dsv4::most_pairs_of_part(tiles, parts));
+      EXPECT_LE(its * 2, parts == 1 ? dsv4::kOnePartTiles : dsv4::kPartTiles);
+    }
+  }
+}
+
+// Block 0 merges its even share, or more where slots are few.
+TEST(Dsv4Plan, BlocksWithoutSlotsForTheirPairsHaveNone) {
+  EXPECT_EQ(dsv4::merged_pairs(5, Divisor(1), 1), 5);
+  EXPECT_EQ(dsv4::merged_pairs(5, Divisor(2), 3), 3);
+  EXPECT_EQ(dsv4::merged_pairs(5, Divisor(8), 5), 1);
+  EXPECT_EQ(dsv4::merged_pairs(9, Divisor(8), 5), 5);
+}
+
 }  // namespace
 }  // namespace tilewright::cuda
