@@ -82,6 +82,18 @@ TEST(Dsv4Plan, PartsShareAllPairs) {
   }
 }
 
+// A part of a range of a million keys has 512 pairs.
+TEST(Dsv4Plan, ALongRangeDoesNotNeedASlotAPair) {
+  Problem problem = problem_of(1 << 20, 512);
+  problem.batch = 1;
+  problem.q_len = 1;
+  for (std::size_t config = 0; config < kDsv4Clusters.size(); ++config) {
+    const Dsv4Details details = plan_dsv4_decode(problem, kSms, static_cast<int>(config));
+    EXPECT_LE(details.plan.pair_slots, 32);
+    EXPECT_LT(details.at.bytes, 16u * 33 * 132 * 1024);
+  }
+}
+
 // Block 0 merges its even share, or more where slots are few.
 TEST(Dsv4Plan, BlocksWithoutSlotsForTheirPairsHaveNone) {
   EXPECT_EQ(dsv4::merged_pairs(5, Divisor(1), 1), 5);

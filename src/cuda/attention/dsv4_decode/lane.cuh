@@ -116,8 +116,8 @@ class Lane {
   }
 
  private:
-  // The address, from which no other has been computed beforehand: there are no registers for
-  // those.
+  // Keeps the compiler from computing further addresses ahead of a loop: no registers are left for
+  // them.
   __device__ static const std::uint8_t* here(const std::uint8_t* address) {
     asm volatile("" : "+l"(address));
     return address;

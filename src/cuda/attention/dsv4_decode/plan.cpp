@@ -48,6 +48,10 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
+// Of a part. A slot has 128 KB. Where a part has more pairs for its other blocks, the first block
+// takes those that are left.
+constexpr int kMostPairSlots = 32;
+
 int most_pairs(const Dsv4AttentionProblem& problem) {
   const int tiles = most_tiles(problem);
   return dsv4::most_pairs_of_part(tiles, dsv4::parts_of_tiles(tiles));
@@ -81,7 +85,8 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
       .cluster = cluster,
       .blocks =
           static_cast<int>(cluster > 1 ? units * cluster : std::min<std::int64_t>(units, sms)),
-      .pair_slots = std::max(1, pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1)};
+      .pair_slots = std::clamp(pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1, 1,
+                               kMostPairSlots)};
   return {.plan = plan, .at = workspace_of(plan)};
 }
 

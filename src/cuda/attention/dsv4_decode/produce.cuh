@@ -2,13 +2,13 @@
 // one the first tile of each pair, the other the second. A warp takes 16 keys of a tile, in two
 // passes of eight, four lanes a key.
 //
-//   tile t   store quarter 0 | load 2 | store 1 | load 3 | store 2 | store 3 | find t + 2, load 0,
-//   1
+//   tile t       store quarter 0 | load 2 | store 1 | load 3 | store 2 | store 3
+//   tile t + 2   find its rows, load 0 and 1 | store 0 | ...
 //
 // A quarter of a tile's dims is two column blocks, one of each consumer's columns of O. It has
 // barriers of its own: P V gives it back while other quarters are still read, and scores begin when
 // the first one is there. Two quarters are in registers, and the rows of the tile behind it have
-// been brought to L2.
+// been brought to L2. Kernels for several formats hold one quarter.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -85,8 +85,8 @@ __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowForm
   }
 }
 
-// Quarters of a tile on their way, as a lane holds them: kHeld of them, one or two. When one has
-// been stored, the next but kHeld - 1 takes its place.
+// A lane's share of kHeld quarters of a tile, one or two, on their way to SMEM. When quarter q has
+// been stored, q + kHeld takes its place.
 template <typename Lane, int kHeld>
 struct HeldQuarters {
   static constexpr int kSets = kQuarters / kHeld;
@@ -107,8 +107,8 @@ struct HeldQuarters {
     }
   }
 
-  // Gives all quarters to the consumers, and loads those that have not been. One code does it for
-  // every kHeld of them.
+  // Stores all quarters for the consumers, and loads those behind the first kHeld. A set is kHeld
+  // quarters; the loop over sets is not unrolled, to keep the code small.
   __device__ __forceinline__ void run(const KeyTile& to, const typename Lane::Rows& rows,
                                       int pair) {
     const bool some_exceed =
@@ -138,8 +138,8 @@ struct HeldQuarters {
   }
 
  private:
-  // The second half of the last group's BF16 values. It is where the third quarter has been, if two
-  // are held.
+  // The second half of the last group's BF16 values. If two quarters are held, it takes registers
+  // of the third one, which has been stored by then.
   __device__ __forceinline__ uint4& last_of(int pass) {
     if constexpr (kHeld == 1) {
       return last[pass];
@@ -174,7 +174,7 @@ struct HeldQuarters {
     }
   }
 
-  // Where some rows' scales exceed. Those of others are multiplied by 1.
+  // Multiplies a stored quarter by the rest of its rows' scales, which is 1 where none exceeds.
   __device__ __forceinline__ static void store_rest(const KeyTile& to,
                                                     const typename Lane::Rows& rows, int quarter) {
 #pragma unroll 1

@@ -135,7 +135,7 @@ struct Format<KvRowFormat::e4m3_bf16> {
 
   __device__ static Scales scales(const std::uint8_t* at, int) {
     const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
-    return {words.x, words.y};  // nobody waits for them here
+    return {words.x, words.y};
   }
   __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
     return {load16(row + group * 64 + quarter * (group == kGroups - 1 ? 32 : 16))};

@@ -14,7 +14,7 @@ namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kThreadRows = 2;  // rows of an accumulator that a thread has
 
-// What follows from the value is computed behind this, and not kept from before.
+// Keeps the compiler from computing ahead of this call what depends on the value.
 __device__ inline void compute_here(float& value) { asm volatile("" : "+f"(value)); }
 
 // The row of an item that is row i of this thread's accumulator.
@@ -76,12 +76,12 @@ struct RowSoFar {
   float rounded_sum = 0.0f;
 };
 
-// A row's statistics with those of keys behind, and by what O is multiplied on both sides. What was
-// taken against one reference is then against another.
+// The statistics of a row over keys `a` and later keys `b`, under one reference, and the factors
+// that bring both sides' O under it.
 struct Appended {
   RowSoFar row;
-  float before;
-  float behind;
+  float before;  // of a
+  float behind;  // of b
 
   __device__ Appended(const RowSoFar& a, const RowSoFar& b) {
     const float reference = fmaxf(a.reference, b.reference);
@@ -141,10 +141,12 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
   return sums;
 }
 
-// Does O change before keys behind are added to it? If it does not for any lane, it is not touched.
+// Must O be brought under another reference before later keys are added? If no lane's must, it is
+// not touched.
 __device__ inline bool some_change(const Appended& row0, const Appended& row1) {
   return __any_sync(0xffffffffu, row0.before != 1.0f || row1.before != 1.0f);
 }
+// Does it.
 template <typename Mma, typename TensorO>
 __device__ __forceinline__ void change(const Appended& row0, const Appended& row1, TensorO& tOrO) {
   auto rO = by_rows<Mma>(tOrO);
@@ -152,7 +154,7 @@ __device__ __forceinline__ void change(const Appended& row0, const Appended& row
   scale_rows(rO, before);
 }
 
-// Adds what keys behind give, to O's columns of both rows.
+// Adds P V of later keys to O's columns of both rows.
 template <typename Mma, typename TensorO, typename TensorPv>
 __device__ __forceinline__ void add(const Appended& row0, const Appended& row1, TensorO& tOrO,
                                     const TensorPv& its) {
