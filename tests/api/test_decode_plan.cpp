@@ -57,8 +57,8 @@ TEST(DecodeSchedule, SharesCoverAllUnitsOnce) {
     const int most_units = random(1, i % 3 == 0 ? 2000 : 20);
     const bool are_equal = random(0, 1) == 1;
     const int units = are_equal ? items * most_units : random(items, items * most_units);
-    const Workers workers{.count = random(1, kMaxDecodeWorkers),
-                          .cluster = 1 << random(0, 3),
+    const Workers workers{.count = Divisor(random(1, kMaxDecodeWorkers)),
+                          .cluster_log2 = random(0, 3),
                           .merge_tiles = random(0, 20)};
     const UnitShares shares(units, items, most_units, workers);
     ASSERT_GE(shares.workers(), 1);
@@ -72,11 +72,11 @@ TEST(DecodeSchedule, SharesCoverAllUnitsOnce) {
 }
 
 TEST(DecodeSchedule, NoUnitsNeedNoWorker) {
-  EXPECT_EQ(UnitShares(0, 0, 0, {.count = 132, .cluster = 1, .merge_tiles = 10}).workers(), 0);
+  EXPECT_EQ(UnitShares(0, 0, 0, {.count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 10}).workers(), 0);
 }
 
 TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
-  const Workers workers{.count = 264, .cluster = 1, .merge_tiles = 12};
+  const Workers workers{.count = Divisor(264), .cluster_log2 = 0, .merge_tiles = 12};
   const UnitShares whole(1024 * 16, 1024, 16, workers);  // 4 items each, on 256 of 264 workers
   for (int w = 0; w < whole.workers(); ++w) {
     EXPECT_EQ(whole.begin(w) % 16, 0);
@@ -121,7 +121,7 @@ TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
       total += count;
     }
     const UnitShares shares(total, static_cast<int>(units.size()), total + 1,
-                            {.count = random(1, 264), .cluster = 1, .merge_tiles = 0});
+                            {.count = Divisor(random(1, 264)), .cluster_log2 = 0, .merge_tiles = 0});
     std::set<int> slots;
     std::vector<int> parts(units.size(), 0);
     std::vector<std::optional<int>> counter(units.size());
@@ -146,10 +146,10 @@ TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
 
 TEST(DecodeSchedule, AClusterSharesATileRange) {
   for (int tiles = 0; tiles < 40; ++tiles) {
-    for (const int size : {1, 2, 4, 8}) {
+    for (int size_log2 = 0; size_log2 <= 3; ++size_log2) {
       int next = 7;
-      for (int rank = 0; rank < size; ++rank) {
-        const TileRange share = share_of({.first = 7, .end = 7 + tiles}, rank, size);
+      for (int rank = 0; rank < 1 << size_log2; ++rank) {
+        const TileRange share = share_of({.first = 7, .end = 7 + tiles}, rank, size_log2);
         EXPECT_EQ(share.first, next);
         EXPECT_LE(share.first, share.end);
         next = share.end;

@@ -40,45 +40,13 @@ __device__ __forceinline__ void send(float2* own, int rank, const float2& value,
       : "memory");
 }
 
-// Copies `bytes` from SMEM to the same place in block `rank`, where the barrier counts them. One
-// thread calls it, behind a fence of those that wrote them.
-__device__ __forceinline__ void copy_to_block(const void* own, std::uint32_t bytes, int rank,
-                                              const TmaBarrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(address_in_block(own, rank)),
-      "r"(cute::cast_smem_ptr_to_uint(own)), "r"(bytes), "r"(address_in_block(&barrier, rank))
-      : "memory");
-}
-
-// Arrives at this barrier in block `rank`, behind all that the thread has read before.
-__device__ inline void arrive_in_block(cutlass::arch::ClusterBarrier& barrier, int rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                   address_in_block(&barrier, rank))
-               : "memory");
-}
-
 // Arrives at this barrier in every block of a cluster of `size`, once for each block. What the
-// caller's threads have read from their SMEM before a barrier among them, they have read before
-// those who wait with wait_for_all() go on. The consumer's threads call it.
-__device__ inline void arrive_in_all(cutlass::arch::ClusterBarrier& barrier, int size) {
+// caller's threads have read from their SMEM before a barrier among them may then be overwritten.
+// The consumer's threads call it.
+__device__ inline void arrive_in_all(const cutlass::arch::ClusterBarrier& barrier, int size) {
   const int rank = threadIdx.x;
   if (rank < size) {
-    arrive_in_block(barrier, rank);
-  }
-}
-
-__device__ inline void wait_for_all(cutlass::arch::ClusterBarrier& barrier, std::uint32_t phase) {
-  const std::uint32_t address = cute::cast_smem_ptr_to_uint(&barrier);
-  std::uint32_t is_done = 0;
-  while (!is_done) {
-    asm volatile(
-        "{.reg .pred done; "
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2; "
-        "selp.u32 %0, 1, 0, done;}"
-        : "=r"(is_done)
-        : "r"(address), "r"(phase)
-        : "memory");
+    barrier.arrive(rank);
   }
 }
 

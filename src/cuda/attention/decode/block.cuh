@@ -19,7 +19,7 @@ namespace decode {
 // late.
 template <typename Config>
 __device__ void wait_for_cluster(const Launch& launch) {
-  if (Config::kMayCluster && launch.workers.cluster > 1) {
+  if (Config::kMayCluster && launch.workers.cluster_log2 > 0) {
     cute::cluster_wait();
   }
 }
@@ -37,12 +37,16 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
       break;
     }
     typename Compute::Result result;
+    if (exchanges > 0) {
+      allow_exchange<Config>(shared, launch);
+    }
     const auto pieces = compute.run(part, result);
     Finish<Config, typename Compute::Pieces>(shared, p, launch, part, pieces).run(exchanges);
     compute.release(pieces);
     __syncwarp();
     shared.parts.release(at_part);
     at_part.advance();
+    wait_for_launch_before();
   }
 }
 
@@ -62,10 +66,13 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
     Compute::set_up(shared);
     if constexpr (Config::kMayCluster) {
       shared.exchange.written.init(1);
-      shared.exchange.read.init(launch.workers.cluster);
+      shared.exchange.read.init(launch.workers.cluster());
     }
   }
   cutlass::arch::fence_barrier_init();
+  if (stage == 0) {
+    put_empty_part(shared.parts, launch);
+  }
 }
 
 // What a block does. `Compute` is the consumer's form: it computes a part's tiles (run), leaves
@@ -77,22 +84,27 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
+  constexpr std::uint32_t kIsSetUp = 5;  // barriers, beside the consumer's
+  constexpr std::uint32_t kFinderMayGoOn = 6;
   const int warp = cutlass::canonical_warp_idx_sync();
+  const int loader = warp - Config::kConsumerWarps;
+  if (Config::kMayCluster && launch.workers.cluster_log2 > 0 && warp != 0) {
+    cute::cluster_arrive_relaxed();
+  }
+  let_next_launch_start();
   if (warp == 0) {
     set_up<Config, Compute>(shared, p, launch);
-  } else if (warp == Config::kConsumerWarps) {  // which finds the parts
-    wait_for_launch_before();
-    prefetch_lengths(p);
+    if (Config::kMayCluster && launch.workers.cluster_log2 > 0) {
+      cute::cluster_arrive_relaxed();  // barriers are set up; who uses others' waits for them
+    }
+    cutlass::arch::NamedBarrier::arrive(64, kFinderMayGoOn);
   } else if (threadIdx.x == 32 && launch.loads_boxes) {
     cute::prefetch_tma_descriptor(&maps.k);
     cute::prefetch_tma_descriptor(&maps.v);
   }
-  let_next_launch_start();
-  if (Config::kMayCluster && launch.workers.cluster > 1) {
-    cute::cluster_arrive_relaxed();  // barriers are set up; who uses others' waits for them
+  if (loader != 0) {
+    cutlass::arch::NamedBarrier::sync(Config::kThreads - 32, kIsSetUp);
   }
-  __syncthreads();
-  wait_for_launch_before();
 
   if (warp < Config::kConsumerWarps) {
     if constexpr (Compute::kConsumerRegisters > 0) {
@@ -103,13 +115,20 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
     }
-    const int loader = warp - Config::kConsumerWarps;
-    if (loader == 0) {
-      find_parts(shared.parts, p, launch);
-    } else if (loader < 3) {
+    if (loader != 3) {
+      wait_for_launch_before();
+    }
+    if (loader == 0 || loader == 3) {
+      find_parts(shared.parts, p, launch, loader == 3 ? &shared.rehearsed : nullptr,
+                 [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
+    }
+    if (loader == 1 || loader == 2) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);
-    } else if constexpr (Compute::kLoadWarps == 3) {
-      Compute::load_queries(shared, p, launch, maps);
+    } else if (loader == 3) {
+      wait_for_launch_before();
+      if constexpr (Compute::kLoadWarps == 3) {
+        Compute::load_queries(shared, p, launch, maps);
+      }
     }
     wait_for_cluster<Config>(launch);
   }

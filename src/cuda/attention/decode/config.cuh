@@ -125,6 +125,7 @@ struct SharedStorage {
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;
+  Part rehearsed;
   typename Form::Memory compute;
   int ticket;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;
@@ -176,7 +177,7 @@ __device__ __forceinline__ bool has_e4m3_queries(const Params& p) {
 
 // The block's index in its worker.
 __device__ inline int rank_in(const Launch& launch) {
-  return static_cast<int>(blockIdx.x) % launch.workers.cluster;
+  return static_cast<int>(blockIdx.x) & (launch.workers.cluster() - 1);
 }
 
 }  // namespace decode

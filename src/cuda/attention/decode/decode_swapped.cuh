@@ -192,7 +192,7 @@ class SwappedCompute {
             .result = result,
             .tiles = tiles,
             .last = static_cast<int>((tiles_ - 1) % Config::kStages),
-            .descale_v = Config::kIsE4m3 ? descale_of(p_.v_descale, part) : 1.0f};
+            .descale_v = Config::kIsE4m3 && tiles > 0 ? descale_of(p_.v_descale, part) : 1.0f};
   }
 
   __device__ void release(const Pieces& pieces) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 
 #include "common/ceil_div.hpp"
 #include "cuda/attention/decode/decode.cuh"
@@ -73,7 +74,7 @@ inline CUtensorMap query_map(const Params& p, const DecodeShape& shape) {
             .stride_bytes = {bytes(p.q_stride.head, p.heads), bytes(p.q_stride.seq, p.q_len),
                              bytes(p.q_stride.batch, batch)},
             .box = {64, static_cast<std::uint32_t>(int{shape.tile_heads}),
-                    static_cast<std::uint32_t>(shape.tile_tokens), 1},
+                    static_cast<std::uint32_t>(int{shape.tile_tokens}), 1},
             .swizzle = TmaSwizzle::b128});
 }
 
@@ -110,8 +111,8 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
       plan.cluster > 1 ? active_clusters<kKernel>(plan.cluster, Config::kThreads, kSmem_bytes)
                        : plan.workers;
   const Workers workers{
-      .count = std::min(plan.workers, most_workers),
-      .cluster = plan.cluster,
+      .count = Divisor(std::min(plan.workers, most_workers)),
+      .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
       .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster)};
 
   auto* const workspace = static_cast<char*>(p.workspace);
@@ -127,7 +128,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
                       .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
                       .epoch = next_epoch()};
   launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},
-                       workers.count * plan.cluster, Config::kThreads, kSmem_bytes, stream, p, maps,
+                       workers.count << workers.cluster_log2, Config::kThreads, kSmem_bytes, stream, p, maps,
                        launch);
 }
 

@@ -35,16 +35,41 @@ __device__ __forceinline__ void arrive_after_copies(TmaBarrier& barrier) {
       : "memory");
 }
 
+// Loads a box of rows to `target`, its place in a tile.
+template <typename Config, typename Tile>
+__device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Part& part,
+                                         const BoxPlaces<1>& places, TmaBarrier& full,
+                                         std::uint8_t* target) {
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
+#pragma unroll
+  for (int i = 0; i < Tile::kBoxes; ++i) {
+    cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), kHint,
+                                 target + i * kDecodeTileKeys * Tile::kBox_bytes, i * kBoxColumns,
+                                 places.row(), part.kv_head, places.page());
+  }
+}
+
+// Loads tile j, which is one box.
+template <typename Config, typename Tile>
+__device__ __forceinline__ void load_tile(const CacheSide<Config>& side, const Part& part,
+                                          BoxPlaces<1>& places, int j, TmaBarrier& full,
+                                          std::uint8_t* tile) {
+  places.take(j / 32);
+  if (threadIdx.x % 32 == j % 32) {
+    full.arrive_and_expect_tx(Tile::kTile_bytes);
+    load_box<Config, Tile>(side, part, places, full, tile);
+  }
+}
+
 // Loads the boxes of tile j that have keys which are seen: others' pages may not exist.
 template <typename Config, typename Tile>
 __device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const Launch& launch,
                                            const Part& part, BoxPlaces<1>& places, int j,
                                            TmaBarrier& full, std::uint8_t* tile) {
-  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-  constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
   const int box_rows = launch.boxes.rows;
   const BoxRange range = launch.boxes.of_tile(j, kDecodeTileKeys, part.seen_first, part.seen_end);
-  const int tile_box = j * (kDecodeTileKeys / box_rows);
+  const int tile_box = j * (kDecodeTileKeys / launch.boxes.rows);
   if (threadIdx.x % 32 == 0) {
     full.arrive_and_expect_tx(range.count() * box_rows * Tile::kRow_bytes);
   }
@@ -53,13 +78,8 @@ __device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const 
     places.take(chunk);
     const int box = places.box();
     if (range.contains(box)) {
-      std::uint8_t* const target = tile + (box - tile_box) * box_rows * Tile::kBox_bytes;
-#pragma unroll
-      for (int i = 0; i < Tile::kBoxes; ++i) {
-        cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), kHint,
-                                     target + i * kDecodeTileKeys * Tile::kBox_bytes,
-                                     i * kBoxColumns, places.row(), part.kv_head, places.page());
-      }
+      load_box<Config, Tile>(side, part, places, full,
+                             tile + (box - tile_box) * box_rows * Tile::kBox_bytes);
     }
   }
 }
@@ -128,7 +148,9 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
     std::uint8_t* const tile = side.tiles + at.stage * Shared::kTile_bytes;
     TmaBarrier& full = side.ring.full[at.stage];
     side.ring.empty[at.stage].wait(at.phase ^ 1);
-    if (launch.loads_boxes) {
+    if (launch.loads_boxes && launch.boxes.rows == kDecodeTileKeys) {
+      load_tile<Config, Tile>(side, part, boxes, j, full, tile);
+    } else if (launch.loads_boxes) {
       load_boxes<Config, Tile>(side, launch, part, boxes, j, full, tile);
     }
     if (!launch.loads_boxes || has_descales) {

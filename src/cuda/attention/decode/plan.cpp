@@ -103,7 +103,7 @@ DecodeShape decode_shape(int heads, int kv_heads, int tile_rows) {
   return {.kv_heads = kv_heads,
           .group = group,
           .tile_heads = Divisor(tile_heads),
-          .tile_tokens = tile_rows / tile_heads,
+          .tile_tokens = Divisor(tile_rows / tile_heads),
           .head_blocks = ceil_div(group, tile_heads),
           .is_causal = false,
           .window = {},
@@ -138,7 +138,7 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   plan.box_rows =
       plan.loads_boxes ? static_cast<int>(std::min<std::int64_t>(page_size, kDecodeTileKeys)) : 1;
   plan.slot_rows =
-      shape.tile_heads * static_cast<int>(std::min<std::int64_t>(shape.tile_tokens, p.q_len));
+      shape.tile_heads * static_cast<int>(std::min<std::int64_t>(int{shape.tile_tokens}, p.q_len));
   plan.most_tokens = shape.most_tokens;
   plan.slots = p.batch_invariant ? most_units(p, c) : 2 * plan.workers;
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};

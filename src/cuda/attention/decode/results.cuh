@@ -113,26 +113,57 @@ __device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
 
 // ---- Where merged pieces go
 
+// Where a piece of the caller's results goes. It is found before the piece is there, since that
+// takes as long as merging it.
+struct ResultPlace {
+  Row row;
+  int column;
+  void* o;
+  float* lse;  // null: this piece has none to store
+  float sink;  // where there are sinks
+};
+
+template <typename Element>
+__device__ __forceinline__ ResultPlace result_place(const Params& p, const Part& part,
+                                                    const Row& row, int column) {
+  ResultPlace place{.row = row, .column = column};
+  place.o = p.statistics.max == nullptr
+                ? static_cast<void*>(row_pointer<Element>(p.o, p.o_stride, part.sequence, row.token,
+                                                          row.head) +
+                                     column)
+                : row_pointer<float>(p.o, p.o_stride, part.sequence, row.token, row.head) + column;
+  if (column == 0 && p.lse != nullptr) {
+    place.lse = row_pointer<float>(p.lse, p.lse_stride, part.sequence, row.token, row.head);
+  }
+  if (p.sinks.logits != nullptr) {
+    place.sink = p.sinks.logits[row.head * p.sinks.stride];
+  }
+  asm volatile("" : "+l"(place.o), "+l"(place.lse), "+f"(place.sink));  // now, not when needed
+  return place;
+}
+
 // Stores a merged piece as a part of the caller's results.
 template <typename Element>
-__device__ __forceinline__ void store_final(const Params& p, const Part& part, const Row& row,
-                                            int column, const Piece& piece) {
+__device__ __forceinline__ void store_final(const Params& p, const Part& part,
+                                            const ResultPlace& place, const Piece& piece) {
   const bool is_normalized = p.statistics.max == nullptr;
-  const RowResult result[1] = {row_result(p, row.head, piece.m, piece.l)};
+  const RowResult seen{.m = piece.m, .l = piece.l, .rescale = 1.0f};
+  const RowResult result[1] = {p.sinks.logits != nullptr ? with_sink(seen, place.sink) : seen};
   float factor[1];
   output_factors(result, is_normalized, factor);
   const float4 o{piece.o.x * factor[0], piece.o.y * factor[0], piece.o.z * factor[0],
                  piece.o.w * factor[0]};
   if (is_normalized) {
-    auto* const out = row_pointer<Element>(p.o, p.o_stride, part.sequence, row.token, row.head);
-    *reinterpret_cast<uint2*>(out + column) =
+    *static_cast<uint2*>(place.o) =
         uint2{pack_x2<Element>(o.x, o.y), pack_x2<Element>(o.z, o.w)};
+    if (place.lse != nullptr) {
+      *place.lse = log_sum_exp(result[0].m, result[0].l, 1.0f);
+    }
   } else {
-    auto* const out = row_pointer<float>(p.o, p.o_stride, part.sequence, row.token, row.head);
-    *reinterpret_cast<float4*>(out + column) = o;
-  }
-  if (column == 0) {
-    store_statistics(p, part.sequence, row.token, row.head, result[0]);
+    *static_cast<float4*>(place.o) = o;
+    if (place.column == 0) {
+      store_statistics(p, part.sequence, place.row.token, place.row.head, result[0]);
+    }
   }
 }
 
@@ -176,7 +207,7 @@ __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch
   if (threadIdx.x == 0) {
     __threadfence();
     const TicketCounter tickets{
-        .word = launch.counters + place.counter * launch.workers.cluster + rank_in(launch),
+        .word = launch.counters + (place.counter << launch.workers.cluster_log2) + rank_in(launch),
         .epoch = launch.epoch};
     shared.ticket = tickets.take();
     if (shared.ticket == place.parts - 1) {
@@ -189,6 +220,16 @@ __device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch
 }
 
 // ---- A part's results
+
+// Says to all blocks of the cluster that this one has read what they sent in the last exchange. The
+// consumer calls it ahead of each exchange but the first.
+template <typename Config>
+__device__ void allow_exchange(SharedStorage<Config>& shared, const Launch& launch) {
+  if constexpr (Config::kMayCluster) {
+    sync_consumer<Config>();
+    arrive_in_all(shared.exchange.read, launch.workers.cluster());
+  }
+}
 
 // Merging goes from level to level: the warps of a block, or its warpgroups; the blocks of a
 // cluster; the parts of an item.
@@ -210,107 +251,115 @@ class Finish {
 
   // `exchanges` counts the passes in a cluster.
   __device__ void run(std::uint32_t& exchanges) {
-    const bool is_cluster = Config::kMayCluster && launch_.workers.cluster > 1;
     const int rows = part_.tokens * launch_.shape.tile_heads;
     const int passes = Config::kPasses > 1 && rows > 8 ? Config::kPasses : 1;
-    const bool has_parts = part_.place.parts > 1;
-    Level level = Level::warps;
 #pragma unroll 1
-    for (int pass = 0;;) {
-      // Before: what this level merges is there.
-      if (level == Level::warps) {
-        pass_ = pass;
-        rows_ = block_.rows_of(rows, pass);
-        block_.leave(pass);
-        if (is_cluster) {
-          begin_exchange(exchanges);
-        }
-      } else if (level == Level::blocks) {
-        wait_for_exchange(exchanges++);
-      } else {
-        rows_ = rows;
+    for (int pass = 0; pass < passes; ++pass) {
+      pass_ = pass;
+      rows_ = block_.rows_of(rows, pass);
+      if (pass > 0 && is_cluster()) {
+        allow_exchange<Config>(shared_, launch_);
       }
-      if (level == Level::warps) {
-        merge<Level::warps>(is_cluster);
-      } else if (Config::kMayCluster && level == Level::blocks) {
-        merge<Level::blocks>(is_cluster);
-      } else {
-        merge<Level::parts>(is_cluster);
+      merge<Level::warps>(exchanges);
+      if (is_cluster()) {
+        merge<Level::blocks>(exchanges);
       }
-      // After: the next level, pass or nothing.
-      if (level == Level::warps && is_cluster) {
-        level = Level::blocks;
-      } else if (level != Level::parts && ++pass < passes) {
-        level = Level::warps;
-      } else if (level != Level::parts && has_parts &&
-                 arrives_last(shared_, launch_, part_.place)) {
-        level = Level::parts;
-      } else {
-        break;
-      }
+    }
+    if (part_.place.parts > 1 && arrives_last(shared_, launch_, part_.place)) {
+      rows_ = rows;
+      merge<Level::parts>(exchanges);
     }
   }
 
  private:
   static constexpr int kPieces = Config::C.value_dim / 4;  // of a row
 
-  // What was sent in the pass before has been read by all.
+  __device__ bool is_cluster() const {
+    return Config::kMayCluster && launch_.workers.cluster_log2 > 0;
+  }
+
+  // Waits until what a level merges is there.
+  template <Level kLevel>
+  __device__ __forceinline__ void wait(std::uint32_t& exchanges) {
+    if constexpr (kLevel == Level::warps) {
+      block_.leave(pass_);
+      if (is_cluster()) {
+        begin_exchange(exchanges);
+      }
+    } else if constexpr (Config::kMayCluster && kLevel == Level::blocks) {
+      shared_.exchange.written.wait(exchanges++ & 1);
+    }
+  }
+
+  // What was sent in the exchange before has been read by all.
   __device__ void begin_exchange(std::uint32_t number) {
     if constexpr (Config::kMayCluster) {
       auto& exchange = shared_.exchange;
-      const int size = launch_.workers.cluster;
       if (number > 0) {
-        sync_consumer<Config>();
-        arrive_in_all(exchange.read, size);
-        wait_for_all(exchange.read, (number - 1) & 1);
+        exchange.read.wait((number - 1) & 1);
       }
       if (threadIdx.x == 0) {
-        exchange.written.arrive_and_expect_tx(rows_ *
-                                              (kPieces * sizeof(float4) + size * sizeof(float2)));
+        exchange.written.arrive_and_expect_tx(
+            rows_ * (kPieces * sizeof(float4) + launch_.workers.cluster() * sizeof(float2)));
       }
     }
   }
 
-  __device__ void wait_for_exchange(std::uint32_t number) {
-    if constexpr (Config::kMayCluster) {
-      wait_for_all(shared_.exchange.written, number & 1);
-    }
-  }
-
-  // Merges the block's pieces of each row, spread over the consumer's threads: all columns, or,
-  // after an exchange, its slice.
+  // Merges the pieces of each row, spread over the consumer's threads: all columns of the block's,
+  // or, of a cluster's and of all parts', the block's slice of the columns.
   template <Level kLevel>
-  __device__ __forceinline__ void merge(bool is_cluster) {
+  __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
     constexpr int kMostAhead = Config::C.value_dim > 128 ? 4 : 8;  // O may have the registers
     constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMostAhead;
-    const int size = is_cluster ? launch_.workers.cluster : 1;
-    const int rank = is_cluster ? rank_in(launch_) : 0;
-    const int slice = kIsWhole && !is_cluster ? kPieces : kPieces / size;
+    const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
+    const int slice = kPieces >> slices_log2;
+    const int rank = is_cluster() ? rank_in(launch_) : 0;
     const int pieces = kIsWhole ? kPieces : slice;
-    const int count = kIsWhole                  ? block_.count()
-                      : kLevel == Level::blocks ? size
-                                                : part_.place.parts;
-    for (int i = threadIdx.x; i < rows_ * pieces; i += Config::kConsumerThreads) {
-      const int index = kIsWhole ? i / kPieces : quotient(i, pieces);
+    const bool is_final =
+        kLevel == Level::parts || (part_.place.parts == 1 && !(kIsWhole && is_cluster()));
+    if constexpr (kIsWhole) {  // until O has been left there are no registers for a place
+      wait<kLevel>(exchanges);
+    }
+    bool is_there = kIsWhole;
+#pragma unroll 1
+    for (int i = threadIdx.x;; i += Config::kConsumerThreads) {
+      const bool exists = i < rows_ * pieces;
+      const int index = (kIsWhole ? i : i << slices_log2) / kPieces;
       const int in_row = i - index * pieces;
-      const int q = kIsWhole ? in_row : rank * slice + in_row;
+      const int column = 4 * (kIsWhole ? in_row : rank * slice + in_row);
       const int tile_row = kLevel == Level::parts ? index : block_.tile_row(index, pass_);
+      const Row row = row_of(part_, launch_.shape, tile_row);
+      ResultPlace place;
+      if (is_final && exists && row.exists) {
+        place = result_place<typename Config::Element>(p_, part_, row, column);
+      }
+      if (!is_there) {
+        wait<kLevel>(exchanges);
+        is_there = true;
+      }
+      if (!exists) {
+        break;
+      }
       const auto source = [&] {
         if constexpr (kIsWhole) {
-          return block_.source(index, q);
+          return block_.source(index, in_row);
         } else if constexpr (kLevel == Level::blocks) {
           return of_blocks(index, in_row, slice);
         } else {
-          return of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, 4 * q);
+          return of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, column);
         }
       }();
+      const int count = kIsWhole                  ? block_.count()
+                        : kLevel == Level::blocks ? 1 << slices_log2
+                                                  : part_.place.parts;
       const Piece merged = merge_pieces<kLevel != Level::parts, kAhead>(count, source);
-      if (kIsWhole && is_cluster) {
-        send_piece(merged, index, q, slice, rank);
-      } else {
-        store(merged, tile_row, 4 * q, in_row == 0,
-              kLevel == Level::parts || part_.place.parts == 1);
+      if (kIsWhole && is_cluster()) {
+        send_piece(merged, index, in_row, slices_log2, rank);
+      } else if (row.exists && is_final) {
+        store_final<typename Config::Element>(p_, part_, place, merged);
+      } else if (row.exists) {
+        store_partial(merged, tile_row, column, in_row == 0);
       }
     }
   }
@@ -328,10 +377,11 @@ class Finish {
   }
 
   // To the block that has the slice with this piece.
-  __device__ void send_piece(const Piece& piece, int row, int q, int slice, int rank) {
+  __device__ void send_piece(const Piece& piece, int row, int q, int slices_log2, int rank) {
     if constexpr (Config::kMayCluster) {
       auto& exchange = shared_.exchange;
-      const int owner = quotient(q, slice);
+      const int slice = kPieces >> slices_log2;
+      const int owner = (q << slices_log2) / kPieces;
       const int in_slice = q - owner * slice;
       const RemoteBarrier written(exchange.written, owner);
       send(&exchange.o[(rank * rows_ + row) * slice + in_slice], owner, piece.o, written);
@@ -341,23 +391,15 @@ class Finish {
     }
   }
 
-  // A cluster's blocks all leave a row's m and l, of which each waits for its own.
-  __device__ void store(const Piece& piece, int tile_row, int column, bool is_first,
-                        bool is_final) {
-    const Row row = row_of(part_, launch_.shape, tile_row);
-    if (!row.exists) {
-      return;
-    }
-    if (is_final) {
-      store_final<typename Config::Element>(p_, part_, row, column, piece);
-    } else {
-      const SlotRow at =
-          slot_row<Config::C.value_dim>(launch_, part_.place.slot(part_.place.index), tile_row);
-      *reinterpret_cast<float4*>(at.o + column) = piece.o;
-      if (is_first) {
-        *at.max = piece.m;
-        *at.sum = piece.l;
-      }
+  // Stores a merged piece in the workspace. A cluster's blocks all leave a row's m and l, of which
+  // each waits for its own.
+  __device__ void store_partial(const Piece& piece, int tile_row, int column, bool is_first) {
+    const SlotRow at =
+        slot_row<Config::C.value_dim>(launch_, part_.place.slot(part_.place.index), tile_row);
+    *reinterpret_cast<float4*>(at.o + column) = piece.o;
+    if (is_first) {
+      *at.max = piece.m;
+      *at.sum = piece.l;
     }
   }
 

@@ -23,12 +23,13 @@
 
 namespace tilewright::cuda {
 
-// 1 / b, of a number from 1 up. On the device its last bits may be wrong: an exact division calls a
-// function.
+// 1 / b, of a number from 1 up. On the device its last bit may be wrong: it is one instruction.
 TILEWRIGHT_HOST_DEVICE constexpr float reciprocal(int b) {
 #ifdef __CUDA_ARCH__
   if (!std::is_constant_evaluated()) {
-    return __fdividef(1.0f, static_cast<float>(b));
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(static_cast<float>(b)));
+    return result;
   }
 #endif
   return 1.0f / static_cast<float>(b);
@@ -66,7 +67,7 @@ struct DecodeShape {
   int kv_heads;
   int group;           // query heads of a KV head
   Divisor tile_heads;  // of them in a row tile
-  int tile_tokens;     // new tokens in a row tile
+  Divisor tile_tokens; // new tokens in a row tile
   int head_blocks;     // row tiles that a group's heads take
   bool is_causal;
   KeyWindow window;
@@ -109,19 +110,22 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
   work.tile_first = keys.first(0) / kDecodeTileKeys;
   work.tile_end = most(ceil_div(keys.end(of.q_len - 1), kDecodeTileKeys), work.tile_first);
   const int tiles = work.tile_end - work.tile_first;
-  work.row_tiles = quotient(of.q_len + shape.tile_tokens - 1, shape.tile_tokens);
+  work.row_tiles = ceil_div(of.q_len, shape.tile_tokens);
   work.unit_tiles = shape.is_invariant ? invariant_unit_tiles(tiles, work.row_tiles) : 1;
-  work.units = most(quotient(tiles + work.unit_tiles - 1, work.unit_tiles), 1);
+  work.units = most(
+      shape.is_invariant ? quotient(tiles + work.unit_tiles - 1, work.unit_tiles) : tiles, 1);
   work.items = work.row_tiles * shape.kv_heads * shape.head_blocks;
   return work;
 }
 
 // Who computes: workers, which are blocks or clusters of blocks.
 struct Workers {
-  int count;
-  int cluster;      // blocks of a worker
-  int merge_tiles;  // key tiles that a block computes in the time in which parts are merged; 0 if
-                    // there are parts even of whole items
+  Divisor count;
+  int cluster_log2;  // of the blocks of a worker
+  int merge_tiles;   // key tiles that a block computes in the time in which parts are merged; 0 if
+                     // there are parts even of whole items
+
+  TILEWRIGHT_HOST_DEVICE constexpr int cluster() const { return 1 << cluster_log2; }
 };
 
 // How units are shared out. Items that all have the same number of units stay whole where the time
@@ -130,20 +134,20 @@ class UnitShares {
  public:
   // `most_units` is the largest item's.
   TILEWRIGHT_HOST_DEVICE constexpr UnitShares(int units, int items, int most_units,
-                                              const Workers& of) {
+                                              const Workers& of)
+      : count_(of.count), units_(units) {
     if (units == 0) {
       return;
     }
-    const int each = quotient(items + of.count - 1, of.count);  // whole items of a worker
+    const int each = ceil_div(items, of.count);  // whole items of a worker
     const bool are_equal = std::int64_t{items} * most_units == units;
-    const bool are_whole =
-        are_equal && each * most_units <= quotient(units, of.count) + of.merge_tiles * of.cluster;
+    const bool are_whole = are_equal && each * most_units <= units / of.count +
+                                                                 (of.merge_tiles << of.cluster_log2);
     grain_ = are_whole ? most_units : 1;
     const int grains = are_whole ? items : units;
-    workers_ = least(are_whole ? grains : quotient(units + of.cluster - 1, of.cluster), of.count);
-    step_ = quotient(grains, workers_);
+    workers_ = least(are_whole ? grains : (units + of.cluster() - 1) >> of.cluster_log2, of.count);
+    step_ = of_workers(grains);
     rest_ = grains - step_ * workers_;
-    per_unit_ = static_cast<float>(workers_) * reciprocal(units);
   }
 
   // How many workers there is work for: no worker before this one goes without.
@@ -151,32 +155,40 @@ class UnitShares {
 
   // The first unit of worker w, from 0 to workers().
   TILEWRIGHT_HOST_DEVICE constexpr int begin(int w) const {
-    return grain_ * (w * step_ + quotient(w * rest_, workers_));
+    return grain_ * (w * step_ + (rest_ == 0 ? 0 : of_workers(w * rest_)));
   }
 
   // The worker that computes unit u, where items are not whole. The estimate is at most 1 off.
   TILEWRIGHT_HOST_DEVICE constexpr int worker_of(int u) const {
-    int w = least(static_cast<int>((static_cast<float>(u) + 0.5f) * per_unit_), workers_ - 1);
+    const float per_unit = static_cast<float>(workers_) * reciprocal(units_);
+    int w = least(static_cast<int>((static_cast<float>(u) + 0.5f) * per_unit), workers_ - 1);
     w -= begin(w) > u;
     return w + (begin(w + 1) <= u);
   }
 
  private:
+  // a / workers_
+  TILEWRIGHT_HOST_DEVICE constexpr int of_workers(int a) const {
+    return workers_ == count_ ? a / count_ : quotient(a, workers_);
+  }
+
+  Divisor count_;
+  int units_;
   int workers_ = 0;
   int grain_ = 1;  // units that stay together
   int step_ = 0;
   int rest_ = 0;
-  float per_unit_ = 0.0f;
 };
 
-// The key tiles of a part that block `rank` of a cluster of `size` computes: [first, end).
+// The key tiles of a part that block `rank` of a cluster of 2^size_log2 computes: [first, end).
 struct TileRange {
   int first;
   int end;
 };
-TILEWRIGHT_HOST_DEVICE constexpr TileRange share_of(const TileRange& of, int rank, int size) {
+TILEWRIGHT_HOST_DEVICE constexpr TileRange share_of(const TileRange& of, int rank, int size_log2) {
   const int tiles = of.end - of.first;
-  return {.first = of.first + tiles * rank / size, .end = of.first + tiles * (rank + 1) / size};
+  return {.first = of.first + (tiles * rank >> size_log2),
+          .end = of.first + (tiles * (rank + 1) >> size_log2)};
 }
 
 // Where an item's parts leave their partial results, and which part this one is.

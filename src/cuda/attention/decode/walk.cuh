@@ -6,23 +6,28 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// Walks over the sequences, 32 at a time: each lane has one.
+// Walks over the sequences, 32 at a time: each lane has one. In a rehearsal no length is read, and
+// each sequence has one key.
 class Walk {
  public:
-  __device__ Walk(const Params& p, const Launch& launch) : p_(p), launch_(launch) {
+  __device__ Walk(const Params& p, const Launch& launch, bool is_rehearsal)
+      : p_(p),
+        launch_(launch),
+        is_rehearsal_(is_rehearsal),
+        shares_(0, 0, 0, launch.workers) {
     int units = 0;
     int items = 0;
     int most_units = 0;
-    for (; first_ < p.batch; first_ += 32) {
+    for (; first_ < p_.batch; first_ += 32) {
       before_ = units;
       count();
       units = __shfl_sync(kAll, upto_, 31);
       items += __reduce_add_sync(kAll, work_.items);
       most_units = max(most_units, __reduce_max_sync(kAll, work_.units));
     }
-    shares_ = UnitShares(units, items, most_units, launch.workers);
+    shares_ = UnitShares(units, items, most_units, launch_.workers);
     first_ = 0;
-    if (p.batch > 32) {
+    if (p_.batch > 32) {
       before_ = 0;
       count();
     }
@@ -53,7 +58,8 @@ class Walk {
     const int lane = threadIdx.x % 32;
     work_ = {};
     if (first_ + lane < p_.batch) {
-      lengths_ = lengths_of(p_, first_ + lane);
+      lengths_ = is_rehearsal_ ? SequenceLengths{.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0}
+                               : lengths_of(p_, first_ + lane);
       if (lengths_.q_len > 0 && lengths_.q_len <= launch_.shape.most_tokens) {
         work_ = work_of(launch_.shape, lengths_);
       }
@@ -69,12 +75,13 @@ class Walk {
 
   const Params& p_;
   const Launch& launch_;
+  const bool is_rehearsal_;
   int first_ = 0;              // sequence of lane 0
   int before_ = 0;             // units before it
   SequenceLengths lengths_{};  // of this lane's sequence
   SequenceWork work_{};
   int upto_ = 0;  // units up to the end of this lane's sequence
-  UnitShares shares_{0, 0, 0, {}};
+  UnitShares shares_;
 };
 
 // Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends
@@ -92,7 +99,6 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   const int head_in_group = (head_block - kv_head * shape.head_blocks) * shape.tile_heads;
   part.lengths = lengths;
   part.sequence = sequence;
-  part.cache_row = cache_row_of(p, sequence);
   part.kv_head = kv_head;
   part.first_head = kv_head * shape.group + head_in_group;
   part.heads = min(shape.group - head_in_group, static_cast<int>(shape.tile_heads));
@@ -110,9 +116,9 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
                   .end = min(min(tile_first + units * work.unit_tiles, work.tile_end),
                              ceil_div(part.end, kDecodeTileKeys))};
   tiles.end = max(tiles.end, tiles.first);
-  part.tiles = launch.workers.cluster == 1
+  part.tiles = launch.workers.cluster_log2 == 0
                    ? tiles
-                   : share_of(tiles, rank_in(launch), launch.workers.cluster);
+                   : share_of(tiles, rank_in(launch), launch.workers.cluster_log2);
   part.seen_first = keys.first(0);
   part.seen_end = keys.end(lengths.q_len - 1);
   if (units == work.units) {
@@ -120,14 +126,14 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   } else if (shape.is_invariant) {
     part.place = place_of_unit(unit - first, work.units, first);
   } else {
-    const int worker = static_cast<int>(blockIdx.x) / launch.workers.cluster;
+    const int worker = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
     part.place = place_of_share(shares, worker, unit - first, work.units);
   }
   part.is_end = false;
   return units;
 }
 
-// Asks for the lengths of 1,024 sequences, so that find_parts() finds them in L1. A warp calls it.
+// Asks for the lengths of 1,024 sequences, so that a walk finds them in L1. A warp calls it.
 __device__ inline void prefetch_lengths(const Params& p) {
   const int first = static_cast<int>(threadIdx.x) % 32 * 32;  // a line of 128 bytes
   if (first < p.batch) {
@@ -139,30 +145,63 @@ __device__ inline void prefetch_lengths(const Params& p) {
   }
 }
 
-// Puts the parts that the block computes into the ring. A whole warp calls it.
-__device__ inline void find_parts(PartRing& ring, const Params& p, const Launch& launch) {
-  Walk walk(p, launch);
+// Puts a part without keys and without rows into the ring, ahead of all others. It has no results,
+// and brings the code that parts take their way through to the SM while no key has come yet.
+__device__ inline void put_empty_part(PartRing& ring, const Launch& launch) {
+  Part part{};
+  part.tokens = 1;
+  part.lengths.q_len = 1;
+  part.place = {.parts = 1};
+  ring.tiles[0] = part;
+  ring.put({});
+}
+
+// Puts all parts of the block into the ring, behind the empty one. A warp calls it. Its first part
+// is written before wait_for_ring(), which waits until the ring is set up. In a rehearsal, which
+// brings the code to the SM, it is written to `rehearsed`, and nothing else happens.
+template <typename WaitForRing>
+__device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, const Launch& launch,
+                                           Part* rehearsed, const WaitForRing& wait_for_ring) {
+  const bool is_rehearsal = rehearsed != nullptr;
+  if (p.batch > 32 && !is_rehearsal) {
+    prefetch_lengths(p);
+  }
+  Walk walk(p, launch, is_rehearsal);
   const UnitShares& shares = walk.shares();
-  const int worker = static_cast<int>(blockIdx.x) / launch.workers.cluster;
+  const int worker = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
   const bool has_work = worker < shares.workers();
   const int end = has_work ? shares.begin(worker + 1) : 0;
+  int unit = has_work ? shares.begin(worker) : 0;
   PartRing::Position at;
-  for (int unit = has_work ? shares.begin(worker) : 0; unit < end;) {
-    Part& part = ring.acquire(at);
-    int units = 0;
-    walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
-                      int unit_of_sequence) {
-      units =
-          write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
-      ring.put(at);
-    });
-    unit += __reduce_max_sync(0xffffffffu, units);
+  for (bool is_end = false, is_first = true; !is_end; is_first = false) {
     at.advance();
-  }
-  Part& part = ring.acquire(at);
-  if (threadIdx.x % 32 == 0) {
-    part.is_end = true;
-    ring.put(at);
+    if (!is_first) {
+      ring.acquire(at);
+    }
+    Part& part = is_rehearsal ? *rehearsed : ring.tiles[at.stage];
+    is_end = unit >= end;
+    if (is_end) {
+      part.is_end = true;
+    } else {
+      int units = 0;
+      walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
+                        int unit_of_sequence) {
+        units =
+            write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
+        part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
+      });
+      unit += __reduce_max_sync(0xffffffffu, units);
+    }
+    if (is_rehearsal) {
+      break;
+    }
+    if (is_first) {
+      wait_for_ring();
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      ring.put(at);
+    }
   }
 }
 
