@@ -199,10 +199,10 @@ Problem problem(int batch, int kv_heads, int capacity) {
 }
 
 DecodePlan plan_of(const Problem& p) {
-  return plan_decode(p, kSms, best_decode_config(p).value()).plan;
+  return plan_decode(p, kSms, best_decode_config(p, kSms).value()).plan;
 }
 
-int rows_of(const Problem& p) { return kDecodeConfigs[best_decode_config(p).value()].rows; }
+int rows_of(const Problem& p) { return kDecodeConfigs[best_decode_config(p, kSms).value()].rows; }
 
 TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   Problem p = problem(4, 8, 1024);
@@ -291,7 +291,7 @@ TEST(DecodePlan, WhereKeysAreTheRowsOFitsInATile) {
 
 TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
   const auto swaps = [](const Problem& p) {
-    return kDecodeConfigs[best_decode_config(p).value()].swaps;
+    return kDecodeConfigs[best_decode_config(p, kSms).value()].swaps;
   };
   for (const int kv_heads : {1, 8, 32}) {
     Problem p = problem(8, kv_heads, 1024);

@@ -252,7 +252,7 @@ TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {
 // Decode by itself runs sequences of any length.
 TEST(PrefillPlan, DecodeLeavesNoSequenceToOthers) {
   const Problem p = problem_of(64, 2108, true);
-  EXPECT_EQ(plan_decode(p, kSms, best_decode_config(p).value()).plan.most_tokens,
+  EXPECT_EQ(plan_decode(p, kSms, best_decode_config(p, kSms).value()).plan.most_tokens,
             std::numeric_limits<int>::max());
 }
 

@@ -30,7 +30,7 @@ Problem problem(std::int64_t batch, std::int64_t q_len) {
 }
 
 SharedPrefixDetails plan_of(const Problem& p) {
-  return plan_shared_prefix(p, kSms, best_pass_configs(p));
+  return plan_shared_prefix(p, kSms, best_pass_configs(p, kSms));
 }
 
 TEST(SharedPrefixPlan, ThePrefixPassHasAllTokensInOneDimension) {

@@ -160,7 +160,7 @@ void run_passes(const KvCacheProblem& problem, KvCacheHostTensors& tensors) {
   const AttentionWithKvCacheProblem constraints = problem_of(t, options);
   Params p = params_of(t, options, constraints);
   const cuda::SharedPrefixWorkspace places =
-      cuda::plan_shared_prefix(constraints, kSms, cuda::best_pass_configs(constraints)).at;
+      cuda::plan_shared_prefix(constraints, kSms, cuda::best_pass_configs(constraints, kSms)).at;
   std::vector<float> workspace(places.bytes / sizeof(float),
                                std::numeric_limits<float>::quiet_NaN());
   p.workspace = workspace.data();

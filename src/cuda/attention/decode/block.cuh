@@ -115,6 +115,9 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
     }
+    if (loader == 0) {
+      prefetch_first_lengths(p);
+    }
     if (loader != 3) {
       wait_for_launch_before();
     }

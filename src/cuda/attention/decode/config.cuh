@@ -63,6 +63,15 @@ struct Part {
 };
 using PartRing = TileRing<Part>;
 
+// The ring begins with a part without keys and without rows (put_empty_part), which is the
+// consumer's alone: a warp that loads leaves it out.
+__device__ inline PartRing::Position leave_empty_part(PartRing& ring) {
+  PartRing::Position at;
+  ring.release(at);
+  at.advance();
+  return at;
+}
+
 // A block's slice of the columns of a pass, from all blocks of its cluster.
 template <typename Config>
 struct Exchange {
@@ -90,8 +99,7 @@ struct WarpsForm {
   struct Memory {
     cute::conditional_t<kQueriesInSmem, Queries, NoQueries> queries;
     // Of the eight rows of each warp that are merged in one pass. O lies in the part's last tile.
-    float max[Config::kConsumerWarps][8];
-    float sum[Config::kConsumerWarps][8];
+    float2 statistics[Config::kConsumerWarps][8];  // m and l
   };
 };
 
@@ -107,8 +115,7 @@ struct SwappedForm {
   struct Memory {
     alignas(1024) Element q[kQueryStages][kQuery_elements];
     float reduced[kGroups][4][Config::kRows];  // of each warp's keys: maxima, then sums
-    float max[kGroups][Config::kRows];
-    float sum[kGroups][Config::kRows];
+    float2 statistics[kGroups][Config::kRows];  // m and l
     TmaRing<kQueryStages> queries;
   };
 };
@@ -145,8 +152,7 @@ struct Launch {
   CacheBoxes rows;  // boxes of one row
   int slot_rows;
   float* o;                 // (slots, slot_rows, Dv)
-  float* row_max;           // (slots, slot_rows)
-  float* row_sum;           // likewise
+  float2* statistics;       // (slots, slot_rows): m and l
   std::uint64_t* counters;  // (slots, cluster)
   std::uint64_t epoch;
 };

@@ -107,8 +107,9 @@ struct SwappedPieces {
       static_assert(kInSmem);
       const int stage = pieces.stage_of(piece);
       const auto& compute = pieces.shared.compute;
-      return {.m = compute.max[stage % kMost][query],
-              .l = compute.sum[stage % kMost][query],
+      const float2 statistics = compute.statistics[stage % kMost][query];
+      return {.m = statistics.x,
+              .l = statistics.y,
               .o = *reinterpret_cast<const float4*>(pieces.memory(stage) + offset(query, column))};
     }
   };
@@ -146,8 +147,7 @@ struct SwappedPieces {
         }
       }
       if (warp == 0 && g == 0) {
-        shared.compute.max[group][place.query(c)] = result.m[c];
-        shared.compute.sum[group][place.query(c)] = l[c];
+        shared.compute.statistics[group][place.query(c)] = {result.m[c], l[c]};
       }
     }
   }
@@ -210,7 +210,7 @@ class SwappedCompute {
                                       const Launch& launch, const TensorMaps& maps) {
     auto& compute = shared.compute;
     QueryPosition at;
-    PartRing::Position at_part;
+    PartRing::Position at_part = leave_empty_part(shared.parts);
     while (true) {
       const Part& part = shared.parts.wait(at_part);
       if (part.is_end) {

@@ -123,8 +123,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
                       .rows = cache_boxes(p.rows.page_size, 1),
                       .slot_rows = plan.slot_rows,
                       .o = reinterpret_cast<float*>(workspace + at.o),
-                      .row_max = reinterpret_cast<float*>(workspace + at.row_max),
-                      .row_sum = reinterpret_cast<float*>(workspace + at.row_sum),
+                      .statistics = reinterpret_cast<float2*>(workspace + at.statistics),
                       .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
                       .epoch = next_epoch()};
   launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},

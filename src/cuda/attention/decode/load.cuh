@@ -179,7 +179,7 @@ template <typename Config, typename Tile>
 __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
                      const CacheSide<Config>& side) {
   typename Config::Position at;
-  PartRing::Position at_part;
+  PartRing::Position at_part = leave_empty_part(shared.parts);
   while (true) {
     const Part& part = shared.parts.wait(at_part);
     if (part.is_end) {

@@ -43,6 +43,15 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
+// Whether clusters share items' keys, at most a few tiles a block. Then fewer rows than a sequence
+// has are faster, although its keys are read once for each row tile: a block computes and merges
+// less.
+bool shares_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
+  constexpr std::int64_t kFewTiles = 4;
+  const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
+  return c.swaps && tiles <= kFewTiles * cluster_of(p, c, sms);
+}
+
 }  // namespace
 
 bool loads_boxes(const Problem& p) {
@@ -64,8 +73,7 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
   const auto slots = static_cast<std::size_t>(plan.slots);
   const std::size_t rows = slots * static_cast<std::size_t>(plan.slot_rows);
   at.counters = place(slots * static_cast<std::size_t>(plan.cluster) * sizeof(std::uint64_t));
-  at.row_max = place(rows * sizeof(float));
-  at.row_sum = place(rows * sizeof(float));
+  at.statistics = place(2 * rows * sizeof(float));
   at.o = place(rows * static_cast<std::size_t>(value_dim) * sizeof(float));
   return at;
 }
@@ -77,14 +85,17 @@ bool takes(const DecodeConfig& c, const Problem& p) {
 
 // A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
 // nothing else, it is one token that counts.
-std::optional<int> best_decode_config(const Problem& problem) {
+std::optional<int> best_decode_config(const Problem& problem, int sms) {
   const std::int64_t tokens = problem.batch_invariant ? 1
                               : problem.packed        ? ceil_div(problem.q_len, problem.batch)
                                                       : problem.q_len;
   const std::int64_t rows = tokens * (problem.heads / problem.kv_heads);
   // The fewest rows that are enough, or else the most; keys as rows of the MMAs, where that can be.
+  const auto suffices = [&](const DecodeConfig& c) {
+    return c.rows >= rows || shares_few_tiles(problem, c, sms);
+  };
   const auto is_better = [&](const DecodeConfig& a, const DecodeConfig& b) {
-    const bool suffice = a.rows >= rows && b.rows >= rows;
+    const bool suffice = suffices(a) && suffices(b);
     return a.rows == b.rows ? a.swaps && !b.swaps : suffice ? a.rows < b.rows : a.rows > b.rows;
   };
   std::optional<int> best;

@@ -25,9 +25,8 @@ struct DecodePlan {
 // What lies where in the workspace, in bytes from its start.
 struct DecodeWorkspace {
   std::size_t counters;  // (slots, cluster) 8 bytes each
-  std::size_t row_max;   // (slots, slot_rows) FP32
-  std::size_t row_sum;   // likewise
-  std::size_t o;         // (slots, slot_rows, Dv) FP32
+  std::size_t statistics;  // (slots, slot_rows, 2) FP32: m and l
+  std::size_t o;           // (slots, slot_rows, Dv) FP32
   std::size_t bytes;
 };
 
@@ -44,9 +43,10 @@ bool loads_boxes(const AttentionWithKvCacheProblem& problem);
 // Does this config have the problem's head dims, and take its caches?
 bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
 
-// The config for `problem`: the one with the fewest rows of a row tile that hold a sequence's, or
-// with the most. Nothing if there is none.
-std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem);
+// The config for `problem` on a GPU of `sms` SMs: the one with the fewest rows of a row tile that
+// hold a sequence's, or with the most; fewer where caches are short and sequences few. Nothing if
+// there is none.
+std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem, int sms);
 
 // The schedule's shape of a problem with so many heads, in row tiles of `tile_rows`; its masks are
 // left to the caller.

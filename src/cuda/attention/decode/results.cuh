@@ -49,29 +49,25 @@ struct Piece {
 // Where the pieces lie that become one: the first, and from the second on, each a step behind the
 // one before. In the block's SMEM, or in the workspace, where other blocks have written.
 struct PieceSource {
-  const float* m0;
-  const float* l0;
+  const float2* statistics0;  // m and l
   const float4* o0;
-  const float* m1;
-  const float* l1;
+  const float2* statistics1;
   const float4* o1;
-  int step;    // of m and l, in floats
+  int step;    // of statistics
   int o_step;  // in pieces
 
   template <bool kInSmem>
   __device__ Piece at(int i) const {
-    return i == 0 ? load<kInSmem>(m0, l0, o0)
-                  : load<kInSmem>(m1 + (i - 1) * step, l1 + (i - 1) * step, o1 + (i - 1) * o_step);
+    return i == 0 ? load<kInSmem>(statistics0, o0)
+                  : load<kInSmem>(statistics1 + (i - 1) * step, o1 + (i - 1) * o_step);
   }
 
  private:
   template <bool kInSmem>
-  __device__ static Piece load(const float* m, const float* l, const float4* o) {
-    if constexpr (kInSmem) {
-      return {.m = *m, .l = *l, .o = *o};
-    } else {  // not from L1, which other blocks' writes do not reach
-      return {.m = __ldcg(m), .l = __ldcg(l), .o = __ldcg(o)};
-    }
+  __device__ static Piece load(const float2* statistics, const float4* o) {
+    // Not from L1, which other blocks' writes do not reach.
+    const float2 of_row = kInSmem ? *statistics : __ldcg(statistics);
+    return {.m = of_row.x, .l = of_row.y, .o = kInSmem ? *o : __ldcg(o)};
   }
 };
 
@@ -170,16 +166,13 @@ __device__ __forceinline__ void store_final(const Params& p, const Part& part,
 // A row of a partial result in the workspace.
 struct SlotRow {
   float* o;
-  float* max;
-  float* sum;
+  float2* statistics;
 };
 
 template <int kValueDim>
 __device__ SlotRow slot_row(const Launch& launch, int slot, int row) {
   const std::int64_t index = std::int64_t{slot} * launch.slot_rows + row;
-  return {.o = launch.o + index * kValueDim,
-          .max = launch.row_max + index,
-          .sum = launch.row_sum + index};
+  return {.o = launch.o + index * kValueDim, .statistics = launch.statistics + index};
 }
 
 // The pieces of all of an item's parts, of one row, columns from `column` on.
@@ -188,11 +181,9 @@ __device__ PieceSource of_parts(const Launch& launch, const PartPlace& place, in
   const SlotRow first = slot_row<kValueDim>(launch, place.slot0, row);
   const SlotRow second = slot_row<kValueDim>(launch, place.slot1, row);
   const int step = place.slot_step * launch.slot_rows;
-  return {first.max,
-          first.sum,
+  return {first.statistics,
           reinterpret_cast<const float4*>(first.o + column),
-          second.max,
-          second.sum,
+          second.statistics,
           reinterpret_cast<const float4*>(second.o + column),
           step,
           step * (kValueDim / 4)};
@@ -310,8 +301,13 @@ class Finish {
   template <Level kLevel>
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
-    constexpr int kMostAhead = Config::C.value_dim > 128 ? 4 : 8;  // O may have the registers
-    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMostAhead;
+    // Parts come from far away: as many at a time as there are registers for.
+    constexpr int kPartsAhead = Config::C.value_dim > 128                  ? 4
+                                : Config::C.swaps && !Config::kIsE4m3 ? 16
+                                                                      : 8;
+    constexpr int kAhead = kIsWhole                   ? BlockPieces::kMost
+                           : kLevel == Level::blocks ? kMaxDecodeCluster
+                                                     : kPartsAhead;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
     const int slice = kPieces >> slices_log2;
     const int rank = is_cluster() ? rank_in(launch_) : 0;
@@ -367,11 +363,10 @@ class Finish {
   __device__ PieceSource of_blocks(int row, int q, int slice) const {
     if constexpr (Config::kMayCluster) {
       const auto& exchange = shared_.exchange;
-      const float* const max = &exchange.statistics[0][row].x;
+      const float2* const statistics = &exchange.statistics[0][row];
       const float4* const o = &exchange.o[row * slice + q];
-      constexpr int kStep = 2 * Config::kPassRows;
-      return {max,   max + 1,      o, max + kStep, max + kStep + 1, o + rows_ * slice,
-              kStep, rows_ * slice};
+      constexpr int kStep = Config::kPassRows;
+      return {statistics, o, statistics + kStep, o + rows_ * slice, kStep, rows_ * slice};
     }
     return {};
   }
@@ -398,8 +393,7 @@ class Finish {
         slot_row<Config::C.value_dim>(launch_, part_.place.slot(part_.place.index), tile_row);
     *reinterpret_cast<float4*>(at.o + column) = piece.o;
     if (is_first) {
-      *at.max = piece.m;
-      *at.sum = piece.l;
+      *at.statistics = {piece.m, piece.l};
     }
   }
 

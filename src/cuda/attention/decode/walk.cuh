@@ -133,6 +133,13 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   return units;
 }
 
+// Brings the first lengths to L2 while the launch before may still write them. A warp calls it.
+__device__ inline void prefetch_first_lengths(const Params& p) {
+  if (threadIdx.x % 32 == 0) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.rows.cache_seqlens));
+  }
+}
+
 // Asks for the lengths of 1,024 sequences, so that a walk finds them in L1. A warp calls it.
 __device__ inline void prefetch_lengths(const Params& p) {
   const int first = static_cast<int>(threadIdx.x) % 32 * 32;  // a line of 128 bytes

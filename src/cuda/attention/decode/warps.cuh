@@ -44,11 +44,10 @@ struct WarpsPieces {
     constexpr int kWarp = WarpsForm<Config>::kRowWarps;  // from one to the next
     const int warp = i / 8;
     const int g = i % 8;
-    const float* const max = &shared.compute.max[warp][g];
-    const float* const sum = &shared.compute.sum[warp][g];
+    const float2* const statistics = &shared.compute.statistics[warp][g];
     const float4* const o = tile + place_in_tile<Config>(warp, g, q);
     constexpr int kStep = 8 * kWarp * (Config::C.value_dim / 4);
-    return {max, sum, o, max + 8 * kWarp, sum + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
+    return {statistics, o, statistics + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
   }
 
  private:
@@ -77,8 +76,8 @@ struct WarpsPieces {
       }
     }
     if (t == 0) {
-      shared.compute.max[warp][g] = pass == 0 ? result.m[0] : result.m[1];
-      shared.compute.sum[warp][g] = pass == 0 ? result.l[0] : result.l[1];
+      shared.compute.statistics[warp][g] = pass == 0 ? float2{result.m[0], result.l[0]}
+                                                     : float2{result.m[1], result.l[1]};
     }
   }
 };

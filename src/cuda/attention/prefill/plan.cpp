@@ -79,7 +79,7 @@ PrefillDetails plan_chunks(const Problem& p, int sms) {
   PrefillDetails details = plan_prefill(p, sms, prefill_config(p).value());
   details.plan.others_tokens = kMostDecodeTokens;
   if (may_have_few_tokens(p)) {
-    details.decode = plan_decode(p, sms, best_decode_config(p).value());
+    details.decode = plan_decode(p, sms, best_decode_config(p, sms).value());
     details.decode.plan.most_tokens = kMostDecodeTokens;
     details.bytes = kPrefillDecodeAt + details.decode.at.bytes;
     details.plan.splits = 1;

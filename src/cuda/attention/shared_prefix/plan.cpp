@@ -36,11 +36,11 @@ Problem suffix_pass(const Problem& p) {
 }
 
 // All tokens may be one group's.
-PassConfigs best_pass_configs(const Problem& p) {
+PassConfigs best_pass_configs(const Problem& p, int sms) {
   Problem prefix = prefix_pass(p);
   prefix.batch = 1;
-  return {.prefix = best_decode_config(prefix).value(),
-          .suffix = best_decode_config(suffix_pass(p)).value()};
+  return {.prefix = best_decode_config(prefix, sms).value(),
+          .suffix = best_decode_config(suffix_pass(p), sms).value()};
 }
 
 SharedPrefixDetails plan_shared_prefix(const Problem& p, int sms, const PassConfigs& configs) {

@@ -49,7 +49,7 @@ struct PassConfigs {
 };
 
 // The best ones of a problem without batch_invariant, whose head dims the kernel takes.
-PassConfigs best_pass_configs(const AttentionWithKvCacheProblem& problem);
+PassConfigs best_pass_configs(const AttentionWithKvCacheProblem& problem, int sms);
 
 // The plan on a GPU of `sms` SMs.
 SharedPrefixDetails plan_shared_prefix(const AttentionWithKvCacheProblem& problem, int sms,
