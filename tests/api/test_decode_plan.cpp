@@ -59,24 +59,42 @@ TEST(DecodeSchedule, SharesCoverAllUnitsOnce) {
     const int units = are_equal ? items * most_units : random(items, items * most_units);
     const Workers workers{.count = Divisor(random(1, kMaxDecodeWorkers)),
                           .cluster_log2 = random(0, 3),
-                          .merge_tiles = random(0, 20)};
+                          .merge_tiles = random(0, 20),
+                          .further = random(0, 1) * random(1, 900)};
     const UnitShares shares(units, items, most_units, workers);
     ASSERT_GE(shares.workers(), 1);
     ASSERT_LE(shares.workers(), workers.count);
     ASSERT_EQ(shares.begin(0), 0);
-    ASSERT_EQ(shares.begin(shares.workers()), units);
-    for (int w = 0; w < shares.workers(); ++w) {
-      ASSERT_LT(shares.begin(w), shares.begin(w + 1)) << "worker " << w << " goes without";
+    const int count = shares.workers() + shares.further();
+    ASSERT_LE(shares.further(), workers.further);
+    ASSERT_EQ(shares.begin(count), units);
+    for (int s = 0; s < count; ++s) {
+      ASSERT_LT(shares.begin(s), shares.begin(s + 1)) << "share " << s << " is empty";
     }
   }
 }
 
+TEST(DecodeSchedule, OfManyUnitsTheLastAreFurtherShares) {
+  const Workers workers{
+      .count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 12, .further = 396};
+  const UnitShares split(512 * 128, 512, 128, workers);
+  EXPECT_EQ(split.further(), 396);
+  for (int s = 132; s < 132 + 396; ++s) {
+    EXPECT_EQ(split.begin(s + 1) - split.begin(s), 16);
+  }
+  const UnitShares whole(1024 * 16, 1024, 16, workers);
+  for (int s = 0; s < 132 + whole.further(); ++s) {
+    EXPECT_EQ(whole.begin(s) % 16, 0) << "items stay whole";
+  }
+  EXPECT_EQ(UnitShares(132 * 47, 1, 132 * 47, workers).further(), 0) << "shares are short";
+}
+
 TEST(DecodeSchedule, NoUnitsNeedNoWorker) {
-  EXPECT_EQ(UnitShares(0, 0, 0, {.count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 10}).workers(), 0);
+  EXPECT_EQ(UnitShares(0, 0, 0, {.count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 10, .further = 0}).workers(), 0);
 }
 
 TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
-  const Workers workers{.count = Divisor(264), .cluster_log2 = 0, .merge_tiles = 12};
+  const Workers workers{.count = Divisor(264), .cluster_log2 = 0, .merge_tiles = 12, .further = 0};
   const UnitShares whole(1024 * 16, 1024, 16, workers);  // 4 items each, on 256 of 264 workers
   for (int w = 0; w < whole.workers(); ++w) {
     EXPECT_EQ(whole.begin(w) % 16, 0);
@@ -88,7 +106,7 @@ TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
 // ---- Parts and their places
 
 struct Share {
-  int worker;
+  int share;
   int item;
   PartPlace place;
 };
@@ -99,7 +117,7 @@ std::vector<Share> shares_of(const std::vector<int>& units, const UnitShares& sh
   int first = 0;
   for (int item = 0; item < static_cast<int>(units.size()); ++item) {
     const int count = units[static_cast<std::size_t>(item)];
-    for (int w = 0; w < shares.workers(); ++w) {
+    for (int w = 0; w < shares.workers() + shares.further(); ++w) {
       const int begin = std::max(shares.begin(w), first);
       const int end = std::min(shares.begin(w + 1), first + count);
       if (begin < end && end - begin < count) {
@@ -121,17 +139,20 @@ TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
       total += count;
     }
     const UnitShares shares(total, static_cast<int>(units.size()), total + 1,
-                            {.count = Divisor(random(1, 264)), .cluster_log2 = 0, .merge_tiles = 0});
+                            {.count = Divisor(random(1, 264)),
+                             .cluster_log2 = 0,
+                             .merge_tiles = 0,
+                             .further = i % 2 * random(1, 800)});
     std::set<int> slots;
     std::vector<int> parts(units.size(), 0);
     std::vector<std::optional<int>> counter(units.size());
     std::set<int> counters;
     for (const Share& share : shares_of(units, shares)) {
       const auto item = static_cast<std::size_t>(share.item);
-      ASSERT_EQ(share.place.index, parts[item]) << "parts come in the order of workers";
+      ASSERT_EQ(share.place.index, parts[item]) << "parts come in the order of shares";
       ++parts[item];
       ASSERT_TRUE(slots.insert(share.place.slot(share.place.index)).second);
-      ASSERT_LT(share.place.slot(share.place.index), 2 * shares.workers());
+      ASSERT_LT(share.place.slot(share.place.index), 2 * (shares.workers() + shares.further()));
       ASSERT_TRUE(!counter[item] || *counter[item] == share.place.counter);
       if (!counter[item]) {
         counter[item] = share.place.counter;
@@ -215,8 +236,19 @@ TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   EXPECT_EQ(rows_of(p), 64);
   p.q_len = 1000;
   EXPECT_EQ(rows_of(p), 64);
-  p = problem(4, 1, 1024);
+  p = problem(4, 1, 4096);
   EXPECT_EQ(rows_of(p), 32);
+}
+
+TEST(DecodePlan, WhereAClusterSharesFewTilesARowTileIsSmall) {
+  EXPECT_EQ(rows_of(problem(1, 1, 2048)), 8);
+  EXPECT_EQ(rows_of(problem(1, 1, 2049)), 32);  // more than four tiles for each of eight blocks
+  EXPECT_EQ(rows_of(problem(8, 1, 1024)), 8);   // in clusters of four
+  EXPECT_EQ(rows_of(problem(16, 1, 1024)), 16);
+  EXPECT_EQ(rows_of(problem(64, 1, 1024)), 32);
+  Problem p = problem(1, 1, 1024);
+  p.batch_invariant = true;
+  EXPECT_EQ(rows_of(p), 32) << "its bits do not depend on the batch";
 }
 
 TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {

@@ -154,6 +154,7 @@ struct Launch {
   float* o;                 // (slots, slot_rows, Dv)
   float2* statistics;       // (slots, slot_rows): m and l
   std::uint64_t* counters;  // (slots, cluster)
+  std::uint64_t* tickets;   // of further shares
   std::uint64_t epoch;
 };
 

@@ -113,7 +113,8 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   const Workers workers{
       .count = Divisor(std::min(plan.workers, most_workers)),
       .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
-      .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster)};
+      .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster),
+      .further = plan.further};
 
   auto* const workspace = static_cast<char*>(p.workspace);
   const Launch launch{.shape = shape,
@@ -125,6 +126,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
                       .o = reinterpret_cast<float*>(workspace + at.o),
                       .statistics = reinterpret_cast<float2*>(workspace + at.statistics),
                       .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
+                      .tickets = reinterpret_cast<std::uint64_t*>(workspace + at.tickets),
                       .epoch = next_epoch()};
   launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},
                        workers.count << workers.cluster_log2, Config::kThreads, kSmem_bytes, stream, p, maps,

@@ -17,6 +17,7 @@ struct CacheSide {
   const OuterStrides& stride;  // batch: of a page, or of a whole sequence
   const Descales& descale;
   TmaRing<Config::kStages>& ring;
+  bool asks;            // for the next part, while this one's last tiles are loaded
   std::uint8_t* tiles;  // stage 0's
   float* descales;      // likewise
 };
@@ -135,16 +136,24 @@ __device__ __forceinline__ void copy_rows(const CacheSide<Config>& side, const P
   }
 }
 
-// Loads a part's tiles, and their rows' descales where they have some. A whole warp calls it.
-template <typename Config, typename Tile>
+// Loads a part's tiles, and their rows' descales where they have some. Calls ask() ahead of its
+// last two. A whole warp calls it.
+template <typename Config, typename Tile, typename Ask>
 __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
                                           const CacheSide<Config>& side, const Part& part,
-                                          typename Config::Position& at) {
+                                          typename Config::Position& at, const Ask& ask) {
   using Shared = SharedStorage<Config>;
   const bool has_descales = Config::kIsE4m3 && side.descale.per == Descales::Per::row;
   BoxPlaces<1> boxes(p.rows, launch.boxes, part.sequence, part.cache_row);
   BoxPlaces<1> rows(p.rows, launch.rows, part.sequence, part.cache_row);
+  const int last_ones = max(part.tiles.end - 2, part.tiles.first);
+  if (part.tiles.first == part.tiles.end) {
+    ask();
+  }
   for (int j = part.tiles.first; j < part.tiles.end; ++j) {
+    if (j == last_ones) {
+      ask();
+    }
     std::uint8_t* const tile = side.tiles + at.stage * Shared::kTile_bytes;
     TmaBarrier& full = side.ring.full[at.stage];
     side.ring.empty[at.stage].wait(at.phase ^ 1);
@@ -185,7 +194,11 @@ __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launc
     if (part.is_end) {
       break;
     }
-    load_part<Config, Tile>(p, launch, side, part, at);
+    load_part<Config, Tile>(p, launch, side, part, at, [&] {
+      if (side.asks && threadIdx.x % 32 == 0) {
+        shared.parts.want_next(at_part);
+      }
+    });
     __syncwarp();  // no lane reads the part any more
     shared.parts.release(at_part);
     at_part.advance();
@@ -203,6 +216,7 @@ __device__ void load_keys_or_values(SharedStorage<Config>& shared, const Params&
                                .stride = is_v ? p.v_stride : p.k_stride,
                                .descale = is_v ? p.v_descale : p.k_descale,
                                .ring = is_v ? shared.v : shared.k,
+                               .asks = !is_v,
                                .tiles = shared.tiles[0] + (is_v ? TileK::kTile_bytes : 0),
                                .descales = shared.descales[0][is_v]};
   if (cute::is_same_v<TileK, TileV> || !is_v) {

@@ -43,6 +43,13 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
+// The most shares beside those of `workers` blocks. Each takes workspace for two partial results.
+int most_further_shares(const Problem& p, const DecodeConfig& c, int workers) {
+  constexpr int kOfAWorker = 3;
+  constexpr int kMostRows = 32;
+  return p.batch_invariant || c.rows > kMostRows ? 0 : kOfAWorker * workers;
+}
+
 // Whether clusters share items' keys, at most a few tiles a block. Then fewer rows than a sequence
 // has are faster, although its keys are read once for each row tile: a block computes and merges
 // less.
@@ -73,6 +80,7 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
   const auto slots = static_cast<std::size_t>(plan.slots);
   const std::size_t rows = slots * static_cast<std::size_t>(plan.slot_rows);
   at.counters = place(slots * static_cast<std::size_t>(plan.cluster) * sizeof(std::uint64_t));
+  at.tickets = place(sizeof(std::uint64_t));
   at.statistics = place(2 * rows * sizeof(float));
   at.o = place(rows * static_cast<std::size_t>(value_dim) * sizeof(float));
   return at;
@@ -151,7 +159,8 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(int{shape.tile_tokens}, p.q_len));
   plan.most_tokens = shape.most_tokens;
-  plan.slots = p.batch_invariant ? most_units(p, c) : 2 * plan.workers;
+  plan.further = plan.cluster == 1 ? most_further_shares(p, c, plan.workers) : 0;
+  plan.slots = p.batch_invariant ? most_units(p, c) : 2 * (plan.workers + plan.further);
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
 }
 

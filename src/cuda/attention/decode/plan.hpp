@@ -15,6 +15,7 @@ struct DecodePlan {
   int config;   // of kDecodeConfigs
   int cluster;  // blocks of a worker
   int workers;
+  int further;          // the most shares beside the workers' own
   bool loads_boxes;    // by TMA; or else row by row
   int box_rows;        // keys that a load brings
   int slot_rows;       // rows of a partial result
@@ -24,7 +25,8 @@ struct DecodePlan {
 
 // What lies where in the workspace, in bytes from its start.
 struct DecodeWorkspace {
-  std::size_t counters;  // (slots, cluster) 8 bytes each
+  std::size_t counters;    // (slots, cluster) 8 bytes each
+  std::size_t tickets;     // 8 bytes
   std::size_t statistics;  // (slots, slot_rows, 2) FP32: m and l
   std::size_t o;           // (slots, slot_rows, Dv) FP32
   std::size_t bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/attention/decode/config.cuh"
+#include "cuda/common/ticket.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
@@ -87,7 +88,7 @@ class Walk {
 // Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends
 // before `end` at the latest. Returns how many units it has.
 __device__ inline int write_part(Part& part, const Params& p, const Launch& launch,
-                                 const UnitShares& shares, int sequence,
+                                 const UnitShares& shares, int share, int sequence,
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
                                  int unit, int end) {
   const DecodeShape& shape = launch.shape;
@@ -126,8 +127,7 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   } else if (shape.is_invariant) {
     part.place = place_of_unit(unit - first, work.units, first);
   } else {
-    const int worker = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
-    part.place = place_of_share(shares, worker, unit - first, work.units);
+    part.place = place_of_share(shares, share, unit - first, work.units);
   }
   part.is_end = false;
   return units;
@@ -160,7 +160,22 @@ __device__ inline void put_empty_part(PartRing& ring, const Launch& launch) {
   part.lengths.q_len = 1;
   part.place = {.parts = 1};
   ring.tiles[0] = part;
+  ring.want_next({});
   ring.put({});
+}
+
+// Takes the next of the further shares: 0, 1, 2 ... A warp calls it. Who takes the last of all
+// numbers, beyond the shares, leaves the tickets as they were.
+__device__ inline int take_share(const UnitShares& shares, const Launch& launch) {
+  const TicketCounter tickets{.word = launch.tickets, .epoch = launch.epoch};
+  int ticket = 0;
+  if (threadIdx.x % 32 == 0) {
+    ticket = tickets.take();
+    if (ticket == shares.further() + shares.workers() - 1) {
+      tickets.clear();
+    }
+  }
+  return __shfl_sync(0xffffffffu, ticket, 0);
 }
 
 // Puts all parts of the block into the ring, behind the empty one. A warp calls it. Its first part
@@ -175,12 +190,20 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
   }
   Walk walk(p, launch, is_rehearsal);
   const UnitShares& shares = walk.shares();
-  const int worker = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
-  const bool has_work = worker < shares.workers();
-  const int end = has_work ? shares.begin(worker + 1) : 0;
-  int unit = has_work ? shares.begin(worker) : 0;
+  int share = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
+  const bool has_work = share < shares.workers();
+  int end = has_work ? shares.begin(share + 1) : 0;
+  int unit = has_work ? shares.begin(share) : 0;
   PartRing::Position at;
   for (bool is_end = false, is_first = true; !is_end; is_first = false) {
+    if (unit >= end && has_work && shares.further() > 0) {
+      ring.wait_until_wanted(at);
+      share = shares.workers() + take_share(shares, launch);
+      if (share < shares.workers() + shares.further()) {
+        unit = shares.begin(share);
+        end = shares.begin(share + 1);
+      }
+    }
     at.advance();
     if (!is_first) {
       ring.acquire(at);
@@ -194,7 +217,8 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
       walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
                         int unit_of_sequence) {
         units =
-            write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
+            write_part(part, p, launch, shares, share, sequence, lengths, of, unit_of_sequence, unit,
+                       end);
         part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
       });
       unit += __reduce_max_sync(0xffffffffu, units);
