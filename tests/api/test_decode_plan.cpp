@@ -60,13 +60,12 @@ TEST(DecodeSchedule, SharesCoverAllUnitsOnce) {
     const Workers workers{.count = Divisor(random(1, kMaxDecodeWorkers)),
                           .cluster_log2 = random(0, 3),
                           .merge_tiles = random(0, 20),
-                          .further = random(0, 1) * random(1, 900)};
+                          .may_take = random(0, 1) == 1};
     const UnitShares shares(units, items, most_units, workers);
     ASSERT_GE(shares.workers(), 1);
     ASSERT_LE(shares.workers(), workers.count);
     ASSERT_EQ(shares.begin(0), 0);
     const int count = shares.workers() + shares.further();
-    ASSERT_LE(shares.further(), workers.further);
     ASSERT_EQ(shares.begin(count), units);
     for (int s = 0; s < count; ++s) {
       ASSERT_LT(shares.begin(s), shares.begin(s + 1)) << "share " << s << " is empty";
@@ -74,27 +73,33 @@ TEST(DecodeSchedule, SharesCoverAllUnitsOnce) {
   }
 }
 
-TEST(DecodeSchedule, OfManyUnitsTheLastAreFurtherShares) {
+TEST(DecodeSchedule, HalfOfManyShortItemsAreFurtherShares) {
   const Workers workers{
-      .count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 12, .further = 396};
-  const UnitShares split(512 * 128, 512, 128, workers);
-  EXPECT_EQ(split.further(), 396);
-  for (int s = 132; s < 132 + 396; ++s) {
-    EXPECT_EQ(split.begin(s + 1) - split.begin(s), 16);
+      .count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 12, .may_take = true};
+  const UnitShares shares(1024 * 16, 1024, 16, workers);
+  EXPECT_EQ(shares.further(), 512);
+  for (int s = 0; s < 132 + 512; ++s) {
+    const int items = (shares.begin(s + 1) - shares.begin(s)) / 16;
+    EXPECT_EQ(shares.begin(s) % 16, 0);
+    EXPECT_TRUE(s < 132 ? items == 3 || items == 4 : items == 1) << s;
   }
-  const UnitShares whole(1024 * 16, 1024, 16, workers);
-  for (int s = 0; s < 132 + whole.further(); ++s) {
-    EXPECT_EQ(whole.begin(s) % 16, 0) << "items stay whole";
-  }
-  EXPECT_EQ(UnitShares(132 * 47, 1, 132 * 47, workers).further(), 0) << "shares are short";
+  EXPECT_EQ(UnitShares(1024 * 16 - 1, 1024, 16, workers).further(), 0) << "items differ";
+  EXPECT_EQ(UnitShares(1024 * 64, 1024, 64, workers).further(), 0) << "items are long";
+  EXPECT_EQ(UnitShares(1024 * 4, 1024, 4, workers).further(), 0) << "items are too short";
+  EXPECT_EQ(UnitShares(200 * 16, 200, 16, workers).further(), 0) << "items are few";
 }
 
 TEST(DecodeSchedule, NoUnitsNeedNoWorker) {
-  EXPECT_EQ(UnitShares(0, 0, 0, {.count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 10, .further = 0}).workers(), 0);
+  EXPECT_EQ(
+      UnitShares(0, 0, 0,
+                 {.count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 10, .may_take = false})
+          .workers(),
+      0);
 }
 
 TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
-  const Workers workers{.count = Divisor(264), .cluster_log2 = 0, .merge_tiles = 12, .further = 0};
+  const Workers workers{
+      .count = Divisor(264), .cluster_log2 = 0, .merge_tiles = 12, .may_take = false};
   const UnitShares whole(1024 * 16, 1024, 16, workers);  // 4 items each, on 256 of 264 workers
   for (int w = 0; w < whole.workers(); ++w) {
     EXPECT_EQ(whole.begin(w) % 16, 0);
@@ -106,7 +111,7 @@ TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
 // ---- Parts and their places
 
 struct Share {
-  int share;
+  int worker;
   int item;
   PartPlace place;
 };
@@ -117,7 +122,7 @@ std::vector<Share> shares_of(const std::vector<int>& units, const UnitShares& sh
   int first = 0;
   for (int item = 0; item < static_cast<int>(units.size()); ++item) {
     const int count = units[static_cast<std::size_t>(item)];
-    for (int w = 0; w < shares.workers() + shares.further(); ++w) {
+    for (int w = 0; w < shares.workers(); ++w) {
       const int begin = std::max(shares.begin(w), first);
       const int end = std::min(shares.begin(w + 1), first + count);
       if (begin < end && end - begin < count) {
@@ -142,17 +147,17 @@ TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
                             {.count = Divisor(random(1, 264)),
                              .cluster_log2 = 0,
                              .merge_tiles = 0,
-                             .further = i % 2 * random(1, 800)});
+                             .may_take = i % 2 == 0});
     std::set<int> slots;
     std::vector<int> parts(units.size(), 0);
     std::vector<std::optional<int>> counter(units.size());
     std::set<int> counters;
     for (const Share& share : shares_of(units, shares)) {
       const auto item = static_cast<std::size_t>(share.item);
-      ASSERT_EQ(share.place.index, parts[item]) << "parts come in the order of shares";
+      ASSERT_EQ(share.place.index, parts[item]) << "parts come in the order of workers";
       ++parts[item];
       ASSERT_TRUE(slots.insert(share.place.slot(share.place.index)).second);
-      ASSERT_LT(share.place.slot(share.place.index), 2 * (shares.workers() + shares.further()));
+      ASSERT_LT(share.place.slot(share.place.index), 2 * shares.workers());
       ASSERT_TRUE(!counter[item] || *counter[item] == share.place.counter);
       if (!counter[item]) {
         counter[item] = share.place.counter;

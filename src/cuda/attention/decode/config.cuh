@@ -114,7 +114,7 @@ struct SwappedForm {
 
   struct Memory {
     alignas(1024) Element q[kQueryStages][kQuery_elements];
-    float reduced[kGroups][4][Config::kRows];  // of each warp's keys: maxima, then sums
+    float reduced[kGroups][4][Config::kRows];   // of each warp's keys: maxima, then sums
     float2 statistics[kGroups][Config::kRows];  // m and l
     TmaRing<kQueryStages> queries;
   };

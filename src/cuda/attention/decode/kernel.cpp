@@ -50,8 +50,10 @@ Plan plan_in(const Problem& problem, const DeviceInfo& device, const PassConfigs
 }
 
 Plan plan_best(const Problem& problem, const DeviceInfo& device) {
-  return problem.shared_prefix ? plan_in(problem, device, best_pass_configs(problem, device.multiprocessors))
-                               : plan_in(problem, device, best_decode_config(problem, device.multiprocessors).value());
+  return problem.shared_prefix
+             ? plan_in(problem, device, best_pass_configs(problem, device.multiprocessors))
+             : plan_in(problem, device,
+                       best_decode_config(problem, device.multiprocessors).value());
 }
 
 template <int kConfig>
@@ -96,8 +98,11 @@ std::optional<Reason> refuses_shared_prefix(const Row& kernel, const Problem& pr
 
 std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
                                    const DeviceInfo& device) {
-  return problem.shared_prefix ? refuses_shared_prefix(kernel, problem, best_pass_configs(problem, device.multiprocessors))
-                               : refuses_in(kernel, problem, best_decode_config(problem, device.multiprocessors).value());
+  return problem.shared_prefix
+             ? refuses_shared_prefix(kernel, problem,
+                                     best_pass_configs(problem, device.multiprocessors))
+             : refuses_in(kernel, problem,
+                          best_decode_config(problem, device.multiprocessors).value());
 }
 
 template <int kConfig>

@@ -114,7 +114,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
       .count = Divisor(std::min(plan.workers, most_workers)),
       .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
       .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster),
-      .further = plan.further};
+      .may_take = plan.cluster == 1 && !p.batch_invariant};
 
   auto* const workspace = static_cast<char*>(p.workspace);
   const Launch launch{.shape = shape,
@@ -129,8 +129,8 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
                       .tickets = reinterpret_cast<std::uint64_t*>(workspace + at.tickets),
                       .epoch = next_epoch()};
   launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},
-                       workers.count << workers.cluster_log2, Config::kThreads, kSmem_bytes, stream, p, maps,
-                       launch);
+                       workers.count << workers.cluster_log2, Config::kThreads, kSmem_bytes, stream,
+                       p, maps, launch);
 }
 
 template <int kIndex, typename Element>

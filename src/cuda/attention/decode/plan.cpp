@@ -43,13 +43,6 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
-// The most shares beside those of `workers` blocks. Each takes workspace for two partial results.
-int most_further_shares(const Problem& p, const DecodeConfig& c, int workers) {
-  constexpr int kOfAWorker = 3;
-  constexpr int kMostRows = 32;
-  return p.batch_invariant || c.rows > kMostRows ? 0 : kOfAWorker * workers;
-}
-
 // Whether clusters share items' keys, at most a few tiles a block. Then fewer rows than a sequence
 // has are faster, although its keys are read once for each row tile: a block computes and merges
 // less.
@@ -159,8 +152,7 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(int{shape.tile_tokens}, p.q_len));
   plan.most_tokens = shape.most_tokens;
-  plan.further = plan.cluster == 1 ? most_further_shares(p, c, plan.workers) : 0;
-  plan.slots = p.batch_invariant ? most_units(p, c) : 2 * (plan.workers + plan.further);
+  plan.slots = p.batch_invariant ? most_units(p, c) : 2 * plan.workers;
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
 }
 

@@ -15,7 +15,6 @@ struct DecodePlan {
   int config;   // of kDecodeConfigs
   int cluster;  // blocks of a worker
   int workers;
-  int further;          // the most shares beside the workers' own
   bool loads_boxes;    // by TMA; or else row by row
   int box_rows;        // keys that a load brings
   int slot_rows;       // rows of a partial result

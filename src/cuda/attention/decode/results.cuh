@@ -123,11 +123,11 @@ template <typename Element>
 __device__ __forceinline__ ResultPlace result_place(const Params& p, const Part& part,
                                                     const Row& row, int column) {
   ResultPlace place{.row = row, .column = column};
-  place.o = p.statistics.max == nullptr
-                ? static_cast<void*>(row_pointer<Element>(p.o, p.o_stride, part.sequence, row.token,
-                                                          row.head) +
-                                     column)
-                : row_pointer<float>(p.o, p.o_stride, part.sequence, row.token, row.head) + column;
+  place.o =
+      p.statistics.max == nullptr
+          ? static_cast<void*>(
+                row_pointer<Element>(p.o, p.o_stride, part.sequence, row.token, row.head) + column)
+          : row_pointer<float>(p.o, p.o_stride, part.sequence, row.token, row.head) + column;
   if (column == 0 && p.lse != nullptr) {
     place.lse = row_pointer<float>(p.lse, p.lse_stride, part.sequence, row.token, row.head);
   }
@@ -150,8 +150,7 @@ __device__ __forceinline__ void store_final(const Params& p, const Part& part,
   const float4 o{piece.o.x * factor[0], piece.o.y * factor[0], piece.o.z * factor[0],
                  piece.o.w * factor[0]};
   if (is_normalized) {
-    *static_cast<uint2*>(place.o) =
-        uint2{pack_x2<Element>(o.x, o.y), pack_x2<Element>(o.z, o.w)};
+    *static_cast<uint2*>(place.o) = uint2{pack_x2<Element>(o.x, o.y), pack_x2<Element>(o.z, o.w)};
     if (place.lse != nullptr) {
       *place.lse = log_sum_exp(result[0].m, result[0].l, 1.0f);
     }
@@ -302,10 +301,10 @@ class Finish {
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
     // Parts come from far away: as many at a time as there are registers for.
-    constexpr int kPartsAhead = Config::C.value_dim > 128                  ? 4
+    constexpr int kPartsAhead = Config::C.value_dim > 128             ? 4
                                 : Config::C.swaps && !Config::kIsE4m3 ? 16
                                                                       : 8;
-    constexpr int kAhead = kIsWhole                   ? BlockPieces::kMost
+    constexpr int kAhead = kIsWhole                  ? BlockPieces::kMost
                            : kLevel == Level::blocks ? kMaxDecodeCluster
                                                      : kPartsAhead;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;

@@ -10,7 +10,7 @@
 // Units are numbered: sequence by sequence, in a sequence item by item. A share is a run of units.
 // Each worker has one, so that every worker reads as many keys. A worker is a block or, for few
 // items, a cluster of blocks, which share each part's key tiles. SMs do not read equally fast:
-// where there are many units, the last of them are further shares, for those who have done theirs.
+// where there are many short items, half of them are further shares, for workers that are done.
 #pragma once
 
 #include <cstdint>
@@ -66,10 +66,10 @@ struct CacheKeys {
 // What all sequences' work has in common.
 struct DecodeShape {
   int kv_heads;
-  int group;           // query heads of a KV head
-  Divisor tile_heads;  // of them in a row tile
-  Divisor tile_tokens; // new tokens in a row tile
-  int head_blocks;     // row tiles that a group's heads take
+  int group;            // query heads of a KV head
+  Divisor tile_heads;   // of them in a row tile
+  Divisor tile_tokens;  // new tokens in a row tile
+  int head_blocks;      // row tiles that a group's heads take
   bool is_causal;
   KeyWindow window;
   bool is_invariant;
@@ -113,8 +113,8 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
   const int tiles = work.tile_end - work.tile_first;
   work.row_tiles = ceil_div(of.q_len, shape.tile_tokens);
   work.unit_tiles = shape.is_invariant ? invariant_unit_tiles(tiles, work.row_tiles) : 1;
-  work.units = most(
-      shape.is_invariant ? quotient(tiles + work.unit_tiles - 1, work.unit_tiles) : tiles, 1);
+  work.units =
+      most(shape.is_invariant ? quotient(tiles + work.unit_tiles - 1, work.unit_tiles) : tiles, 1);
   work.items = work.row_tiles * shape.kv_heads * shape.head_blocks;
   return work;
 }
@@ -125,7 +125,7 @@ struct Workers {
   int cluster_log2;  // of the blocks of a worker
   int merge_tiles;   // key tiles that a block computes in the time in which parts are merged; 0 if
                      // there are parts even of whole items
-  int further;       // the most shares beside the workers' own
+  bool may_take;     // further shares, while they run
 
   TILEWRIGHT_HOST_DEVICE constexpr int cluster() const { return 1 << cluster_log2; }
 };
@@ -142,21 +142,16 @@ class UnitShares {
       return;
     }
     const int each = ceil_div(items, of.count);  // whole items of a worker
-    const int share = units / of.count;
     const bool are_equal = std::int64_t{items} * most_units == units;
-    const bool has_further = of.further > 0 && share >= kLeastShare;
+    const bool are_taken = are_equal && of.may_take && items >= kLeastItems * of.count &&
+                           most_units >= kLeastTaken && most_units <= kMostTaken;
     const bool are_whole =
-        are_equal && (has_further ? most_units <= kFurtherUnits && each > 1
-                                  : each * most_units <=
-                                        share + (of.merge_tiles << of.cluster_log2));
+        are_taken ||
+        (are_equal && each * most_units <= units / of.count + (of.merge_tiles << of.cluster_log2));
     grain_ = are_whole ? most_units : 1;
-    if (has_further) {
-      further_units_ = are_whole ? grain_ : most(kFurtherUnits, share / kMostFurther);
-      further_ = least(of.further, units / 2 / further_units_);
-      units_ -= further_ * further_units_;
-    }
-    const int grains = are_whole ? items - further_ : units_;
-    workers_ = least(are_whole ? grains : (units_ + of.cluster() - 1) >> of.cluster_log2, of.count);
+    further_ = are_taken ? items / 2 : 0;
+    const int grains = are_whole ? items - further_ : units;
+    workers_ = least(are_whole ? grains : (units + of.cluster() - 1) >> of.cluster_log2, of.count);
     step_ = of_workers(grains);
     rest_ = grains - step_ * workers_;
   }
@@ -165,21 +160,17 @@ class UnitShares {
   // w's.
   TILEWRIGHT_HOST_DEVICE constexpr int workers() const { return workers_; }
 
-  // Further shares, which are numbered from workers() on.
+  // Further shares, which are items, and are numbered from workers() on.
   TILEWRIGHT_HOST_DEVICE constexpr int further() const { return further_; }
 
   // The first unit of share s, from 0 to workers() + further().
   TILEWRIGHT_HOST_DEVICE constexpr int begin(int s) const {
-    return s > workers_
-               ? units_ + (s - workers_) * further_units_
-               : grain_ * (s * step_ + (rest_ == 0 ? 0 : of_workers(s * rest_)));
+    const int w = least(s, workers_);
+    return grain_ * (w * step_ + (rest_ == 0 ? 0 : of_workers(w * rest_)) + s - w);
   }
 
-  // The share that has unit u, where items are not whole. The estimate is at most 1 off.
-  TILEWRIGHT_HOST_DEVICE constexpr int share_of(int u) const {
-    if (u >= units_) {
-      return workers_ + quotient(u - units_, further_units_);
-    }
+  // The worker that computes unit u, where items are not whole. The estimate is at most 1 off.
+  TILEWRIGHT_HOST_DEVICE constexpr int worker_of(int u) const {
     const float per_unit = static_cast<float>(workers_) * reciprocal(units_);
     int w = least(static_cast<int>((static_cast<float>(u) + 0.5f) * per_unit), workers_ - 1);
     w -= begin(w) > u;
@@ -187,9 +178,9 @@ class UnitShares {
   }
 
  private:
-  static constexpr int kLeastShare = 48;    // units of a worker's share where there are further ones
-  static constexpr int kFurtherUnits = 16;  // of a further share, at least
-  static constexpr int kMostFurther = 32;   // in the place of a worker's whole share
+  static constexpr int kLeastItems = 2;  // for each worker, where there are further shares
+  static constexpr int kLeastTaken = 8;  // units of an item
+  static constexpr int kMostTaken = 32;
 
   // a / workers_
   TILEWRIGHT_HOST_DEVICE constexpr int of_workers(int a) const {
@@ -197,9 +188,8 @@ class UnitShares {
   }
 
   Divisor count_;
-  int units_;  // of the workers' own shares
+  int units_;
   int further_ = 0;
-  int further_units_ = 1;
   int workers_ = 0;
   int grain_ = 1;  // units that stay together
   int step_ = 0;
@@ -231,15 +221,15 @@ struct PartPlace {
   }
 };
 
-// A share has two slots: for a part with which it begins, and for one that begins within it and
-// ends beyond it. At most one item begins within a share and ends beyond it: it has the share's
-// counter. `first_unit` is the item's first.
-TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shares, int share,
+// A worker has two slots: for a part with which its share begins, and for one that begins within
+// the share and ends beyond it. At most one item begins within a share and ends beyond it: it has
+// the worker's counter. `first_unit` is the item's first.
+TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shares, int worker,
                                                           int first_unit, int units) {
-  const int first = shares.share_of(first_unit);
-  const int last = shares.share_of(first_unit + units - 1);
+  const int first = shares.worker_of(first_unit);
+  const int last = shares.worker_of(first_unit + units - 1);
   return {.parts = last - first + 1,
-          .index = share - first,
+          .index = worker - first,
           .counter = first,
           .slot0 = 2 * first + (shares.begin(first) < first_unit),
           .slot1 = 2 * (first + 1),

@@ -12,10 +12,7 @@ namespace decode {
 class Walk {
  public:
   __device__ Walk(const Params& p, const Launch& launch, bool is_rehearsal)
-      : p_(p),
-        launch_(launch),
-        is_rehearsal_(is_rehearsal),
-        shares_(0, 0, 0, launch.workers) {
+      : p_(p), launch_(launch), is_rehearsal_(is_rehearsal), shares_(0, 0, 0, launch.workers) {
     int units = 0;
     int items = 0;
     int most_units = 0;
@@ -59,8 +56,9 @@ class Walk {
     const int lane = threadIdx.x % 32;
     work_ = {};
     if (first_ + lane < p_.batch) {
-      lengths_ = is_rehearsal_ ? SequenceLengths{.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0}
-                               : lengths_of(p_, first_ + lane);
+      lengths_ = is_rehearsal_
+                     ? SequenceLengths{.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0}
+                     : lengths_of(p_, first_ + lane);
       if (lengths_.q_len > 0 && lengths_.q_len <= launch_.shape.most_tokens) {
         work_ = work_of(launch_.shape, lengths_);
       }
@@ -88,7 +86,7 @@ class Walk {
 // Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends
 // before `end` at the latest. Returns how many units it has.
 __device__ inline int write_part(Part& part, const Params& p, const Launch& launch,
-                                 const UnitShares& shares, int share, int sequence,
+                                 const UnitShares& shares, int sequence,
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
                                  int unit, int end) {
   const DecodeShape& shape = launch.shape;
@@ -127,7 +125,8 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   } else if (shape.is_invariant) {
     part.place = place_of_unit(unit - first, work.units, first);
   } else {
-    part.place = place_of_share(shares, share, unit - first, work.units);
+    const int worker = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
+    part.place = place_of_share(shares, worker, unit - first, work.units);
   }
   part.is_end = false;
   return units;
@@ -217,8 +216,7 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
       walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
                         int unit_of_sequence) {
         units =
-            write_part(part, p, launch, shares, share, sequence, lengths, of, unit_of_sequence, unit,
-                       end);
+            write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
         part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
       });
       unit += __reduce_max_sync(0xffffffffu, units);

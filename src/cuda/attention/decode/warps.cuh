@@ -76,8 +76,8 @@ struct WarpsPieces {
       }
     }
     if (t == 0) {
-      shared.compute.statistics[warp][g] = pass == 0 ? float2{result.m[0], result.l[0]}
-                                                     : float2{result.m[1], result.l[1]};
+      shared.compute.statistics[warp][g] =
+          pass == 0 ? float2{result.m[0], result.l[0]} : float2{result.m[1], result.l[1]};
     }
   }
 };

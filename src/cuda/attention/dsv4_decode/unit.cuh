@@ -206,6 +206,7 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
   set_keys(unit, kWindow, p.window, window);
   set_keys(unit, kCompressed, p.compressed, compressed);
   find_fresh(unit, p.fresh.rows != nullptr);
+  __syncwarp();  // all lanes have read the tokens
   if (threadIdx.x % 32 == 0) {
     const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
     unit.parts = min(parts_of_tiles(tiles), launch.most_parts);
