@@ -122,8 +122,9 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
       wait_for_launch_before();
     }
     if (loader == 0 || loader == 3) {
-      find_parts(shared.parts, p, launch, loader == 3 ? &shared.rehearsed : nullptr,
-                 [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
+      find_parts<Config::kMayTake>(shared.parts, p, launch,
+                                   loader == 3 ? &shared.rehearsed : nullptr,
+                                   [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
     }
     if (loader == 1 || loader == 2) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);

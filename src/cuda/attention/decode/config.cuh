@@ -36,6 +36,7 @@ struct ConfigOf {
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
+  static constexpr bool kMayTake = C.swaps;  // further shares: elsewhere registers are too few
   // A block's warps, or warpgroups, merge their results in passes over so many rows.
   static constexpr int kPasses = C.swaps ? 1 : 2;
   static constexpr int kPassRows = kRows / kPasses;

@@ -114,7 +114,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
       .count = Divisor(std::min(plan.workers, most_workers)),
       .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
       .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster),
-      .may_take = plan.cluster == 1 && !p.batch_invariant};
+      .may_take = Config::kMayTake && plan.cluster == 1 && !p.batch_invariant};
 
   auto* const workspace = static_cast<char*>(p.workspace);
   const Launch launch{.shape = shape,

@@ -195,7 +195,7 @@ __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launc
       break;
     }
     load_part<Config, Tile>(p, launch, side, part, at, [&] {
-      if (side.asks && threadIdx.x % 32 == 0) {
+      if (Config::kMayTake && side.asks && threadIdx.x % 32 == 0) {
         shared.parts.want_next(at_part);
       }
     });

@@ -300,13 +300,11 @@ class Finish {
   template <Level kLevel>
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
-    // Parts come from far away: as many at a time as there are registers for.
-    constexpr int kPartsAhead = Config::C.value_dim > 128             ? 4
-                                : Config::C.swaps && !Config::kIsE4m3 ? 16
-                                                                      : 8;
-    constexpr int kAhead = kIsWhole                  ? BlockPieces::kMost
-                           : kLevel == Level::blocks ? kMaxDecodeCluster
-                                                     : kPartsAhead;
+    // As many at a time as there are registers for. Parts come from far away.
+    constexpr bool kIsWide = Config::C.value_dim > 128;
+    constexpr int kMany = kIsWide || (!Config::C.swaps && Config::kIsE4m3) ? 4 : 8;
+    constexpr int kMost = !kIsWide && Config::C.swaps && !Config::kIsE4m3 ? 16 : kMany;
+    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kLevel == Level::parts ? kMost : kMany;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
     const int slice = kPieces >> slices_log2;
     const int rank = is_cluster() ? rank_in(launch_) : 0;

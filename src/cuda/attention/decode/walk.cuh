@@ -180,7 +180,7 @@ __device__ inline int take_share(const UnitShares& shares, const Launch& launch)
 // Puts all parts of the block into the ring, behind the empty one. A warp calls it. Its first part
 // is written before wait_for_ring(), which waits until the ring is set up. In a rehearsal, which
 // brings the code to the SM, it is written to `rehearsed`, and nothing else happens.
-template <typename WaitForRing>
+template <bool kMayTake, typename WaitForRing>
 __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, const Launch& launch,
                                            Part* rehearsed, const WaitForRing& wait_for_ring) {
   const bool is_rehearsal = rehearsed != nullptr;
@@ -195,7 +195,7 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
   int unit = has_work ? shares.begin(share) : 0;
   PartRing::Position at;
   for (bool is_end = false, is_first = true; !is_end; is_first = false) {
-    if (unit >= end && has_work && shares.further() > 0) {
+    if (kMayTake && unit >= end && has_work && shares.further() > 0) {
       ring.wait_until_wanted(at);
       share = shares.workers() + take_share(shares, launch);
       if (share < shares.workers() + shares.further()) {
