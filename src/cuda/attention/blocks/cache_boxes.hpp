@@ -19,7 +19,7 @@ struct BoxRange {
 
 // A sequence's boxes, by number. Without pages, all lie in one page.
 struct CacheBoxes {
-  Divisor rows;  // keys of a box
+  int rows;  // keys of a box
   bool is_paged;
   Divisor page_boxes;  // boxes of a page
 
@@ -45,7 +45,7 @@ struct CacheBoxes {
 
 // Boxes of `rows` keys, which divide a page; a page_size of 0: there are no pages.
 constexpr CacheBoxes cache_boxes(int page_size, int rows) {
-  return {.rows = Divisor(rows),
+  return {.rows = rows,
           .is_paged = page_size > 0,
           .page_boxes = Divisor(page_size > 0 ? page_size / rows : 1)};
 }

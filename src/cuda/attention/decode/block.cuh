@@ -84,7 +84,9 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
-  constexpr std::uint32_t kIsSetUp = 5;  // barriers, beside the consumer's
+  // Barriers, beside the consumer's: of all warps but the finder, which needs no barrier of the
+  // block's before it has found a part; and of the finder and warp 0.
+  constexpr std::uint32_t kIsSetUp = 5;
   constexpr std::uint32_t kFinderMayGoOn = 6;
   const int warp = cutlass::canonical_warp_idx_sync();
   const int loader = warp - Config::kConsumerWarps;
@@ -115,20 +117,20 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
     }
+    const bool rehearses = loader == 3;  // the finder's code, while it waits
     if (loader == 0) {
       prefetch_first_lengths(p);
     }
-    if (loader != 3) {
+    if (!rehearses) {
       wait_for_launch_before();
     }
-    if (loader == 0 || loader == 3) {
-      find_parts<Config::kMayTake>(shared.parts, p, launch,
-                                   loader == 3 ? &shared.rehearsed : nullptr,
+    if (loader == 0 || rehearses) {
+      find_parts<Config::kMayTake>(shared.parts, p, launch, rehearses ? &shared.rehearsed : nullptr,
                                    [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
     }
     if (loader == 1 || loader == 2) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);
-    } else if (loader == 3) {
+    } else if (rehearses) {
       wait_for_launch_before();
       if constexpr (Compute::kLoadWarps == 3) {
         Compute::load_queries(shared, p, launch, maps);

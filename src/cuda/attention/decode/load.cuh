@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const 
                                            TmaBarrier& full, std::uint8_t* tile) {
   const int box_rows = launch.boxes.rows;
   const BoxRange range = launch.boxes.of_tile(j, kDecodeTileKeys, part.seen_first, part.seen_end);
-  const int tile_box = j * (kDecodeTileKeys / launch.boxes.rows);
+  const int tile_box = j * (kDecodeTileKeys / box_rows);
   if (threadIdx.x % 32 == 0) {
     full.arrive_and_expect_tx(range.count() * box_rows * Tile::kRow_bytes);
   }
