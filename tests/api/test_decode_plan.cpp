@@ -248,10 +248,10 @@ TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
 TEST(DecodePlan, WhereAClusterSharesFewTilesARowTileIsSmall) {
   EXPECT_EQ(rows_of(problem(1, 1, 2048)), 8);
   EXPECT_EQ(rows_of(problem(1, 1, 2049)), 32);  // more than four tiles for each of eight blocks
-  EXPECT_EQ(rows_of(problem(8, 1, 1024)), 8);   // in clusters of four
-  EXPECT_EQ(rows_of(problem(16, 1, 1024)), 16);
-  EXPECT_EQ(rows_of(problem(64, 1, 1024)), 32);
-  Problem p = problem(1, 1, 1024);
+  EXPECT_EQ(rows_of(problem(8, 1, 1024)), 16);  // in clusters of four
+  EXPECT_EQ(rows_of(problem(16, 1, 1024)), 32);
+  EXPECT_EQ(rows_of(problem(64, 1, 128)), 32);  // in no cluster
+  Problem p = problem(1, 1, 128);
   p.batch_invariant = true;
   EXPECT_EQ(rows_of(p), 32) << "its bits do not depend on the batch";
 }
@@ -341,7 +341,7 @@ TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
     p.head_dim = p.value_dim = 256;
     EXPECT_FALSE(swaps(p));
   }
-  Problem p = problem(8, 1, 1024);
+  Problem p = problem(8, 1, 4096);
   p.q_len = 2;
   p.cache_dtype = DType::e4m3;  // 64 rows
   EXPECT_FALSE(swaps(p));

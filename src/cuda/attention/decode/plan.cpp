@@ -49,7 +49,8 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
 bool shares_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
   constexpr std::int64_t kFewTiles = 4;
   const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
-  return c.swaps && tiles <= kFewTiles * cluster_of(p, c, sms);
+  const int cluster = cluster_of(p, c, sms);
+  return c.swaps && cluster > 1 && tiles <= kFewTiles * cluster;
 }
 
 }  // namespace
