@@ -28,6 +28,7 @@ from tilewright.bench.timing import CpuTimer
 CASE = KvCacheCase("fp32", 2, 1, 40, 4, 2, 32, 32, causal=True, device="cpu", cache_dtype="fp32")
 RAGGED = {"batch": 3, "kv_lens": (40, 7, 33)}
 PACKED = RAGGED | {"q_len": 9, "lengths": (1, 5, 3)}
+SHARED = {"batch": 3, "page_size": 8, "shared_prefix": 16}
 E4M3 = {"cache_dtype": "e4m3"}
 E4M3_QUERIES = E4M3 | {"dtype": "e4m3"}
 FEATURES = {
@@ -44,6 +45,8 @@ FEATURES = {
     "a window without a mask": {"window": 5, "causal": False, "q_len": 3},
     "capped, with sinks": {"softcap": 2.0, "sinks": True},
     "batch-invariant": {"batch_invariant": True} | RAGGED,
+    "a shared prefix": SHARED,
+    "a shared prefix, named": SHARED | {"names_prefix": True},
     "e4m3": E4M3,
     "e4m3, a descale a head": E4M3 | {"descale": "head", "batch": 3},
     "e4m3, a descale a token": E4M3 | {"descale": "token", "page_size": 8} | RAGGED,
@@ -154,6 +157,33 @@ def test_a_repeated_case_has_the_same_inputs():
     assert (first.storages[0] == second.storages[0]).all()
     assert (first.block_table == second.block_table).all()
     assert not (first.block_table == other.block_table).all()
+
+
+def test_a_shared_prefix_is_in_the_same_pages_and_counts_once_where_it_is_named():
+    case = dataclasses.replace(CASE, **SHARED)
+    inputs = case.make_inputs(0)
+    table = numpy.asarray(inputs.block_table)
+    assert (table[:, :2] == table[0, :2]).all()
+    assert len(set(table[:, 2:].ravel())) == 9
+    assert inputs.prefix_groups is None
+    named = dataclasses.replace(case, names_prefix=True)
+    assert case.kv_bytes - named.kv_bytes == 2 * 16 * 2 * 64 * 4
+    inputs = named.make_inputs(0)
+    assert list(inputs.prefix_groups) == [0, 3] and list(inputs.prefix_seqlens) == [16]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--names-prefix=on"], "must be off without --shared-prefix"),
+        (["--shared-prefix=8"], "must be a multiple of --page-size, which is 0"),
+        (["--shared-prefix=12", "--page-size=8"], "is 12, must be a multiple of --page-size"),
+        (["--shared-prefix=40", "--page-size=8"], "must be at most the keys before the new ones, 39"),
+    ],
+)
+def test_prefixes_that_are_none(arguments, words):
+    with pytest.raises(SystemExit, match=words):
+        bench.main([*SMALL, "--batch=2", "--kv-seqlen=40", *arguments])
 
 
 def test_pages_are_in_random_order():

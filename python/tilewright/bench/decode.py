@@ -57,6 +57,10 @@ class KvCacheCase(AttentionCase):
     """lengths  of the new tokens of each sequence, where they differ; q_len is then their sum
     kv_len   the most keys of a sequence, which is its place in a contiguous cache
     kv_lens  how many each has, where they differ
+    shared_prefix
+             the first keys, which all sequences have in the same pages; 0: none
+    names_prefix
+             a call says so: a kernel may read them once
     """
 
     kv_lens: tuple[int, ...] = ()
@@ -64,6 +68,8 @@ class KvCacheCase(AttentionCase):
     page_size: int = 0  # 0: caches are contiguous
     descale: str = "tensor"  # of an E4M3 cache: one for all, or for each "head" or "token"
     batch_invariant: bool = False
+    shared_prefix: int = 0
+    names_prefix: bool = False
     between_bytes: int = 0  # the least that is read between two reads of a cache
 
     operation = "attention_with_kvcache"
@@ -74,7 +80,7 @@ class KvCacheCase(AttentionCase):
 
     @property
     def features(self) -> list[str]:
-        cache = {"e4m3 cache": self.cache_dtype == "e4m3"}
+        cache = {"e4m3 cache": self.cache_dtype == "e4m3", "prefix_groups": self.names_prefix}
         return super().features + [feature for feature, is_on in cache.items() if is_on]
 
     @property
@@ -96,6 +102,8 @@ class KvCacheCase(AttentionCase):
     def kv_bytes(self) -> int:
         """Of the keys that any query sees, and of their values."""
         keys = sum(self._seen_keys(*lens) for lens in self.sequences)
+        if self.names_prefix:
+            keys -= (self.batch - 1) * self.shared_prefix
         of_key = (self.head_dim + self.v_dim) * SIZE_BYTES[self.cache_dtype]
         of_descales = 2 * SIZE_BYTES["fp32"] if self.descale == "token" else 0
         return keys * self.kv_heads * (of_key + of_descales)
@@ -121,6 +129,8 @@ class KvCacheCase(AttentionCase):
             "sinks": self.sinks,
             "descale": self.descale != "tensor" and self.descale,
             "batch_invariant": self.batch_invariant,
+            "shared_prefix": self.shared_prefix,
+            "names_prefix": self.names_prefix,
         }
         return fields | {name: value for name, value in features.items() if value}
 
@@ -132,6 +142,8 @@ class KvCacheCase(AttentionCase):
         cache = "" if self.cache_dtype == self.dtype else f" {self.cache_dtype} cache"
         cache += f" pages of {self.page_size}" if self.page_size else ""
         invariant = " batch-invariant" * self.batch_invariant
+        if self.shared_prefix:
+            cache += f" prefix of {self.shared_prefix}" + " named" * self.names_prefix
         return (
             f"{self.dtype}{cache} d={self.head_dims} {self.heads}:{self.kv_heads} heads"
             f"{self._features_in_words}{invariant} {new}, {keys} keys"
@@ -147,6 +159,8 @@ class KvCacheCase(AttentionCase):
             f"--page-size {self.page_size} --headdim {self.head_dims} --heads {self.heads} "
             f"--kv-heads {self.kv_heads} --causal {'on' if self.causal else 'off'} "
             f"--batch-invariant {'on' if self.batch_invariant else 'off'} "
+            f"--shared-prefix {self.shared_prefix} "
+            f"--names-prefix {'on' if self.names_prefix else 'off'} "
             f"{size}{self._feature_arguments}"
         )
 
@@ -250,6 +264,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bits of a sequence do not depend on the others",
     )
     parser.add_argument(
+        "--shared-prefix",
+        type=int,
+        default=0,
+        metavar="KEYS",
+        help="so many first keys lie in the same pages for all sequences; 0: none",
+    )
+    parser.add_argument(
+        "--names-prefix",
+        choices=SWITCH,
+        default="off",
+        help="a call says which keys they are, so that they may be read once",
+    )
+    parser.add_argument(
         "--xqa", type=pathlib.Path, metavar="FOLDER", help="race the libraries of tools/xqa.py, too"
     )
     add_timed_argument(parser, default="graph")
@@ -272,6 +299,11 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[KvCacheCase]:
             list(_sizes(args, defaults)),
             list(_caches(args, dtype)),
         ):
+            if _keys_before(size) < args.shared_prefix:
+                sys.exit(
+                    f"--shared-prefix: is {args.shared_prefix}, must be at most the keys before "
+                    f"the new ones, {_keys_before(size)}"
+                )
             yield KvCacheCase(
                 dtype=dtype,
                 heads=heads,
@@ -289,19 +321,35 @@ def cases(args: argparse.Namespace, device: str) -> Iterator[KvCacheCase]:
             )
 
 
+def _keys_before(size: dict[str, Any]) -> int:
+    """The fewest keys ahead of a sequence's new ones."""
+    kv_lens = size.get("kv_lens") or (size["kv_len"],)
+    return min(kv_lens) - max(size.get("lengths") or (size["q_len"],))
+
+
 def _caches(args: argparse.Namespace, dtype: str) -> Iterator[dict[str, Any]]:
     """What a case has of the caches and of how they are read."""
     cache_dtypes = args.cache_dtype or [dtype]
-    for cache_dtype, page_size, batch_invariant in itertools.product(
-        cache_dtypes, args.page_size, SWITCH[args.batch_invariant]
+    names_prefix = SWITCH[args.names_prefix]
+    if any(names_prefix) and not args.shared_prefix:
+        sys.exit("--names-prefix: is on, must be off without --shared-prefix")
+    for cache_dtype, page_size, batch_invariant, is_named in itertools.product(
+        cache_dtypes, args.page_size, SWITCH[args.batch_invariant], names_prefix
     ):
         if cache_dtype not in (dtype, "e4m3"):
             sys.exit(f"--cache-dtype: is {cache_dtype}, must be e4m3 or --dtype {dtype}")
+        if args.shared_prefix and (page_size == 0 or args.shared_prefix % page_size):
+            sys.exit(
+                f"--shared-prefix: is {args.shared_prefix}, must be a multiple of --page-size, "
+                f"which is {page_size}"
+            )
         yield {
             "cache_dtype": cache_dtype,
             "page_size": page_size,
             "descale": args.descale if cache_dtype == "e4m3" else "tensor",
             "batch_invariant": batch_invariant,
+            "shared_prefix": args.shared_prefix,
+            "names_prefix": is_named,
         }
 
 

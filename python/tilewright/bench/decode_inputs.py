@@ -35,7 +35,9 @@ class KvCacheInputs:
              (batch,) int32: keys, those of the new tokens included
     block_table
              (batch, most pages) int32: pages in random order, 0 beyond a sequence's length; None
-             where caches are contiguous
+             where caches are contiguous. Pages of a shared prefix are the first sequence's
+    prefix_groups, prefix_seqlens
+             int32: (0, batch) and (keys of the prefix,) where a call names it; else None
     cu_seqlens_q
              (batch + 1,) int32 where packed; else None
     q_descale
@@ -57,6 +59,11 @@ class KvCacheInputs:
         self.cu_seqlens_q = constant(ends, "int32", case.device) if case.lengths else None
         self.block_table = self._new_block_table(seed) if case.page_size else None
         self.storages = self._new_storages(seed)
+        groups, keys = [0, case.batch], [case.shared_prefix]
+        self.prefix_groups, self.prefix_seqlens = (
+            constant(values, "int32", case.device) if case.names_prefix else None
+            for values in (groups, keys)
+        )
         self.caches = [self._split(storage) for storage in self.storages]
         is_e4m3 = case.dtype == "e4m3"
         self.q_descale = constant([DESCALE_OF_Q], "fp32", case.device) if is_e4m3 else None
@@ -79,6 +86,9 @@ class KvCacheInputs:
         table = filled((len(counts), max(counts)), 0, "int32", self.case.device)
         for row, count, end in zip(table, counts, itertools.accumulate(counts), strict=True):
             row[:count] = pages[end - count : end]
+        if self.case.shared_prefix:
+            count = self.case.shared_prefix // self.case.page_size
+            table[1:, :count] = table[0, :count]
         return table
 
     def _new_storages(self, seed: int) -> list[Any]:

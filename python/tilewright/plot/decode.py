@@ -32,6 +32,7 @@ class KvCache:
     kv_lens: tuple[int, ...] = ()
     features: tuple[str, ...] = ()  # those that are on, in words
     batch_invariant: bool = False
+    names_prefix: bool = False
 
     @staticmethod
     def of(case: dict[str, Any]) -> "KvCache":
@@ -42,6 +43,7 @@ class KvCache:
             kv_lens=tuple(case.get("kv_lens", ())),
             features=tuple(_features(case)),
             batch_invariant=case.get("batch_invariant", False),
+            names_prefix=case.get("names_prefix", False),
         )
 
     @property
@@ -55,7 +57,8 @@ class KvCache:
     def cache(self) -> str:
         pages = [f"pages of {self.page_size}"] if self.page_size else []
         invariant = ["batch-invariant"] * self.batch_invariant
-        return ", ".join([self.cache_dtype, *pages, *self.features, *invariant])
+        named = ["named"] * self.names_prefix
+        return ", ".join([self.cache_dtype, *pages, *self.features, *named, *invariant])
 
 
 HEADER = ["heads of Q, K", "head dim", "batch", "new tokens", "keys", "cache"]
@@ -71,6 +74,7 @@ def _features(case: dict[str, Any]) -> list[str]:
         "softcap": lambda cap: f"cap {cap:g}",
         "sinks": lambda _: "sinks",
         "descale": lambda of: f"a descale a {of}",
+        "shared_prefix": lambda keys: f"a prefix of {keys}",
     }
     return [word(case[name]) for name, word in words.items() if name in case]
 

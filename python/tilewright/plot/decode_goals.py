@@ -93,6 +93,14 @@ def invariant_to_default(results: DecodeResults) -> Iterator[float | None]:
             yield default / invariant if default and invariant else None
 
 
+def named_prefix_to_not(results: DecodeResults) -> Iterator[float | None]:
+    """How many times as fast a call is that names the prefix."""
+    for case in results.cases:
+        if case.names_prefix:
+            named, without = _both(results, case, names_prefix=False)
+            yield without / named if named and without else None
+
+
 def chunk_to_dense(results: DecodeResults) -> Iterator[float | None]:
     """The time of a chunk over pages over that of the dense kernel."""
     for case in results.cases:
@@ -145,6 +153,8 @@ GOALS = [
                Bound(AT_MOST, 1.05), chunk_to_dense, max),
     DecodeGoal("Chunk of 2048: least, to best peer", "decode-chunks",
                Bound(AT_LEAST, 1), to_best_peer(), min),
+    DecodeGoal("Shared prefix of 8k: least, speed to the same not named", "decode-prefix",
+               Bound(AT_LEAST, 10), named_prefix_to_not, min),
     DecodeGoal("Decode and chunks mixed: most, time to both apart", "decode-mixed",
                Bound(AT_MOST, 1), mixed_to_parts, max),
 ]  # fmt: skip

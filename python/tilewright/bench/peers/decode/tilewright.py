@@ -26,6 +26,8 @@ class TilewrightDecode(TilewrightKernel):
     def _options(self, case: Any, inputs: Any) -> dict[str, Any]:
         return {
             "block_table": inputs.block_table,
+            "prefix_groups": inputs.prefix_groups,
+            "prefix_seqlens": inputs.prefix_seqlens,
             "cu_seqlens_q": inputs.cu_seqlens_q,
             "q_descale": inputs.q_descale,
             "k_descale": inputs.k_descale,
