@@ -178,7 +178,7 @@ def test_a_shared_prefix_is_in_the_same_pages_and_counts_once_where_it_is_named(
         (["--names-prefix=on"], "must be off without --shared-prefix"),
         (["--shared-prefix=8"], "must be a multiple of --page-size, which is 0"),
         (["--shared-prefix=12", "--page-size=8"], "is 12, must be a multiple of --page-size"),
-        (["--shared-prefix=40", "--page-size=8"], "must be at most the keys before the new ones, 39"),
+        (["--shared-prefix=40", "--page-size=8"], "must be at most the keys before the new .* 39"),
     ],
 )
 def test_prefixes_that_are_none(arguments, words):

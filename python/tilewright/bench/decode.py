@@ -237,7 +237,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", type=int)
     parser.add_argument("--kv-heads", type=numbers, metavar="H,...")
     parser.add_argument("--headdim", type=head_dims, metavar="D,...", help="192:128: V's differs")
-    parser.add_argument("--dtype", choices=sorted(SIZE_BYTES), help="of Q and the result, which is bf16 where Q is e4m3")
+    parser.add_argument(
+        "--dtype",
+        choices=sorted(SIZE_BYTES),
+        help="of Q and the result, which is bf16 where Q is e4m3",
+    )
     parser.add_argument(
         "--cache-dtype",
         type=lambda text: text.split(","),
