@@ -308,6 +308,31 @@ TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherLengthsAndTables) {
       });
 }
 
+// Where all lengths are equal, workers that are done take items from others.
+TEST_F(KvCacheGpu, AGraphOfManyEqualItemsIsReplayed) {
+  constexpr std::size_t kBatch = 70;
+  for_each_problem(
+      usable_kernels(),
+      [](const KvCacheChoices&) {
+        KvCacheProblem problem{.heads = 8, .kv_heads = 4};
+        problem.capacity = 640;
+        problem.q_lens.assign(kBatch, 1);
+        problem.cached.assign(kBatch, 600);
+        return std::vector{problem};
+      },
+      [](const KvCacheProblem& equal, const KvCacheKernel& kernel) {
+        KvCacheProblem unequal = equal;
+        unequal.seed = 2;
+        for (std::size_t b = 0; b < kBatch; ++b) {
+          unequal.cached[b] = static_cast<int>(b * 9);
+        }
+        KvCacheProblem shorter = equal;
+        shorter.seed = 3;
+        shorter.cached.assign(kBatch, 500);
+        check_replays({equal, unequal, shorter, equal}, kernel.info.name);
+      });
+}
+
 TEST_F(KvCacheGpu, AGraphIsReplayedWithOtherPrefixes) {
   struct Prefixes {
     std::vector<int> cached, groups, seqlens;
