@@ -175,7 +175,7 @@ TEST(DecodeSchedule, AClusterSharesATileRange) {
     for (int size_log2 = 0; size_log2 <= 3; ++size_log2) {
       int next = 7;
       for (int rank = 0; rank < 1 << size_log2; ++rank) {
-        const TileRange share = share_of({.first = 7, .end = 7 + tiles}, rank, size_log2);
+        const TileRange share = tiles_of_block({.first = 7, .end = 7 + tiles}, rank, size_log2);
         EXPECT_EQ(share.first, next);
         EXPECT_LE(share.first, share.end);
         next = share.end;

@@ -71,7 +71,7 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
   }
   cutlass::arch::fence_barrier_init();
   if (stage == 0) {
-    put_empty_part(shared.parts, launch);
+    put_empty_part(shared.parts);
   }
 }
 
@@ -84,8 +84,8 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
-  // Barriers, beside the consumer's: of all warps but the finder, which needs no barrier of the
-  // block's before it has found a part; and of the finder and warp 0.
+  // Named barriers, beside the consumer's. The finder waits for warp 0, which sets the block's
+  // barriers up, only when it has found a part; all other warps wait at once.
   constexpr std::uint32_t kIsSetUp = 5;
   constexpr std::uint32_t kFinderMayGoOn = 6;
   const int warp = cutlass::canonical_warp_idx_sync();
@@ -117,7 +117,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
     }
-    const bool rehearses = loader == 3;  // the finder's code, while it waits
+    const bool rehearses = loader == 3;  // executes the finder's code ahead of the finder
     if (loader == 0) {
       prefetch_first_lengths(p);
     }

@@ -36,7 +36,8 @@ struct ConfigOf {
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
-  static constexpr bool kMayTake = C.swaps;  // further shares: elsewhere registers are too few
+  // Whether a worker may take further shares: where queries are the rows, registers are too few.
+  static constexpr bool kMayTake = C.swaps;
   // A block's warps, or warpgroups, merge their results in passes over so many rows.
   static constexpr int kPasses = C.swaps ? 1 : 2;
   static constexpr int kPassRows = kRows / kPasses;
@@ -133,7 +134,7 @@ struct SharedStorage {
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;
-  Part rehearsed;
+  Part rehearsed;  // which nobody reads (find_parts)
   typename Form::Memory compute;
   int ticket;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;

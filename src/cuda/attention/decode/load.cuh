@@ -17,7 +17,7 @@ struct CacheSide {
   const OuterStrides& stride;  // batch: of a page, or of a whole sequence
   const Descales& descale;
   TmaRing<Config::kStages>& ring;
-  bool asks;            // for the next part, while this one's last tiles are loaded
+  bool asks;            // for another part, ahead of a part's last two tiles
   std::uint8_t* tiles;  // stage 0's
   float* descales;      // likewise
 };

@@ -43,9 +43,9 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
-// Whether clusters share items' keys, at most a few tiles a block. Then fewer rows than a sequence
-// has are faster, although its keys are read once for each row tile: a block computes and merges
-// less.
+// Whether clusters share items' keys, a block at most a few tiles. Then row tiles of fewer rows
+// than a sequence has are faster, although its keys are read once for each: a block computes and
+// merges less.
 bool shares_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
   constexpr std::int64_t kFewTiles = 4;
   const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});

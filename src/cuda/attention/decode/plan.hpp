@@ -25,7 +25,7 @@ struct DecodePlan {
 // What lies where in the workspace, in bytes from its start.
 struct DecodeWorkspace {
   std::size_t counters;    // (slots, cluster) 8 bytes each
-  std::size_t tickets;     // 8 bytes
+  std::size_t tickets;     // of further shares, 8 bytes
   std::size_t statistics;  // (slots, slot_rows, 2) FP32: m and l
   std::size_t o;           // (slots, slot_rows, Dv) FP32
   std::size_t bytes;
@@ -45,8 +45,8 @@ bool loads_boxes(const AttentionWithKvCacheProblem& problem);
 bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
 
 // The config for `problem` on a GPU of `sms` SMs: the one with the fewest rows of a row tile that
-// hold a sequence's, or with the most; fewer where caches are short and sequences few. Nothing if
-// there is none.
+// hold a sequence's, or with the most; where caches are short and sequences few, one with fewer.
+// Nothing if there is none.
 std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem, int sms);
 
 // The schedule's shape of a problem with so many heads, in row tiles of `tile_rows`; its masks are

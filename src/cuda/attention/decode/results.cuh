@@ -65,7 +65,7 @@ struct PieceSource {
  private:
   template <bool kInSmem>
   __device__ static Piece load(const float2* statistics, const float4* o) {
-    // Not from L1, which other blocks' writes do not reach.
+    // Other blocks' writes to the workspace do not reach L1.
     const float2 of_row = kInSmem ? *statistics : __ldcg(statistics);
     return {.m = of_row.x, .l = of_row.y, .o = kInSmem ? *o : __ldcg(o)};
   }
@@ -109,8 +109,7 @@ __device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
 
 // ---- Where merged pieces go
 
-// Where a piece of the caller's results goes. It is found before the piece is there, since that
-// takes as long as merging it.
+// Where a piece of the caller's results goes. It is found while the block waits for the piece.
 struct ResultPlace {
   Row row;
   int column;

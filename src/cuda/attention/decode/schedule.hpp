@@ -122,10 +122,10 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
 // Who computes: workers, which are blocks or clusters of blocks.
 struct Workers {
   Divisor count;
-  int cluster_log2;  // of the blocks of a worker
+  int cluster_log2;  // log2 of the blocks of a worker
   int merge_tiles;   // key tiles that a block computes in the time in which parts are merged; 0 if
                      // there are parts even of whole items
-  bool may_take;     // further shares, while they run
+  bool may_take;     // a worker that is done may take further shares
 
   TILEWRIGHT_HOST_DEVICE constexpr int cluster() const { return 1 << cluster_log2; }
 };
@@ -178,8 +178,9 @@ class UnitShares {
   }
 
  private:
-  static constexpr int kLeastItems = 2;  // for each worker, where there are further shares
-  static constexpr int kLeastTaken = 8;  // units of an item
+  // There are further shares where items are so many for each worker, and have so many units.
+  static constexpr int kLeastItems = 2;
+  static constexpr int kLeastTaken = 8;
   static constexpr int kMostTaken = 32;
 
   // a / workers_
@@ -201,7 +202,8 @@ struct TileRange {
   int first;
   int end;
 };
-TILEWRIGHT_HOST_DEVICE constexpr TileRange share_of(const TileRange& of, int rank, int size_log2) {
+TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_block(const TileRange& of, int rank,
+                                                          int size_log2) {
   const int tiles = of.end - of.first;
   return {.first = of.first + (tiles * rank >> size_log2),
           .end = of.first + (tiles * (rank + 1) >> size_log2)};

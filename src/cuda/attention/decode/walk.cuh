@@ -7,8 +7,8 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// Walks over the sequences, 32 at a time: each lane has one. In a rehearsal no length is read, and
-// each sequence has one key.
+// Walks over the sequences, 32 at a time: each lane has one. In a rehearsal it reads no lengths,
+// and takes each sequence to have one key.
 class Walk {
  public:
   __device__ Walk(const Params& p, const Launch& launch, bool is_rehearsal)
@@ -117,7 +117,7 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   tiles.end = max(tiles.end, tiles.first);
   part.tiles = launch.workers.cluster_log2 == 0
                    ? tiles
-                   : share_of(tiles, rank_in(launch), launch.workers.cluster_log2);
+                   : tiles_of_block(tiles, rank_in(launch), launch.workers.cluster_log2);
   part.seen_first = keys.first(0);
   part.seen_end = keys.end(lengths.q_len - 1);
   if (units == work.units) {
@@ -151,9 +151,10 @@ __device__ inline void prefetch_lengths(const Params& p) {
   }
 }
 
-// Puts a part without keys and without rows into the ring, ahead of all others. It has no results,
-// and brings the code that parts take their way through to the SM while no key has come yet.
-__device__ inline void put_empty_part(PartRing& ring, const Launch& launch) {
+// Puts a part without keys and without rows into the ring, ahead of all others. It has no results.
+// The consumer executes the code of a part's end for it, which is then in the SM's instruction
+// caches before the first key has come. One thread calls it.
+__device__ inline void put_empty_part(PartRing& ring) {
   Part part{};
   part.tokens = 1;
   part.lengths.q_len = 1;
@@ -163,8 +164,8 @@ __device__ inline void put_empty_part(PartRing& ring, const Launch& launch) {
   ring.put({});
 }
 
-// Takes the next of the further shares: 0, 1, 2 ... A warp calls it. Who takes the last of all
-// numbers, beyond the shares, leaves the tickets as they were.
+// Takes the next of the further shares: 0, 1, 2 ... Once there are none left, each worker gets one
+// more number; the last of these clears the tickets for the next replay. A warp calls it.
 __device__ inline int take_share(const UnitShares& shares, const Launch& launch) {
   const TicketCounter tickets{.word = launch.tickets, .epoch = launch.epoch};
   int ticket = 0;
@@ -177,9 +178,10 @@ __device__ inline int take_share(const UnitShares& shares, const Launch& launch)
   return __shfl_sync(0xffffffffu, ticket, 0);
 }
 
-// Puts all parts of the block into the ring, behind the empty one. A warp calls it. Its first part
-// is written before wait_for_ring(), which waits until the ring is set up. In a rehearsal, which
-// brings the code to the SM, it is written to `rehearsed`, and nothing else happens.
+// Puts all parts of the block into the ring, behind the empty one. A warp calls it. The first part
+// is written before wait_for_ring(), which waits until the ring is set up. With `rehearsed`,
+// another warp executes the same code ahead, only to bring it to the SM's instruction caches: it
+// writes a first part there, and does nothing else.
 template <bool kMayTake, typename WaitForRing>
 __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, const Launch& launch,
                                            Part* rehearsed, const WaitForRing& wait_for_ring) {

@@ -48,7 +48,8 @@ struct PassConfigs {
   int suffix;
 };
 
-// The best ones of a problem without batch_invariant, whose head dims the kernel takes.
+// The best ones of a problem without batch_invariant, whose head dims the kernel takes, on a GPU of
+// `sms` SMs.
 PassConfigs best_pass_configs(const AttentionWithKvCacheProblem& problem, int sms);
 
 // The plan on a GPU of `sms` SMs.
