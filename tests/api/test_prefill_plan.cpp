@@ -52,20 +52,20 @@ TEST(CacheBoxes, ATileHasTheBoxesOfItsSeenKeys) {
     const int bc = 1 << random(6, 7);
     const int page_size = random(0, 3) == 0 ? 0 : random(1, 300);
     const CacheBoxes boxes = cache_boxes(page_size, largest_box(page_size, bc));
-    ASSERT_EQ(bc % boxes.rows, 0);
+    ASSERT_EQ(bc % boxes.rows(), 0);
     const int seen_end = random(1, 3000);
     const int seen_first = random(0, 1) == 0 ? 0 : random(0, seen_end - 1);
     const int tile = random(seen_first / bc, (seen_end - 1) / bc);
     const BoxRange range = boxes.of_tile(tile, bc, seen_first, seen_end);
     ASSERT_GT(range.count(), 0);
-    ASSERT_LE(range.count() * boxes.rows, bc);
+    ASSERT_LE(range.count() * boxes.rows(), bc);
     for (int key = tile * bc; key < (tile + 1) * bc; ++key) {
       const bool is_seen = key >= seen_first && key < seen_end;
-      ASSERT_TRUE(!is_seen || range.contains(key / boxes.rows)) << key;
+      ASSERT_TRUE(!is_seen || range.contains(key / boxes.rows())) << key;
     }
     // Its first and last box each have a key that is seen, so that their pages exist.
-    ASSERT_GT((range.first + 1) * boxes.rows, seen_first);
-    ASSERT_LT((range.end - 1) * boxes.rows, seen_end);
+    ASSERT_GT((range.first + 1) * boxes.rows(), seen_first);
+    ASSERT_LT((range.end - 1) * boxes.rows(), seen_end);
   }
 }
 
@@ -73,9 +73,9 @@ TEST(CacheBoxes, ABoxLiesInOnePage) {
   for (const int bc : {64, 128}) {
     for (int page_size = 1; page_size <= 300; ++page_size) {
       const CacheBoxes boxes = cache_boxes(page_size, largest_box(page_size, bc));
-      ASSERT_EQ(page_size % boxes.rows, 0);
+      ASSERT_EQ(page_size % boxes.rows(), 0);
       for (int box = 0; box < 200; ++box) {
-        const int key = box * boxes.rows;
+        const int key = box * boxes.rows();
         ASSERT_EQ(boxes.page_of(box), key / page_size);
         ASSERT_EQ(boxes.row_in_page(box), key % page_size);
       }
@@ -85,7 +85,7 @@ TEST(CacheBoxes, ABoxLiesInOnePage) {
 
 TEST(CacheBoxes, WithoutPagesABoxIsATile) {
   const CacheBoxes boxes = cache_boxes(0, largest_box(0, 128));
-  EXPECT_EQ(boxes.rows, 128);
+  EXPECT_EQ(boxes.rows(), 128);
   EXPECT_EQ(boxes.page_of(1000), 0);
   EXPECT_EQ(boxes.row_in_page(1000), 128000);
 }

@@ -63,6 +63,7 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
   }
   if (stage == 0) {
     shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
+    shared.asked.init(1);
     Compute::set_up(shared);
     if constexpr (Config::kMayCluster) {
       shared.exchange.written.init(1);
@@ -125,8 +126,8 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
       wait_for_launch_before();
     }
     if (loader == 0 || rehearses) {
-      find_parts<Config::kMayTake>(shared.parts, p, launch, rehearses ? &shared.rehearsed : nullptr,
-                                   [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
+      find_parts<Config>(shared, p, launch, rehearses ? &shared.rehearsed : nullptr,
+                         [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
     }
     if (loader == 1 || loader == 2) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);

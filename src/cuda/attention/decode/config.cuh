@@ -61,6 +61,7 @@ struct Part {
   int seen_first;  // no query of the sequence sees keys outside [seen_first, seen_end), and their
   int seen_end;    // values may be NaN
   PartPlace place;
+  bool asks;    // while its last tiles are loaded, the warp that loads K asks for another part
   bool is_end;  // there are no more parts
 };
 using PartRing = TileRing<Part>;
@@ -134,7 +135,8 @@ struct SharedStorage {
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;
-  Part rehearsed;  // which nobody reads (find_parts)
+  Part rehearsed;                       // which nobody reads (find_parts)
+  cutlass::arch::ClusterBarrier asked;  // for another part
   typename Form::Memory compute;
   int ticket;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;

@@ -68,19 +68,18 @@ template <typename Config, typename Tile>
 __device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const Launch& launch,
                                            const Part& part, BoxPlaces<1>& places, int j,
                                            TmaBarrier& full, std::uint8_t* tile) {
-  const int box_rows = launch.boxes.rows;
-  const BoxRange range = launch.boxes.of_tile(j, kDecodeTileKeys, part.seen_first, part.seen_end);
-  const int tile_box = j * (kDecodeTileKeys / box_rows);
+  const CacheBoxes& boxes = launch.boxes;
+  const BoxRange range = boxes.of_tile(j, kDecodeTileKeys, part.seen_first, part.seen_end);
   if (threadIdx.x % 32 == 0) {
-    full.arrive_and_expect_tx(range.count() * box_rows * Tile::kRow_bytes);
+    full.arrive_and_expect_tx((range.count() << boxes.rows_log2) * Tile::kRow_bytes);
   }
   __syncwarp();
   for (int chunk = range.first / 32; chunk <= (range.end - 1) / 32; ++chunk) {
     places.take(chunk);
     const int box = places.box();
     if (range.contains(box)) {
-      load_box<Config, Tile>(side, part, places, full,
-                             tile + (box - tile_box) * box_rows * Tile::kBox_bytes);
+      const int row = (box << boxes.rows_log2) - j * kDecodeTileKeys;
+      load_box<Config, Tile>(side, part, places, full, tile + row * Tile::kBox_bytes);
     }
   }
 }
@@ -157,7 +156,7 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
     std::uint8_t* const tile = side.tiles + at.stage * Shared::kTile_bytes;
     TmaBarrier& full = side.ring.full[at.stage];
     side.ring.empty[at.stage].wait(at.phase ^ 1);
-    if (launch.loads_boxes && launch.boxes.rows == kDecodeTileKeys) {
+    if (launch.loads_boxes && launch.boxes.rows() == kDecodeTileKeys) {
       load_tile<Config, Tile>(side, part, boxes, j, full, tile);
     } else if (launch.loads_boxes) {
       load_boxes<Config, Tile>(side, launch, part, boxes, j, full, tile);
@@ -195,8 +194,8 @@ __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launc
       break;
     }
     load_part<Config, Tile>(p, launch, side, part, at, [&] {
-      if (Config::kMayTake && side.asks && threadIdx.x % 32 == 0) {
-        shared.parts.want_next(at_part);
+      if (Config::kMayTake && side.asks && part.asks && threadIdx.x % 32 == 0) {
+        shared.asked.arrive();
       }
     });
     __syncwarp();  // no lane reads the part any more

@@ -160,7 +160,6 @@ __device__ inline void put_empty_part(PartRing& ring) {
   part.lengths.q_len = 1;
   part.place = {.parts = 1};
   ring.tiles[0] = part;
-  ring.want_next({});
   ring.put({});
 }
 
@@ -182,9 +181,11 @@ __device__ inline int take_share(const UnitShares& shares, const Launch& launch)
 // is written before wait_for_ring(), which waits until the ring is set up. With `rehearsed`,
 // another warp executes the same code ahead, only to bring it to the SM's instruction caches: it
 // writes a first part there, and does nothing else.
-template <bool kMayTake, typename WaitForRing>
-__device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, const Launch& launch,
-                                           Part* rehearsed, const WaitForRing& wait_for_ring) {
+template <typename Config, typename WaitForRing>
+__device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const Params& p,
+                                           const Launch& launch, Part* rehearsed,
+                                           const WaitForRing& wait_for_ring) {
+  PartRing& ring = shared.parts;
   const bool is_rehearsal = rehearsed != nullptr;
   if (p.batch > 32 && !is_rehearsal) {
     prefetch_lengths(p);
@@ -195,10 +196,12 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
   const bool has_work = share < shares.workers();
   int end = has_work ? shares.begin(share + 1) : 0;
   int unit = has_work ? shares.begin(share) : 0;
+  const bool may_take = Config::kMayTake && has_work && shares.further() > 0;
   PartRing::Position at;
+  std::uint32_t asked = 0;
   for (bool is_end = false, is_first = true; !is_end; is_first = false) {
-    if (kMayTake && unit >= end && has_work && shares.further() > 0) {
-      ring.wait_until_wanted(at);
+    if (may_take && unit >= end) {
+      shared.asked.wait(asked++ & 1);
       share = shares.workers() + take_share(shares, launch);
       if (share < shares.workers() + shares.further()) {
         unit = shares.begin(share);
@@ -210,9 +213,13 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
       ring.acquire(at);
     }
     Part& part = is_rehearsal ? *rehearsed : ring.tiles[at.stage];
+    bool has_written = false;  // this lane
     is_end = unit >= end;
     if (is_end) {
-      part.is_end = true;
+      has_written = threadIdx.x % 32 == 0;
+      if (has_written) {
+        part.is_end = true;
+      }
     } else {
       int units = 0;
       walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
@@ -220,6 +227,8 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
         units =
             write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
         part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
+        part.asks = may_take && unit + units >= end;
+        has_written = true;
       });
       unit += __reduce_max_sync(0xffffffffu, units);
     }
@@ -229,8 +238,7 @@ __device__ __forceinline__ void find_parts(PartRing& ring, const Params& p, cons
     if (is_first) {
       wait_for_ring();
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
+    if (has_written) {
       ring.put(at);
     }
   }

@@ -61,15 +61,15 @@ __device__ __forceinline__ void load_keys(Ring& ring, const Position& at, TmaBar
                                           const CacheTile& tile, int j) {
   const BoxRange range = boxes.of_tile(j, kBc, tile.seen_first, tile.seen_end);
   if (threadIdx.x % 32 == 0) {
-    ring.acquire(at, full, range.count() * boxes.rows * kHeadDim * sizeof(Element));
+    ring.acquire(at, full, (range.count() << boxes.rows_log2) * kHeadDim * sizeof(Element));
   }
   __syncwarp();
   for (int chunk = (range.end - 1) / 32; chunk >= range.first / 32; --chunk) {
     places.take(chunk);
     const int box = places.box();
     if (range.contains(box)) {
-      load_box<kBc, kHeadDim, kBox>(map, full, stage, box * boxes.rows - j * kBc, places.row(),
-                                    tile.kv_head, places.page());
+      load_box<kBc, kHeadDim, kBox>(map, full, stage, (box << boxes.rows_log2) - j * kBc,
+                                    places.row(), tile.kv_head, places.page());
     }
   }
 }
