@@ -8,7 +8,7 @@
 // Source    DeepSeek-V4 technical report, section 2.3; the division of labour between two consumers
 //           is that of FlashMLA's description.
 // Tiles     64 rows ((token, head) pairs), 64 keys, 512 dims; 512 threads; one block an SM.
-// SMEM      Q 64 KB, a pair of key tiles 128 KB, P of both 16 KB: 208 KB (+ 13 KB).
+// SMEM      Q 64 KB, a pair of key tiles 128 KB, P of both 16 KB: 208 KB (+ 15 KB).
 // Registers 192 for a thread of a consumer, of which 128 hold O, and 32 S or P V of 64 columns;
 //           64 for one of a producer, of which 32 hold rows on their way.
 //
@@ -42,6 +42,7 @@ struct SharedStorage {
   alignas(1024) Element sP[kPairTiles][kBlock_elements];
   TileRows rows[kPairTiles];  // of P
   Job jobs[kJobs];
+  Unit rehearsed;  // which nobody reads
   int ticket;
   TmaBarrier q_full;
   cutlass::arch::ClusterBarrier q_empty;
@@ -59,7 +60,7 @@ struct SharedStorage {
     cutlass::arch::fence_barrier_init();
   }
 };
-static_assert(sizeof(SharedStorage) <= 222 * 1024);
+static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
 // The producers: they find the block's jobs and load their keys.
 template <int kFormats>
@@ -69,23 +70,29 @@ class Producer {
       : shared_(shared), p_(p), launch_(launch) {}
 
   __device__ __forceinline__ void run(const CUtensorMap& map_q) {
-    Job* job = &shared_.jobs[0];
-    int number = 0;
+    arrive(shared_.job_full[JobAt(0).place]);
+    Job* job = &shared_.jobs[JobAt(1).place];
+    int number = 1;
     for (;;) {
       const JobAt at(number);
       shared_.job_empty[at.place].wait(at.phase ^ 1);
       find(*job, shared_.jobs[(at.place + 1) % kJobs], number);
+      wait_for_launch_before();
       if (uniform(job->unit.index) >= launch_.units) {
         arrive(shared_.job_full[at.place]);
         return;
       }
+      ask_for_places<kProducerThreads>(job->places, p_, launch_, job->unit,
+                                       uniform(job->first_tile), uniform(job->end_tile));
+      copy_sink(*job, p_, launch_);
+      // Q comes behind the places in memory's queue, since everything waits for those.
       if (this_thread() == kWarpgroupThreads && job->is_first && job->first_tile < job->end_tile) {
         shared_.q_empty.wait(job->q_loads & 1);
         load_q(shared_.sQ[0], shared_.q_full, job->unit, launch_, map_q);
       }
       __syncwarp();
-      find_places<kProducerThreads>(job->places, p_, launch_, job->unit, uniform(job->first_tile),
-                                    uniform(job->end_tile));
+      check_places<kProducerThreads>(job->places, p_, launch_, job->unit, uniform(job->first_tile),
+                                     uniform(job->end_tile));
       sync_producers();  // the places are there
       arrive(shared_.job_full[at.place]);
       produce<kFormats>(KeyTile{shared_.keys}, p_, launch_, *job);
@@ -96,16 +103,18 @@ class Producer {
 
  private:
   // Finds the block's next job: a stretch of its share of the next unit, or of that of the job
-  // before. All producers call it.
+  // before. All producers call it: warp 0 does it, and warp 1 executes the same code ahead of it
+  // while the launch before may still run, which brings that to the SM's instruction caches.
   __device__ void find(Job& job, const Job& before, int number) const {
-    if (this_thread() < 32) {
-      const bool is_very_first = number == 0;
-      const int step = gridDim.x / launch_.cluster;
-      const bool is_first = is_very_first || before.is_last;
-      if (is_first) {
-        const int next = is_very_first ? blockIdx.x / launch_.cluster : before.unit.index + step;
-        find_unit_from(job.unit, p_, launch_, next, step);
-      } else {
+    const int warp = this_thread() / 32;
+    const bool is_rehearsal = warp == 1;
+    const bool is_first = before.is_last;
+    if (is_first && (warp == 0 || (is_rehearsal && number == 1))) {
+      find_unit_behind(is_rehearsal ? shared_.rehearsed : job.unit, p_, launch_, before.unit.index,
+                       is_rehearsal);
+    }
+    if (warp == 0) {
+      if (!is_first) {
         copy_unit(job.unit, before.unit);
       }
       __syncwarp();
@@ -118,10 +127,9 @@ class Producer {
         }
         job.end_tile = min(job.first_tile + kStretchTiles, job.share_end);
         job.is_last = job.end_tile == job.share_end;
-        job.first_pair = is_very_first ? 0 : before.end_pair;
+        job.first_pair = before.end_pair;
         job.end_pair = job.first_pair + pairs_of_tiles(job.end_tile - job.first_tile);
-        job.q_loads =
-            (is_very_first ? 0 : before.q_loads) + (is_first && job.first_tile < job.end_tile);
+        job.q_loads = before.q_loads + (is_first && job.first_tile < job.end_tile);
       }
     }
     sync_producers();
@@ -141,6 +149,9 @@ class Consumer {
   __device__ __forceinline__ void run() {
     FragmentO tOrO[2];  // output blocks number() and number() + 2
     for (int count = 0;; ++count) {
+      if (count == 1) {
+        wait_for_launch_before();
+      }
       const Job* job = &next_job(count);
       if (uniform(job->unit.index) >= launch_.units) {
         return;
@@ -329,6 +340,7 @@ class Consumer {
   __device__ __forceinline__ void finish(const Job& job, FragmentO (&tOrO)[2]) {
     const bool is_part = job.unit.parts > 1;
     const bool is_cluster = launch_.cluster > 1;
+    const bool leaves = (is_cluster || is_part) && job.unit.tokens > 0;
     if (block_rank() == 0) {
       const int slot = is_cluster ? job.slot0 : job.unit.index;
 #pragma unroll 1
@@ -336,18 +348,18 @@ class Consumer {
         const int column0 = (number() + 2 * i) * kOutputColumns;
         compute_here(rows_[0].reference);  // O leaves no registers for what follows from it
         compute_here(rows_[1].reference);
-        if (is_cluster || is_part) {
+        if (leaves) {
           leave(launch_, slot, column0, tOrO[0]);
-        } else {
-          store_results<kOutputColumns>(p_, launch_, job.unit, column0, tOrO[0], rows_);
+        } else if (!is_cluster) {
+          store_results<kOutputColumns>(p_, launch_, job, column0, tOrO[0], rows_);
         }
         tOrO[0] = tOrO[1];
       }
-      if ((is_cluster || is_part) && number() == 0) {
+      if (leaves && number() == 0) {
         leave_statistics(launch_, slot, rows_);
       }
     }
-    if (is_cluster) {
+    if (is_cluster && leaves) {
       cute::cluster_arrive();
       cute::cluster_wait();
     }
@@ -393,7 +405,7 @@ class Consumer {
             leave_statistics(launch_, unit.index, rows_);
           }
         } else {
-          store_results<kColumns>(p_, launch_, unit, column0, tOrO, rows_);
+          store_results<kColumns>(p_, launch_, job, column0, tOrO, rows_);
         }
       }
     }
@@ -423,10 +435,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<SharedStorage*>(smem);
   if (threadIdx.x == 0) {
     shared.init();
+  } else if (threadIdx.x == 32) {
+    write_empty_job(shared.jobs[0], launch);
   }
   let_next_launch_start();
-  wait_for_launch_before();
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // the barriers and job 0 are there
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup < kProducers) {
     cutlass::arch::warpgroup_reg_dealloc<64>();

@@ -12,6 +12,7 @@ inline constexpr int kProducerThreads = kProducers * kWarpgroupThreads;
 inline constexpr int kProducerWarps = kProducerThreads / 32;
 inline constexpr int kConsumerThreads = kConsumers * kWarpgroupThreads;
 inline constexpr int kJobs = 2;
+inline constexpr int kSlotsAtOnce = 5;  // that are merged while all are under way, at most
 
 // Named barriers of the block.
 enum Sync : std::uint32_t { kProducersSync = 1, kConsumersSync = 2 };
@@ -26,8 +27,9 @@ __device__ inline void sync_consumers() {
 struct Job {
   Unit unit;
   Places places;
-  int number;      // of the job, in the block
-  int first_tile;  // of the item
+  float sinks[kRows];  // of the unit's rows, if the call has some
+  int number;          // of the job, in the block
+  int first_tile;      // of the item
   int end_tile;
   int share_end;  // of the block's share of the unit, of which the job is a stretch
   bool is_first;  // of the share, which may be without tiles
@@ -58,6 +60,43 @@ __device__ inline void share(Job& job, const Launch& launch, int rank) {
   job.slots_tile = unit.first_tile + merged * kPairTiles;
 }
 
+// Copies the sink of a row, this thread's, asynchronously.
+__device__ inline void copy_sink(Job& job, const Params& p, const Launch& launch) {
+  const int thread = this_thread();
+  if (p.sinks.logits != nullptr && thread < kRows) {
+    const Row row = row_of(job.unit, launch.shape, thread);
+    if (row.exists) {
+      cute::SM80_CP_ASYNC_CACHEALWAYS<float>::copy(p.sinks.logits[row.head * p.sinks.stride],
+                                                   job.sinks[thread]);
+    }
+  }
+}
+
+// A block's job 0 has neither keys nor rows. While the launch before may still run, consumers
+// execute the code of a job's end for it, which is then in the SM's instruction caches, and store
+// nothing. What they merge is whatever lies in the slots of the block's first unit, which comes
+// behind job 0. One thread calls it.
+__device__ inline void write_empty_job(Job& job, const Launch& launch) {
+  job.unit.index = first_unit(launch) - unit_step(launch);
+  job.unit.tokens = 0;
+  job.unit.heads = 0;
+  job.unit.parts = 1;
+  job.number = 0;
+  job.first_tile = 0;
+  job.end_tile = 0;
+  job.is_first = true;
+  job.is_last = true;
+  job.slot0 = launch.first_pair_slot + first_unit(launch) * launch.pair_slots;
+  job.slots = launch.cluster > 1 ? min(launch.pair_slots, kSlotsAtOnce) : 0;
+  job.end_pair = 0;
+  job.q_loads = 0;
+}
+
+// The number of a tile's pair, counted through the block's jobs.
+__device__ inline int pair_of(const Job& job, int tile) {
+  return uniform(job.first_pair + (tile - job.first_tile) / kPairTiles);
+}
+
 // Which of the two places a job takes, and the phase of its barriers.
 struct JobAt {
   int place;
@@ -69,7 +108,8 @@ struct JobAt {
 // All lanes of a warp call it.
 __device__ inline void copy_unit(Unit& to, const Unit& from) {
   static_assert(sizeof(Unit) % sizeof(int) == 0);
-  for (unsigned i = threadIdx.x % 32; i < sizeof(Unit) / sizeof(int); i += 32) {
+#pragma unroll 1
+  for (unsigned i = this_thread() % 32; i < sizeof(Unit) / sizeof(int); i += 32) {
     reinterpret_cast<int*>(&to)[i] = reinterpret_cast<const int*>(&from)[i];
   }
 }

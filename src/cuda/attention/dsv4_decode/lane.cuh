@@ -1,27 +1,60 @@
 // A lane's part of the loading of key tiles: a warp takes eight keys in a pass, four lanes a key.
 #pragma once
 
-#include <cute/arch/copy_sm90_tma.hpp>
-
 #include "cuda/attention/dsv4_decode/job.cuh"
 #include "cuda/attention/dsv4_decode/rows.cuh"
+#include "cuda/common/copy_async.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kPassKeys = 8;
-
 inline constexpr int kPasses = 2;  // of a warp over its keys of a tile
-inline constexpr int kTileWarps = kTileKeys / (kPasses * kPassKeys);
+inline constexpr int kWarpKeys = kPasses * kPassKeys;
+inline constexpr int kTileWarps = kTileKeys / kWarpKeys;
+
+// Where a lane's values go in a tile in SMEM. Its 16 values of a group are two vectors, which the
+// swizzle makes neighbours: their addresses differ in one bit.
+class LanePlace {
+ public:
+  __device__ explicit LanePlace(Element* tile) {
+    const int thread = this_thread();
+    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % 32 / 4;
+    first_ = cute::cast_smem_ptr_to_uint(vector_of(tile, key, 2 * (thread % 4)));
+  }
+
+  // The address of vector `i` of a pass's row in a column block. The passes' rows have the same
+  // swizzle.
+  __device__ std::uint32_t vector(int block, int pass, int i) const {
+    constexpr int kRow_bytes = kBlockDims * sizeof(Element);
+    static_assert(kPassKeys % 8 == 0);
+    return (first_ ^ i * 16) + block * (kTileKeys * kRow_bytes) + pass * (kPassKeys * kRow_bytes);
+  }
+
+  __device__ void store(int block, int pass, const SixteenValues& values) const {
+    store16(vector(block, pass, 0), values.low);
+    store16(vector(block, pass, 1), values.high);
+  }
+
+ private:
+  __device__ static void store16(std::uint32_t address, const uint4& x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+  }
+
+  std::uint32_t first_;
+};
 
 // A lane's part of tiles that a warpgroup loads.
 template <KvRowFormat kTheFormat>
 class Lane {
  public:
   static constexpr KvRowFormat kFormat = kTheFormat;
+  static constexpr bool kLastIsBf16 = parts_of(kFormat).coded_dims < kKvRowDims;
   using F = Format<kFormat>;
   using Raw = typename F::Raw;
 
-  // The rows of this lane's keys in a tile, pass by pass.
+  // Of this lane's keys in a tile, pass by pass: where its part of the row begins, and its scales.
   struct Rows {
     const std::uint8_t* data[kPasses];
     typename F::Scales scales[kPasses];
@@ -30,88 +63,62 @@ class Lane {
   __device__ Lane(const Params& p, const Launch& launch, const Job& job)
       : p_(p), launch_(launch), job_(job) {}
 
-  // Those of a tile of the job; from tile `end` on there are none.
-  __device__ Rows find(int tile, int end) const {
-    Rows rows;
-    const TileAt at = tile_at(job_.unit, tile);
+  // The number of a tile's pair.
+  __device__ int pair_of(int tile) const { return dsv4::pair_of(job_, tile); }
+
+  // Finds where the warp's rows of a tile lie, for take(), and brings them to L2, line by line.
+  // From tile `end` on there are none. Two neighbouring lanes have a row.
+  __device__ void locate(int tile, int end, RowAt* located) const {
+    constexpr KvRowParts kParts = parts_of(kFormat);
+    constexpr int kBytes = kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes();
     const int thread = this_thread();
+    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % 32 / 2;
+    const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
+    RowAt row;
+    if (place != kNoRow) {
+      const TileAt at = tile_at(job_.unit, tile);
+      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, kParts);
+      const int own = thread % 2;
+#pragma unroll
+      for (int line = 0; line < kBytes; line += 2 * kLine_bytes) {
+        prefetch_line(row.data + min(line + own * kLine_bytes, kBytes - 1));
+      }
+      prefetch_line(own == 0 ? row.data + kBytes - 1 : row.scales);
+    }
+    __syncwarp();  // all lanes have taken what was there
+    if (thread % 2 == 0) {
+      located[key] = row;
+    }
+    __syncwarp();
+  }
+
+  // This lane's rows of the tile that has been located.
+  __device__ Rows take(const RowAt* located) const {
+    constexpr KvRowParts kParts = parts_of(kFormat);
+    Rows rows;
+    const int thread = this_thread();
+    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % 32 / 4;
+    const int quarter = thread % 4;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int key = key_of(pass, thread);
-      const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
-      const RowAt row =
-          row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, parts_of(kFormat));
-      rows.data[pass] = row.data;
-      rows.scales[pass] = F::scales(row.scales, quarter());
+      const RowAt row = located[key + pass * kPassKeys];
+      rows.data[pass] = row.data + quarter * F::kLane_bytes;
+      rows.scales[pass] =
+          F::scales(kParts.has_planes ? row.scales : row.data + kParts.data_bytes(), quarter);
     }
     return rows;
   }
 
-  // Brings the warp's rows of a tile to L2: lanes of one half have their data, lanes of the other
-  // their scales, if they lie elsewhere.
-  __device__ void prefetch(int tile, int end) const {
-    constexpr KvRowParts kParts = parts_of(kFormat);
-    constexpr int kWarpKeys = kPasses * kPassKeys;
-    if (tile >= end) {
-      return;
-    }
-    const int thread = this_thread();
-    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % kWarpKeys;
-    const TileAt at = tile_at(job_.unit, tile);
-    const int place = job_.places.of[tile - job_.first_tile][key];
-    if (place == kNoRow) {
-      return;
-    }
-    const RowAt row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, kParts);
-    if (thread % 32 < kWarpKeys) {
-      cute::SM90_BULK_COPY_G2S::PREFETCH::copy(
-          row.data, kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes());
-    } else if (kParts.has_planes) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(row.scales));
-    }
-  }
-
-  // A group of 64 dims of a pass's row on its way: loaded, and stored to the tile's column block.
+  // Loads a group of 64 dims of a pass's row.
   __device__ static Raw load(const Rows& rows, int pass, int group) {
-    return F::load(here(rows.data[pass]), group, quarter());
-  }
-  static constexpr bool kLastIsBf16 = parts_of(kFormat).coded_dims < kKvRowDims;
-  __device__ static uint4 load_last(const Rows& rows, int pass) {
-    return F::load_last(here(rows.data[pass]), quarter());
-  }
-  __device__ static void store(Element* block, int pass, int group, const Raw& raw,
-                               const Rows& rows) {
-    store_values(block, pass, F::widen(raw, group, rows.scales[pass]));
-  }
-  __device__ static void store_values(Element* block, int pass, const SixteenValues& values) {
-    uint4* const low = stored(block, pass);
-    *low = values.low;
-    low[to_others()] = values.high;
-  }
-  // What a pass has stored of a row with scales that exceed is to be multiplied again.
-  __device__ static void store_rest(Element* block, int pass, int group, const Rows& rows) {
-    if constexpr (requires { rows.scales[pass].rest(group); }) {
-      if (kLastIsBf16 && group == kGroups - 1) {
-        return;  // it has no scale
-      }
-      uint4* const low = stored(block, pass);
-      uint4* const high = low + to_others();
-      SixteenValues values{*low, *high};
-      values.multiply(rows.scales[pass].rest(group));
-      *low = values.low;
-      *high = values.high;
-    }
+    return F::load(here(rows.data[pass]), group);
   }
 
   // Copies a group of a pass's row as it is.
-  __device__ static void copy(Element* block, int pass, int group, const Rows& rows) {
+  __device__ static void copy(const LanePlace& to, int pass, int group, const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int vector = 2 * quarter() + i;
-      cute::SM80_CP_ASYNC_CACHEGLOBAL<cute::uint128_t>::copy(
-          *reinterpret_cast<const cute::uint128_t*>(rows.data[pass] + group * 128 + vector * 16),
-          *reinterpret_cast<cute::uint128_t*>(
-              vector_of(block + rows_before(pass), key_of(0), vector)));
+      copy_async<16>(to.vector(group, pass, i), rows.data[pass] + group * 128 + i * 16, true);
     }
   }
 
@@ -121,22 +128,6 @@ class Lane {
   __device__ static const std::uint8_t* here(const std::uint8_t* address) {
     asm volatile("" : "+l"(address));
     return address;
-  }
-  // The place of this lane's first eight values of a group, and how far behind or before them the
-  // others lie.
-  __device__ static uint4* stored(Element* block, int pass) {
-    return reinterpret_cast<uint4*>(vector_of(block + rows_before(pass), key_of(0), 2 * quarter()));
-  }
-  // The passes' rows have the same swizzle.
-  __device__ static constexpr int rows_before(int pass) {
-    static_assert(kPassKeys % 8 == 0);
-    return pass * kPassKeys * kBlockDims;
-  }
-  __device__ static int to_others() { return key_of(0) % 2 == 0 ? 1 : -1; }
-  __device__ static int quarter() { return this_thread() % 4; }
-  // The key of a pass, in its tile.
-  __device__ static int key_of(int pass, int thread = this_thread()) {
-    return thread / 32 % kTileWarps * (kPasses * kPassKeys) + pass * kPassKeys + thread % 32 / 4;
   }
 
   const Params& p_;

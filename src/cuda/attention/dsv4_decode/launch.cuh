@@ -34,6 +34,7 @@ inline Launch launch_of(const Params& p, const Dsv4Details& details) {
   auto* const workspace = static_cast<char*>(p.workspace);
   Launch launch{.shape = plan.shape,
                 .is_packed = p.packed_q.cu_seqlens != nullptr,
+                .knows_tokens = p.packed_q.cu_seqlens == nullptr || plan.shape.is_by_token,
                 .items = Divisor(static_cast<int>(plan.items)),
                 .most_parts = plan.most_parts,
                 .units = static_cast<int>(plan.items * plan.most_parts),

@@ -82,14 +82,14 @@ __device__ inline int checked(const Params& p, const Launch& launch, int source,
   return page < scope.pages ? place : kNoRow;
 }
 
-// Finds the places of tiles [first, last). The block's first kThreads threads call it, and each
-// waits for its own.
+// Asks for the places of tiles [first, last). The block's first kThreads threads call it, and then
+// check_places().
 template <int kThreads>
-__device__ inline void find_places(Places& places, const Params& p, const Launch& launch,
-                                   const Unit& unit, int first, int last) {
+__device__ inline void ask_for_places(Places& places, const Params& p, const Launch& launch,
+                                      const Unit& unit, int first, int last) {
   const int end = (last - first) * kTileKeys;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < end; i += kThreads) {
+  for (int i = this_thread(); i < end; i += kThreads) {
     const TileAt tile = tile_at(unit, first + i / kTileKeys);
     const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
@@ -99,9 +99,16 @@ __device__ inline void find_places(Places& places, const Params& p, const Launch
       place = its.known;
     }
   }
+}
+
+// Waits for what this thread has asked for, and checks it.
+template <int kThreads>
+__device__ inline void check_places(Places& places, const Params& p, const Launch& launch,
+                                    const Unit& unit, int first, int last) {
+  const int end = (last - first) * kTileKeys;
   cute::cp_async_wait<0>();
 #pragma unroll 1
-  for (int i = threadIdx.x; i < end; i += kThreads) {
+  for (int i = this_thread(); i < end; i += kThreads) {
     int& place = places.of[i / kTileKeys][i % kTileKeys];
     place = checked(p, launch, tile_at(unit, first + i / kTileKeys).source, place);
   }

@@ -29,7 +29,8 @@ __device__ constexpr int block_of_quarter(int quarter, int consumer) {
 struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
   cutlass::arch::ClusterBarrier full[kPairTiles][kQuarters];
-  cutlass::arch::ClusterBarrier empty[kQuarters];  // of both tiles
+  cutlass::arch::ClusterBarrier empty[kQuarters];    // of both tiles
+  alignas(16) RowAt located[kPairTiles][kTileKeys];  // where rows of the next pair lie
 
   __device__ void init() {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
@@ -48,7 +49,8 @@ struct KeyTile {
   // 0 or 1: the producer, and which tile of a pair is its own.
   __device__ static int number() { return this_thread() / kWarpgroupThreads; }
 
-  __device__ Element* block(int group) const { return keys.tiles[number()][group]; }
+  __device__ LanePlace place() const { return LanePlace(keys.tiles[number()][0]); }
+  __device__ RowAt* located() const { return keys.located[number()]; }
   __device__ cutlass::arch::ClusterBarrier& full(int quarter) const {
     return keys.full[number()][quarter];
   }
@@ -56,22 +58,24 @@ struct KeyTile {
 };
 
 // Loads every second tile from `tile` up to `end`, all of BF16 rows, which go to SMEM as they are:
-// while a quarter is under way, the one before is given to the consumers. `tile` and the number of
-// its pair go on to the first tile that is not loaded.
+// while a quarter is under way, the one before is given to the consumers. `tile` goes on to the
+// first one that is not loaded.
 __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowFormat::bf16>& lane,
-                                         int& tile, int end, int& pair) {
+                                         int& tile, int end) {
+  const LanePlace place = to.place();
+  lane.locate(tile, end, to.located());
 #pragma unroll 1
-  for (; tile < end; tile += kPairTiles, ++pair) {
+  for (; tile < end; tile += kPairTiles) {
+    const int pair = lane.pair_of(tile);
     cutlass::arch::ClusterBarrier* under_way = nullptr;
-    const auto rows = lane.find(tile, end);
-    lane.prefetch(tile + kPairTiles, end);
+    const auto rows = lane.take(to.located());
+    lane.locate(tile + kPairTiles, end, to.located());
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       to.wait(quarter, pair);
 #pragma unroll
       for (int i = 0; i < kPasses * kConsumers; ++i) {
-        const int group = block_of_quarter(quarter, i % kConsumers);
-        lane.copy(to.block(group), i / kConsumers, group, rows);
+        lane.copy(place, i / kConsumers, block_of_quarter(quarter, i % kConsumers), rows);
       }
       cute::cp_async_fence();
       if (under_way != nullptr) {
@@ -93,46 +97,30 @@ struct HeldQuarters {
   typename Lane::Raw raw[kHeld][kConsumers][kPasses];
   uint4 last[kHeld == 1 ? kPasses : 1];  // see last_of()
 
-  __device__ __forceinline__ void load(const typename Lane::Rows& rows, int quarter) {
-#pragma unroll
-    for (int i = 0; i < kConsumers * kPasses; ++i) {
-      raw[quarter % kHeld][i / kPasses][i % kPasses] =
-          Lane::load(rows, i % kPasses, block_of_quarter(quarter, i / kPasses));
-    }
-  }
   __device__ __forceinline__ void begin(const typename Lane::Rows& rows) {
 #pragma unroll
-    for (int quarter = 0; quarter < kHeld; ++quarter) {
-      load(rows, quarter);
+    for (int i = 0; i < kHeld * kConsumers * kPasses; ++i) {
+      const int quarter = i / (kConsumers * kPasses);
+      const int consumer = i / kPasses % kConsumers;
+      raw[quarter][consumer][i % kPasses] =
+          Lane::load(rows, i % kPasses, block_of_quarter(quarter, consumer));
     }
   }
 
   // Stores all quarters for the consumers, and loads those behind the first kHeld. A set is kHeld
   // quarters; the loop over sets is not unrolled, to keep the code small.
-  __device__ __forceinline__ void run(const KeyTile& to, const typename Lane::Rows& rows,
-                                      int pair) {
-    const bool some_exceed =
-        __any_sync(0xffffffffu, rows.scales[0].some_exceed() || rows.scales[1].some_exceed());
+  __device__ __forceinline__ void run(const KeyTile& to, const LanePlace& place,
+                                      const typename Lane::Rows& rows, int pair) {
 #pragma unroll 1
     for (int set = 0; set < kSets; ++set) {
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         const int quarter = set * kHeld + i;
         to.wait(quarter, pair);
-        store<0>(to, rows, set, i);
-        store<1>(to, rows, set, i);
-        if (some_exceed) {
-          store_rest(to, rows, quarter);
-        }
+        store<0>(place, rows, set, i);
+        store<1>(place, rows, set, i);
         fill(to.full(quarter));
-        if (set + 1 < kSets) {
-          load(rows, kSets == 2 ? kHeld + i : quarter + kHeld);
-        }
-        if constexpr (Lane::kLastIsBf16) {
-          if (kHeld == 1 ? quarter == kQuarters - 2 : set == kSets - 1 && i == 0) {
-            load_last(rows);
-          }
-        }
+        load_behind(rows, set, i);
       }
     }
   }
@@ -147,58 +135,107 @@ struct HeldQuarters {
       return raw[0][0][pass].low;
     }
   }
-  __device__ __forceinline__ void load_last(const typename Lane::Rows& rows) {
+
+  // Loads what takes the place of quarter `i` of a set: a quarter of the next one, or the last
+  // group's second half. If either may come to the same registers, that is one load. Two, of which
+  // only one is executed, would wait for each other.
+  __device__ __forceinline__ void load_behind(const typename Lane::Rows& rows, int set, int i) {
+    const bool is_last = set + 1 == kSets;
+    constexpr bool kEither = Lane::kLastIsBf16 && kHeld > 1;
+    if (kEither && i == 0) {
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      last_of(pass) = Lane::load_last(rows, pass);
+      for (int pass = 0; pass < kPasses; ++pass) {
+        raw[0][0][pass] = Lane::load(rows, pass, is_last ? kGroups : block_of_quarter(kHeld, 0));
+      }
+    }
+    if (!is_last) {
+#pragma unroll
+      for (int k = kEither && i == 0 ? kPasses : 0; k < kConsumers * kPasses; ++k) {
+        const int quarter = kSets == 2 ? kHeld + i : set + kHeld;
+        raw[i][k / kPasses][k % kPasses] =
+            Lane::load(rows, k % kPasses, block_of_quarter(quarter, k / kPasses));
+      }
+    }
+    if constexpr (Lane::kLastIsBf16 && kHeld == 1) {
+      if (set == kQuarters - 2) {
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+          last[pass] = Lane::load(rows, pass, kGroups).low;
+        }
+      }
     }
   }
 
   // Stores quarter `i` of a set, the column block that is kConsumer's.
   template <int kConsumer>
-  __device__ __forceinline__ void store(const KeyTile& to, const typename Lane::Rows& rows, int set,
-                                        int i) {
+  __device__ __forceinline__ void store(const LanePlace& place, const typename Lane::Rows& rows,
+                                        int set, int i) {
     const int group = block_of_quarter(set * kHeld + i, kConsumer);
     if constexpr (Lane::kLastIsBf16 && kConsumer == kConsumers - 1) {
       if (i == kHeld - 1 && set == kSets - 1) {
 #pragma unroll
         for (int pass = 0; pass < kPasses; ++pass) {
-          Lane::store_values(to.block(group), pass, {raw[i][kConsumer][pass].low, last_of(pass)});
+          place.store(group, pass, {raw[i][kConsumer][pass].low, last_of(pass)});
         }
         return;
       }
     }
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      Lane::store(to.block(group), pass, group, raw[i][kConsumer][pass], rows);
-    }
-  }
-
-  // Multiplies a stored quarter by the rest of its rows' scales, which is 1 where none exceeds.
-  __device__ __forceinline__ static void store_rest(const KeyTile& to,
-                                                    const typename Lane::Rows& rows, int quarter) {
-#pragma unroll 1
-    for (int i = 0; i < kConsumers; ++i) {
-      const int group = block_of_quarter(quarter, i);
-      Lane::store_rest(to.block(group), 0, group, rows);
-      Lane::store_rest(to.block(group), 1, group, rows);
+      place.store(group, pass, Lane::F::widen(raw[i][kConsumer][pass], group, rows.scales[pass]));
     }
   }
 };
 
-// The same for tiles of one other format.
-template <int kHeld, KvRowFormat kFormat>
-__device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
-                                          int end, int& pair) {
-  HeldQuarters<Lane<kFormat>, kHeld> held;
-  auto rows = lane.find(tile, end);
-  held.begin(rows);
+// Stores a tile of which some row has a scale that exceeds: its values are multiplied twice.
+template <typename Lane>
+__device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePlace& place,
+                                                const typename Lane::Rows& rows, int pair) {
 #pragma unroll 1
-  for (; tile < end; tile += kPairTiles, ++pair) {
-    lane.prefetch(tile + kPairTiles, end);
-    held.run(to, rows, pair);
-    rows = lane.find(tile + kPairTiles, end);
+  for (int quarter = 0; quarter < kQuarters; ++quarter) {
+    to.wait(quarter, pair);
+#pragma unroll 1
+    for (int consumer = 0; consumer < kConsumers; ++consumer) {
+      const int group = block_of_quarter(quarter, consumer);
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const auto raw = Lane::load(rows, pass, group);
+        SixteenValues values;
+        if (Lane::kLastIsBf16 && group == kGroups - 1) {
+          values = {raw.low, Lane::load(rows, pass, kGroups).low};
+        } else {
+          values = Lane::F::widen(raw, group, rows.scales[pass]);
+          values.multiply(rows.scales[pass].rest(group));
+        }
+        place.store(group, pass, values);
+      }
+    }
+    fill(to.full(quarter));
+  }
+}
+
+// The same for tiles of one other format. A tile's rows are located while the tile before is on its
+// way.
+template <int kHeld, KvRowFormat kFormat, typename End>
+__device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
+                                          const End& end) {
+  const LanePlace place = to.place();
+  HeldQuarters<Lane<kFormat>, kHeld> held;
+  lane.locate(tile, end(), to.located());
+#pragma unroll 1
+  while (tile < end()) {
+    const int pair = lane.pair_of(tile);
+    tile += kPairTiles;
+    const auto rows = lane.take(to.located());
     held.begin(rows);
+    lane.locate(tile, end(), to.located());
+    if constexpr (requires { rows.scales[0].rest(0); }) {
+      if (__any_sync(0xffffffffu, rows.scales[0].some_exceed() || rows.scales[1].some_exceed())) {
+        widen_exceeding<Lane<kFormat>>(to, place, rows, pair);
+        continue;
+      }
+    }
+    held.run(to, place, rows, pair);
   }
 }
 
@@ -206,24 +243,24 @@ __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>
 template <int kFormats>
 __device__ __forceinline__ void produce(const KeyTile& to, const Params& p, const Launch& launch,
                                         const Job& job) {
-  int pair = uniform(job.first_pair);
   int tile = uniform(job.first_tile + KeyTile::number());
   while (tile < uniform(job.end_tile)) {
     const int end = run_end<kFormats>(p, job, tile);
     with_format<kFormats>(format_of<kFormats>(p, tile_at(job.unit, tile).source), [&](auto format) {
       const Lane<format.value> lane(p, launch, job);
       if constexpr (format.value == KvRowFormat::bf16) {
-        copy_run(to, lane, tile, end, pair);
+        copy_run(to, lane, tile, end);
       } else {
         constexpr int kHeld = kDsv4Formats[kFormats].has_one() ? 2 : 1;  // as registers allow
-        widen_run<kHeld>(to, lane, tile, end, pair);
+        // In registers only where it does not follow from the job.
+        widen_run<kHeld>(to, lane, tile, [&] { return kHeld == 2 ? job.end_tile : end; });
       }
     });
   }
   // A pair without a second tile: whoever waits for a barrier waits for each of its phases.
   if (tile - KeyTile::number() < uniform(job.end_tile)) {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      to.wait(quarter, pair);
+      to.wait(quarter, pair_of(job, tile));
     }
   }
 }

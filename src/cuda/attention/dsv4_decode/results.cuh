@@ -96,7 +96,7 @@ __device__ __forceinline__ void append_slots(const Launch& launch, int first, in
                                              int column0, typename Output<kColumns>::Fragment& tOrO,
                                              RowSoFar (&rows)[kThreadRows]) {
   using Mma = typename Output<kColumns>::Mma;
-  constexpr int kSlots = kColumns == kOutputColumns ? 1 : kColumns == 64 ? 3 : 5;
+  constexpr int kSlots = kColumns == kOutputColumns ? 1 : kColumns == 64 ? 3 : kSlotsAtOnce;
 #pragma unroll 1
   for (int i = 0; i < count; i += kSlots) {
     typename Output<kColumns>::Fragment its[kSlots];
@@ -196,35 +196,44 @@ __device__ __forceinline__ void store_e4m3(const Params& p, const Unit& unit, co
   }
 }
 
-// A row's results without a sink, under its reference or its maximum. O's own sum is that of the
-// rounded P.
-__device__ inline RowResult result_of_keys(const RowSoFar& row, bool under_its_maximum) {
-  constexpr float kLn2 = 1.0f / kLog2e;
-  const float own = __fdividef(row.sum, row.rounded_sum);
-  const RowResult result{
-      .m = row.reference * kLn2, .l = row.sum, .rescale = row.sum == 0.0f ? 1.0f : own};
-  return under_its_maximum ? under_maximum(result, row.max * kLn2) : result;
-}
+// What becomes of row `i` of this thread's accumulator. Its statistics are under the row's maximum
+// if the caller asks for that, else under its reference.
+struct RowEnd {
+  Row row;
+  RowResult keys;    // without the sink
+  RowResult result;  // with it
+  float factor;      // of O, whose own sum is that of the rounded P
+
+  __device__ RowEnd(const Params& p, const Launch& launch, const Job& job, const RowSoFar& so_far,
+                    int i)
+      : row(row_of(job.unit, launch.shape, row_of_thread(i))) {
+    constexpr float kLn2 = 1.0f / kLog2e;
+    const bool is_normalized = p.statistics.max == nullptr;
+    const float own = __fdividef(so_far.sum, so_far.rounded_sum);
+    keys = {
+        .m = so_far.reference * kLn2, .l = so_far.sum, .rescale = so_far.sum == 0.0f ? 1.0f : own};
+    if (!is_normalized) {
+      keys = under_maximum(keys, so_far.max * kLn2);
+    }
+    const bool has_sink = p.sinks.logits != nullptr && row.exists;
+    result = has_sink ? with_sink(keys, job.sinks[row_of_thread(i)]) : keys;
+    const RowResult results[1] = {result};
+    float factors[1];
+    output_factors(results, is_normalized, factors);
+    factor = factors[0];
+  }
+};
 
 // Stores row kRow of this thread: kColumns columns of O, and the row's statistics beside the first
 // ones.
 template <int kColumns, int kRow, typename TensorO>
-__device__ __forceinline__ void store_result(const Params& p, const Launch& launch,
-                                             const Unit& unit, int column0, TensorO& rO,
-                                             const RowSoFar& so_far) {
+__device__ __forceinline__ void store_result(const Params& p, const Unit& unit, int column0,
+                                             TensorO& rO, const RowEnd& end) {
   using Mma = typename Output<kColumns>::Mma;
-  const bool is_normalized = p.statistics.max == nullptr;
-  const Row row = row_of(unit, launch.shape, row_of_thread(kRow));
-  const RowResult keys = result_of_keys(so_far, !is_normalized);
-  RowResult result[1] = {keys};
-  if (p.sinks.logits != nullptr && row.exists) {
-    add_sink(result, p.sinks.logits[row.head * p.sinks.stride]);
-  }
-  float factor[1];
-  output_factors(result, is_normalized, factor);
+  const Row& row = end.row;
 #pragma unroll
   for (int j = 0; j < cute::size<1>(rO); ++j) {
-    rO(kRow, j) *= factor[0];
+    rO(kRow, j) *= end.factor;
   }
   if (column0 + kColumns > kDims - kKvRowRotaryDims && p.rope.cos != nullptr && row.exists) {
     rotate_back<kColumns, kRow>(
@@ -233,7 +242,7 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
   }
   if (kColumns == kOutputColumns && p.o_scale != nullptr) {
     store_e4m3<kRow>(p, unit, row, column0, rO);
-  } else if (is_normalized) {
+  } else if (p.statistics.max == nullptr) {
     store_row<Mma>(
         row_pointer<Element>(p.o, p.o_stride, unit.request, row.token, row.head) + column0, rO,
         kRow, row.exists);
@@ -242,23 +251,25 @@ __device__ __forceinline__ void store_result(const Params& p, const Launch& laun
                    rO, kRow, row.exists);
   }
   if (column0 == 0 && row.exists && threadIdx.x % 4 == 0) {
-    store_statistics(p, unit.request, row.token, row.head, result[0]);
+    store_statistics(p, unit.request, row.token, row.head, end.result);
     if (p.lse != nullptr && !p.lse_counts_sink) {
       *row_pointer<float>(p.lse, p.lse_stride, unit.request, row.token, row.head) =
-          keys.l == 0.0f ? kMinusInf : keys.m + logf(keys.l);
+          end.keys.l == 0.0f ? kMinusInf : end.keys.m + logf(end.keys.l);
     }
   }
 }
 
 template <int kColumns>
-__device__ __forceinline__ void store_results(const Params& p, const Launch& launch,
-                                              const Unit& unit, int column0,
+__device__ __forceinline__ void store_results(const Params& p, const Launch& launch, const Job& job,
+                                              int column0,
                                               typename Output<kColumns>::Fragment& tOrO,
                                               const RowSoFar (&rows)[kThreadRows]) {
   static_assert(kThreadRows == 2);
+  const RowEnd row0(p, launch, job, rows[0], 0);
+  const RowEnd row1(p, launch, job, rows[1], 1);
   auto rO = by_rows<typename Output<kColumns>::Mma>(tOrO);
-  store_result<kColumns, 0>(p, launch, unit, column0, rO, rows[0]);
-  store_result<kColumns, 1>(p, launch, unit, column0, rO, rows[1]);
+  store_result<kColumns, 0>(p, job.unit, column0, rO, row0);
+  store_result<kColumns, 1>(p, job.unit, column0, rO, row1);
 }
 
 }  // namespace tilewright::cuda::dsv4

@@ -25,8 +25,20 @@ struct RowAt {
   const std::uint8_t* scales = data;
 };
 
+// A load of a row. The compiler does not move it over a fence ahead of it, which would wait for it,
+// as it does with loads through the read-only path.
 __device__ inline uint4 load16(const void* address) {
-  return __ldg(static_cast<const uint4*>(address));
+  uint4 x;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(address)
+               : "memory");
+  return x;
+}
+__device__ inline uint2 load8(const void* address) {
+  uint2 x;
+  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(address) : "memory");
+  return x;
 }
 
 // Two BF16 values times two others.
@@ -66,8 +78,8 @@ __device__ inline bool exceed_most_scale(std::uint32_t bytes) {
 }
 
 // ---- The formats. Each has what a lane loads of a row once (Scales), what it loads of a group
-// (Raw), and how the latter becomes 16 BF16 values. Where Scales say that `some_exceed`, each group
-// is to be multiplied by the rest of its scale as well.
+// (Raw), from where its part of the row begins, and how the latter becomes 16 BF16 values. Where
+// Scales say that `some_exceed`, each group is to be multiplied by the rest of its scale as well.
 
 struct SixteenValues {
   uint4 low;
@@ -96,11 +108,11 @@ struct Format<KvRowFormat::bf16> {
     static constexpr bool some_exceed() { return false; }
   };
   using Raw = SixteenValues;
+  static constexpr int kLane_bytes = 32;
 
   __device__ static Scales scales(const std::uint8_t*, int) { return {}; }
-  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
-    const std::uint8_t* const at = row + group * 128 + quarter * 32;
-    return {load16(at), load16(at + 16)};
+  __device__ static Raw load(const std::uint8_t* at, int group) {
+    return {load16(at + group * 128), load16(at + group * 128 + 16)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int, const Scales&) { return raw; }
 };
@@ -132,17 +144,19 @@ struct Format<KvRowFormat::e4m3_bf16> {
   struct Raw {
     uint4 low;
   };
+  static constexpr int kLane_bytes = 16;
 
   __device__ static Scales scales(const std::uint8_t* at, int) {
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(at));
+    const uint2 words = load8(at);
     return {words.x, words.y};
   }
-  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
-    return {load16(row + group * 64 + quarter * (group == kGroups - 1 ? 32 : 16))};
-  }
-  // The last group's values are BF16. load() has brought the first half of a lane's.
-  __device__ static uint4 load_last(const std::uint8_t* row, int quarter) {
-    return load16(row + (kGroups - 1) * 64 + quarter * 32 + 16);
+  // The last group's values are BF16: it has the first half of a lane's, and a group behind it, the
+  // second one.
+  __device__ static Raw load(const std::uint8_t* at, int group) {
+    constexpr int kLast = kGroups - 1;
+    return {load16(group < kLast
+                       ? at + group * 64
+                       : at + kLast * 64 + threadIdx.x % 4 * kLane_bytes + (group - kLast) * 16)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
     return widen_e4m3x16(raw.low, byte_of(scales.words, group));
@@ -155,6 +169,7 @@ struct Format<KvRowFormat::e4m3> {
   struct Raw {
     uint4 low;
   };
+  static constexpr int kLane_bytes = 16;
 
   // Group g has the scales 2 g and 2 g + 1, one for the first half of its lanes.
   __device__ static Scales scales(const std::uint8_t* at, int quarter) {
@@ -162,8 +177,8 @@ struct Format<KvRowFormat::e4m3> {
     const std::uint32_t selector = quarter / 2 == 0 ? 0x6420 : 0x7531;
     return {__byte_perm(all.x, all.y, selector), __byte_perm(all.z, all.w, selector)};
   }
-  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
-    return {load16(row + group * 64 + quarter * 16)};
+  __device__ static Raw load(const std::uint8_t* at, int group) {
+    return {load16(at + group * 64)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
     return widen_e4m3x16(raw.low, byte_of(scales.words, group));
@@ -180,6 +195,7 @@ struct Format<KvRowFormat::e2m1> {
   struct Raw {
     uint2 codes;
   };
+  static constexpr int kLane_bytes = 8;
 
   // Group g has the scales 4 g to 4 g + 3, one for each of its lanes.
   __device__ static Scales scales(const std::uint8_t* at, int quarter) {
@@ -191,9 +207,7 @@ struct Format<KvRowFormat::e2m1> {
     };
     return {gather(low.x, low.y, low.z, low.w), gather(high.x, high.y, high.z, high.w)};
   }
-  __device__ static Raw load(const std::uint8_t* row, int group, int quarter) {
-    return {__ldg(reinterpret_cast<const uint2*>(row + group * 32 + quarter * 8))};
-  }
+  __device__ static Raw load(const std::uint8_t* at, int group) { return {load8(at + group * 32)}; }
 
   // The codes are widened where this is called, and not while the caller waits before: there are
   // no registers for that.

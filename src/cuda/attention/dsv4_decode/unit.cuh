@@ -5,6 +5,7 @@
 #include <climits>
 
 #include "cuda/attention/dsv4_decode/schedule.hpp"
+#include "cuda/common/launch_order.cuh"
 #include "cuda/common/numeric.cuh"
 #include "ops/dsv4_attention/params.hpp"
 
@@ -42,6 +43,8 @@ struct Unit {
 struct Launch {
   ItemShape shape;
   bool is_packed = false;
+  bool knows_tokens = true;  // which tokens an item has, but for how many; not so if items of a
+                             // packed tensor are counted by requests
   Divisor items{1};
   int most_parts = 1;                               // of an item
   int units = 0;                                    // items * most_parts
@@ -75,6 +78,12 @@ __device__ inline int block_rank() {
   return rank;
 }
 
+// Brings a line of memory to L2. Whoever writes it later writes it there.
+inline constexpr int kLine_bytes = 128;
+__device__ inline void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // A value that all lanes of the warp have, in a uniform register.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
@@ -86,12 +95,17 @@ __device__ inline std::int64_t at(const TokenStrides& stride, int request, int t
 // calls it.
 __device__ inline int request_of(const int* cu_seqlens, int batch, int token) {
   int before = 0;
-  for (int i = threadIdx.x % 32; i < batch; i += 32) {
+#pragma unroll 1
+  for (int i = this_thread() % 32; i < batch; i += 32) {
     before += cu_seqlens[i + 1] <= token;
   }
   const int request = __reduce_add_sync(0xffffffffu, before);
   return request < batch && token >= cu_seqlens[0] ? request : -1;
 }
+
+// The block's units: the first one, and how far apart they are.
+__device__ inline int unit_step(const Launch& launch) { return gridDim.x / launch.cluster; }
+__device__ inline int first_unit(const Launch& launch) { return blockIdx.x / launch.cluster; }
 
 // The positions that a cache with this scope has.
 __device__ inline int capacity_of(const Scope& scope) {
@@ -107,7 +121,7 @@ struct ToldKeys {
 
 // Lane i of the warp asks for token i of the item.
 __device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
-  const int lane = threadIdx.x % 32;
+  const int lane = this_thread() % 32;
   if (scope.rows == nullptr || lane >= unit.tokens) {
     return {};
   }
@@ -121,9 +135,33 @@ __device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
           scope.range_end[at(scope.end_stride, unit.request, token)]};
 }
 
+// Brings what memory says of the keys of the unit's first token to L2. All lanes of a warp call it.
+__device__ inline void prefetch_keys(const Unit& unit, const Scope& scope) {
+  const int first = this_thread() % 32 * static_cast<int>(kLine_bytes / sizeof(int));
+  if (scope.rows == nullptr) {
+    return;
+  }
+  if (scope.keys == Scope::Keys::list) {
+    if (scope.list_lengths != nullptr) {
+      prefetch_line(scope.list_lengths + unit.request);
+    }
+    if (first < scope.most_keys) {
+      prefetch_line(scope.indices + at(scope.indices_stride, unit.request, unit.token0) + first);
+    }
+    return;
+  }
+  if (scope.range_begin != nullptr) {
+    prefetch_line(scope.range_begin + at(scope.begin_stride, unit.request, unit.token0));
+  }
+  prefetch_line(scope.range_end + at(scope.end_stride, unit.request, unit.token0));
+  if (scope.block_table != nullptr && first < scope.max_pages) {
+    prefetch_line(scope.block_table + unit.request * scope.table_stride + first);
+  }
+}
+
 // Sets what the item's tokens see of a scope.
 __device__ inline void set_keys(Unit& unit, int source, const Scope& scope, const ToldKeys& told) {
-  const int lane = threadIdx.x % 32;
+  const int lane = this_thread() % 32;
   const bool is_list = scope.keys == Scope::Keys::list;
   int end = max(0, min(is_list ? scope.most_keys : capacity_of(scope), told.end));
   const int begin = max(max(0, told.begin), end - scope.most_keys);
@@ -147,7 +185,7 @@ __device__ inline void set_keys(Unit& unit, int source, const Scope& scope, cons
 
 // The same of fresh rows, which a token sees up to its own.
 __device__ inline void find_fresh(Unit& unit, bool has_fresh) {
-  const int lane = threadIdx.x % 32;
+  const int lane = this_thread() % 32;
   if (lane < unit.tokens) {
     unit.sees_begin[kFresh][lane] = 0;
     unit.sees_end[kFresh][lane] = has_fresh ? unit.fresh0 + lane + 1 : 0;
@@ -159,8 +197,10 @@ __device__ inline void find_fresh(Unit& unit, bool has_fresh) {
   }
 }
 
-// Sets which rows the item has. All lanes of a warp call it.
-__device__ inline void find_rows(Unit& unit, const Params& p, const Launch& launch, int item) {
+// Sets which rows the item has. In a rehearsal it reads no memory, and there are none. All lanes of
+// a warp call it.
+__device__ inline void find_rows(Unit& unit, const Params& p, const Launch& launch, int item,
+                                 bool is_rehearsal) {
   const ItemShape& shape = launch.shape;
   const int tile = item / shape.head_tiles;
   const int head0 = (item - tile * shape.head_tiles) * kRows;
@@ -170,21 +210,23 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   int tokens = 0;
   const int* const cu_seqlens = p.packed_q.cu_seqlens;
   if (shape.is_by_token) {
-    request = request_of(cu_seqlens, p.batch, tile);
     token = tile;
-    tokens = request >= 0;
-    first = tokens > 0 ? cu_seqlens[request] : 0;
-    request = max(request, 0);
+    if (!is_rehearsal) {
+      request = request_of(cu_seqlens, p.batch, tile);
+      tokens = request >= 0;
+      first = tokens > 0 ? cu_seqlens[request] : 0;
+      request = max(request, 0);
+    }
   } else {
     request = tile / shape.token_tiles;
     const int token0 = (tile - request * shape.token_tiles) * shape.tile_tokens;
     int len = launch.q_len;
-    if (launch.is_packed) {
+    if (launch.is_packed && !is_rehearsal) {
       first = cu_seqlens[request];
       len = cu_seqlens[request + 1] - first;
     }
     token = first + token0;
-    tokens = max(0, min(shape.tile_tokens, len - token0));
+    tokens = is_rehearsal ? 0 : max(0, min(shape.tile_tokens, len - token0));
   }
   if (threadIdx.x % 32 == 0) {
     unit.request = request;
@@ -197,10 +239,16 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds out what unit `index` is. All lanes of a warp call it.
-__device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index) {
+// Finds out what unit `index` is. In a rehearsal it only asks for what memory says of it, and the
+// unit has no rows. All lanes of a warp call it.
+__device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index,
+                                 bool is_rehearsal) {
   const int part = index / launch.items;
-  find_rows(unit, p, launch, index - part * launch.items);
+  find_rows(unit, p, launch, index - part * launch.items, is_rehearsal);
+  if (is_rehearsal && launch.knows_tokens) {
+    prefetch_keys(unit, p.window);
+    prefetch_keys(unit, p.compressed);
+  }
   const ToldKeys window = told_keys(unit, p.window);  // both are under way before one is used
   const ToldKeys compressed = told_keys(unit, p.compressed);
   set_keys(unit, kWindow, p.window, window);
@@ -223,16 +271,20 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds the first unit from `index` on, in steps of `step`, that has rows. If there is none, the
-// unit's index is launch.units or more. All lanes of a warp call it.
-__device__ inline void find_unit_from(Unit& unit, const Params& p, const Launch& launch, int index,
-                                      int step) {
+// Finds the block's next unit behind unit `before` that has rows. If there is none, its index is
+// launch.units or more. A rehearsal executes the code once. All lanes of a warp call it.
+__device__ inline void find_unit_behind(Unit& unit, const Params& p, const Launch& launch,
+                                        int before, bool is_rehearsal) {
+  int index = before + unit_step(launch);
+  if (!is_rehearsal) {
+    wait_for_launch_before();
+  }
   while (index < launch.units) {
-    find_unit(unit, p, launch, index);
-    if (uniform(unit.tokens) > 0) {
+    find_unit(unit, p, launch, index, is_rehearsal);
+    if (is_rehearsal || uniform(unit.tokens) > 0) {
       break;
     }
-    index += step;
+    index += unit_step(launch);
     __syncwarp();  // all lanes have read the tokens
   }
   if (threadIdx.x % 32 == 0) {
