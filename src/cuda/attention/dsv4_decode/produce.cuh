@@ -2,13 +2,13 @@
 // one the first tile of each pair, the other the second. A warp takes 16 keys of a tile, in two
 // passes of eight, four lanes a key.
 //
-//   tile t       store quarter 0 | load 2 | store 1 | load 3 | store 2 | store 3
-//   tile t + 2   find its rows, load 0 and 1 | store 0 | ...
+//   tile t       load quarters 0 and 1 | locate t + 2 | store 0 | load 2 | store 1 | load 3 | ...
+//   tile t + 2   load quarters 0 and 1 | locate t + 4 | store 0 | ...
 //
 // A quarter of a tile's dims is two column blocks, one of each consumer's columns of O. It has
 // barriers of its own: P V gives it back while other quarters are still read, and scores begin when
-// the first one is there. Two quarters are in registers, and the rows of the tile behind it have
-// been brought to L2. Kernels for several formats hold one quarter.
+// the first one is there. Two quarters are in registers; kernels for several formats hold one.
+// Locating a tile's rows brings them to L2.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
