@@ -12,13 +12,16 @@ inline constexpr int kPasses = 2;  // of a warp over its keys of a tile
 inline constexpr int kWarpKeys = kPasses * kPassKeys;
 inline constexpr int kTileWarps = kTileKeys / kWarpKeys;
 
+// The first key of a thread's warp in its tile.
+__device__ constexpr int first_key(int thread) { return thread / 32 % kTileWarps * kWarpKeys; }
+
 // Where a lane's values go in a tile in SMEM. Its 16 values of a group are two vectors, which the
 // swizzle makes neighbours: their addresses differ in one bit.
 class LanePlace {
  public:
   __device__ explicit LanePlace(Element* tile) {
     const int thread = this_thread();
-    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % 32 / 4;
+    const int key = first_key(thread) + thread % 32 / 4;
     first_ = cute::cast_smem_ptr_to_uint(vector_of(tile, key, 2 * (thread % 4)));
   }
 
@@ -72,7 +75,7 @@ class Lane {
     constexpr KvRowParts kParts = parts_of(kFormat);
     constexpr int kBytes = kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes();
     const int thread = this_thread();
-    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % 32 / 2;
+    const int key = first_key(thread) + thread % 32 / 2;
     const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
     RowAt row;
     if (place != kNoRow) {
@@ -97,7 +100,7 @@ class Lane {
     constexpr KvRowParts kParts = parts_of(kFormat);
     Rows rows;
     const int thread = this_thread();
-    const int key = thread / 32 % kTileWarps * kWarpKeys + thread % 32 / 4;
+    const int key = first_key(thread) + thread % 32 / 4;
     const int quarter = thread % 4;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {

@@ -137,8 +137,8 @@ struct HeldQuarters {
   }
 
   // Loads what takes the place of quarter `i` of a set: a quarter of the next one, or the last
-  // group's second half. If either may come to the same registers, that is one load. Two, of which
-  // only one is executed, would wait for each other.
+  // group's second half. Where both go to the same registers, one load takes the address of either:
+  // of two loads with opposite predicates, one would wait for the other.
   __device__ __forceinline__ void load_behind(const typename Lane::Rows& rows, int set, int i) {
     const bool is_last = set + 1 == kSets;
     constexpr bool kEither = Lane::kLastIsBf16 && kHeld > 1;
@@ -214,8 +214,8 @@ __device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePla
   }
 }
 
-// The same for tiles of one other format. A tile's rows are located while the tile before is on its
-// way.
+// Loads every second tile from `tile` up to `end()`, all of one coded format. A tile's rows are
+// located while the tile before is on its way.
 template <int kHeld, KvRowFormat kFormat, typename End>
 __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
                                           const End& end) {
@@ -252,7 +252,7 @@ __device__ __forceinline__ void produce(const KeyTile& to, const Params& p, cons
         copy_run(to, lane, tile, end);
       } else {
         constexpr int kHeld = kDsv4Formats[kFormats].has_one() ? 2 : 1;  // as registers allow
-        // In registers only where it does not follow from the job.
+        // Of kernels for one format, a run ends with its job, and no register holds that.
         widen_run<kHeld>(to, lane, tile, [&] { return kHeld == 2 ? job.end_tile : end; });
       }
     });

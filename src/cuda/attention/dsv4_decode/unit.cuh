@@ -43,8 +43,9 @@ struct Unit {
 struct Launch {
   ItemShape shape;
   bool is_packed = false;
-  bool knows_tokens = true;  // which tokens an item has, but for how many; not so if items of a
-                             // packed tensor are counted by requests
+  // Is an item's first token known without reading memory? Not where q is packed and items are
+  // counted by requests.
+  bool knows_tokens = true;
   Divisor items{1};
   int most_parts = 1;                               // of an item
   int units = 0;                                    // items * most_parts
