@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "common/block_scale.hpp"
+#include "common/divisor.hpp"
 #include "common/e2m1.hpp"
 #include "tilewright/kv_rows.hpp"
 
@@ -61,7 +62,7 @@ struct KvRowPlace {
 struct KvRowsLayout {
   KvRowFormat format = KvRowFormat::bf16;
   int pages = 0;
-  int page_size = 0;
+  Divisor page_size{1};
   std::int64_t page_bytes = 0;     // from a page to the next
   std::int64_t row_bytes = 0;      // from a row's data to those of the next, in a page
   std::int64_t scales_offset = 0;  // of the first row's scales, in a page
@@ -78,7 +79,9 @@ struct KvRowsLayout {
 
   // Of a slot that the cache has.
   constexpr KvRowPlace place(std::int64_t slot) const {
-    const std::int64_t page = slot / page_size;
+    constexpr std::int64_t kMostDividend = std::numeric_limits<int>::max();
+    const std::int64_t page =
+        slot <= kMostDividend ? static_cast<int>(slot) / page_size : slot / int{page_size};
     return place_in_page(page, static_cast<int>(slot - page * page_size));
   }
 };
@@ -91,7 +94,7 @@ constexpr KvRowsLayout kv_rows_layout(KvRowFormat format, int pages, int page_si
   const std::int64_t data_bytes = parts.data_bytes();
   return {.format = format,
           .pages = pages,
-          .page_size = page_size,
+          .page_size = Divisor(page_size),
           .page_bytes = page_bytes,
           .row_bytes = parts.has_planes ? data_bytes : row_bytes,
           .scales_offset = parts.has_planes ? page_size * data_bytes : data_bytes,
