@@ -1,5 +1,4 @@
-// quantize_kv_rows: a warp takes a row of 512 values, a lane sixteen of them. Of E2M1, whose codes
-// take the most instructions, half a warp takes a row, so that two rows share those that find one.
+// quantize_kv_rows: a warp takes a row of 512 values, a lane sixteen of them.
 //
 //   load 32 bytes (of FP32 64), and the row's slot | largest |x| of the lane, of its group
 //   slot --> place; a row without one ends here
@@ -13,8 +12,7 @@
 //           e4m3_bf16 the last four lanes have the BF16.
 // SMEM      none.
 // Registers 32 at most of BF16, so that all 64 warps of an SM have their loads under way; of
-//           FP32, and of E2M1, more.
-// Limits    x, pages and rows are aligned to 16 bytes. Places are computed in 64 bits.
+// FP32 40. Limits    x, pages and rows are aligned to 16 bytes. Places are computed in 64 bits.
 #include <cuda_fp8.h>
 
 #include "common/ceil_div.hpp"
@@ -28,16 +26,10 @@ namespace quantize_kv_rows {
 
 constexpr int kThreads = 128;
 constexpr int kWarpLanes = 32;
-constexpr int kValues = kKvRowDims / kWarpLanes;  // of a lane, if a row has all lanes of a warp
+constexpr int kValues = kKvRowDims / kWarpLanes;  // of a lane
 static_assert(kValues == nvfp4::kBlock);
 
-// How often a lane has as many, and the lanes of a row.
-template <KvRowFormat kFormat>
-inline constexpr int kBlocks = kFormat == KvRowFormat::e2m1 ? 2 : 1;
-template <KvRowFormat kFormat>
-inline constexpr int kRowLanes = kWarpLanes / kBlocks<kFormat>;
-
-// How a row's values lie in lanes, kValues in each.
+// How a row's values lie in the lanes.
 template <KvRowFormat kFormat>
 struct LanesOf {
   static constexpr KvRowParts kParts = parts_of(kFormat);
@@ -135,53 +127,35 @@ __device__ void store_lane(const ValueBlock<T>& block, std::uint32_t amax, int l
 template <KvRowFormat kFormat, typename T>
 __global__ void __launch_bounds__(kThreads)
     quantize(const __grid_constant__ QuantizeKvRowsParams p) {
-  constexpr int kLanes = kRowLanes<kFormat>;
-  const int row = static_cast<int>((blockIdx.x * kThreads + threadIdx.x) / kLanes);
+  const int row = static_cast<int>((blockIdx.x * kThreads + threadIdx.x) / kWarpLanes);
   if (row >= p.rows) {
     return;
   }
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const T* const x = static_cast<const T*>(p.x) + row * p.x_stride + lane * kValues;
-  ValueBlock<T> block[kBlocks<kFormat>];
-#pragma unroll
-  for (int i = 0; i < kBlocks<kFormat>; ++i) {
-    block[i] = load_values(x + i * kLanes * kValues);
-  }
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const ValueBlock<T> block =
+      load_values(static_cast<const T*>(p.x) + row * p.x_stride + lane * kValues);
   const std::int64_t slot = p.slots[row];
-  // Ahead of the branch, so that all loads are under way at once: shuffles do not move behind it.
-  std::uint32_t amax[kBlocks<kFormat>];
-#pragma unroll
-  for (int i = 0; i < kBlocks<kFormat>; ++i) {
-    amax[i] = group_amax_bits<kFormat>(block[i]);
-  }
+  // Ahead of the branch, so that both loads are under way at once: shuffles do not move behind it.
+  const std::uint32_t amax = group_amax_bits<kFormat>(block);
   if (!p.layout.has(slot)) {
     return;
   }
   const KvRowPlace place = p.layout.place(slot);
-#pragma unroll
-  for (int i = 0; i < kBlocks<kFormat>; ++i) {
-    store_lane<kFormat>(block[i], amax[i], lane + i * kLanes, p.cache + place.data,
-                        p.cache + place.scales);
-  }
-}
-
-template <KvRowFormat kFormat, typename T>
-void launch_rows(const QuantizeKvRowsParams& p, Stream stream) {
-  const auto grid = static_cast<unsigned>(ceil_div(p.rows, kThreads / kRowLanes<kFormat>));
-  launch<quantize<kFormat, T>>(grid, kThreads, 0, stream, p);
+  store_lane<kFormat>(block, amax, lane, p.cache + place.data, p.cache + place.scales);
 }
 
 template <typename T>
 void launch_format(const QuantizeKvRowsParams& p, Stream stream) {
+  const auto grid = static_cast<unsigned>(ceil_div(p.rows, kThreads / kWarpLanes));
   switch (p.layout.format) {
     case KvRowFormat::bf16:
-      return launch_rows<KvRowFormat::bf16, T>(p, stream);
+      return launch<quantize<KvRowFormat::bf16, T>>(grid, kThreads, 0, stream, p);
     case KvRowFormat::e4m3_bf16:
-      return launch_rows<KvRowFormat::e4m3_bf16, T>(p, stream);
+      return launch<quantize<KvRowFormat::e4m3_bf16, T>>(grid, kThreads, 0, stream, p);
     case KvRowFormat::e4m3:
-      return launch_rows<KvRowFormat::e4m3, T>(p, stream);
+      return launch<quantize<KvRowFormat::e4m3, T>>(grid, kThreads, 0, stream, p);
     case KvRowFormat::e2m1:
-      return launch_rows<KvRowFormat::e2m1, T>(p, stream);
+      return launch<quantize<KvRowFormat::e2m1, T>>(grid, kThreads, 0, stream, p);
   }
 }
 
