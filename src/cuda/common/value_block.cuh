@@ -91,14 +91,15 @@ __device__ __forceinline__ std::uint32_t sign_bytes(const ValueBlock<T>& block, 
                      0x5410);
 }
 
-// Eight codes in a word, the first in the lowest bits.
-template <typename T>
+// Eight codes in a word, the first in the lowest bits. kIsBelow7: no value times m exceeds 7.
+template <bool kIsBelow7 = false, typename T>
 __device__ __forceinline__ std::uint32_t eight_codes(const ValueBlock<T>& block, int first,
                                                      float m) {
   std::uint32_t magnitude[8];  // in the lowest byte
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    magnitude[i] = e2m1_magnitude(fabsf(__fmul_rn(value(block, first + i), m)));
+    const float y = fabsf(__fmul_rn(value(block, first + i), m));
+    magnitude[i] = kIsBelow7 ? e2m1_magnitude_below_7(y) : e2m1_magnitude(y);
   }
   // The lowest bytes of every second word, in one word.
   const auto low_bytes = [](const std::uint32_t* v) {

@@ -75,10 +75,20 @@ __device__ void store_e4m3(const ValueBlock<T>& block, std::uint32_t scale, std:
 template <typename T>
 __device__ std::uint8_t store_e2m1(const ValueBlock<T>& block, std::uint32_t amax,
                                    std::uint8_t* codes) {
+  constexpr std::uint8_t kLeastNormal = 0x08;  // of E4M3
+  constexpr std::uint8_t kLargest = 0x7e;
   const std::uint8_t scale = __nv_cvt_float_to_fp8(nvfp4::exact_scale(__uint_as_float(amax), 1.0f),
                                                    __NV_SATFINITE, __NV_E4M3);
   const float m = nvfp4::code_factor(scale, 1.0f);
-  *reinterpret_cast<uint2*>(codes) = make_uint2(eight_codes(block, 0, m), eight_codes(block, 8, m));
+  // A normal scale that has not saturated is off by a sixteenth at most, so that amax * m is at
+  // most 6 * 17 / 16.
+  if (scale >= kLeastNormal && scale < kLargest) {
+    *reinterpret_cast<uint2*>(codes) =
+        make_uint2(eight_codes<true>(block, 0, m), eight_codes<true>(block, 8, m));
+  } else {
+    *reinterpret_cast<uint2*>(codes) =
+        make_uint2(eight_codes(block, 0, m), eight_codes(block, 8, m));
+  }
   return scale;
 }
 
