@@ -33,6 +33,8 @@ struct Dsv4Formats {
 inline constexpr Dsv4Formats kDsv4Formats[] = {
     // bf16, e4m3_bf16, e4m3, e2m1
     {0, 1, 0, 0},  // DeepSeek-V4
+    {0, 0, 1, 0},  //
+    {0, 0, 0, 1},  //
     {0, 0, 1, 1},  // V4.1
     {1, 0, 0, 0},  //
     {1, 1, 1, 1},  //

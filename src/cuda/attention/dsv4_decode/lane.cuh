@@ -86,7 +86,8 @@ class Lane {
       for (int line = 0; line < kBytes; line += 2 * kLine_bytes) {
         prefetch_line(row.data + min(line + own * kLine_bytes, kBytes - 1));
       }
-      prefetch_line(own == 0 ? row.data + kBytes - 1 : row.scales);
+      constexpr bool kHasScales = kParts.scales_bytes > 0;
+      prefetch_line(own == 0 || !kHasScales ? row.data + kBytes - 1 : row.scales);
     }
     __syncwarp();  // all lanes have taken what was there
     if (thread % 2 == 0) {
