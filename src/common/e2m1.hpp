@@ -11,13 +11,15 @@ namespace tilewright {
 inline constexpr float kE2m1Max = 6.0f;
 inline constexpr std::uint32_t kE2m1Sign = 8;
 
-// The code of a magnitude y >= 0 in FP32, rounded to nearest, ties to the even code, is in the low
-// byte of a result; the other bytes mean nothing.
+// ---- The code of a magnitude y >= 0 in FP32, rounded to nearest, ties to the even code
 //
 // The values of codes go up in steps of 1/2 up to 2, of 1 up to 4, and of 2 beyond: the code is the
 // least of 2y, y + 2, y/2 + 4 and 7, rounded. Adding 1.5 * 2^23 rounds each to an integer in its
-// low bits. As all are positive, they compare like integers, with NaN above all numbers.
+// low bits. As all are positive, they compare like integers, with NaN above all numbers. The code
+// is in the low byte of what the functions return; the other bytes mean nothing.
 inline constexpr float kE2m1Round = 0x1.8p23f;
+
+// The lesser of 2y and y + 2, and y/2 + 4.
 constexpr std::uint32_t e2m1_fine(float y) {
   return std::min(std::bit_cast<std::uint32_t>(y * 2.0f + kE2m1Round),
                   std::bit_cast<std::uint32_t>(y + (kE2m1Round + 2.0f)));
@@ -26,13 +28,13 @@ constexpr std::uint32_t e2m1_coarse(float y) {
   return std::bit_cast<std::uint32_t>(y * 0.5f + (kE2m1Round + 4.0f));
 }
 
-// The code of any y; it is 7 above 5, and for NaN.
+// Of any y: it is 7 above 5, and for NaN.
 constexpr std::uint32_t e2m1_magnitude(float y) {
   return std::min(e2m1_fine(y),
                   std::min(e2m1_coarse(y), std::bit_cast<std::uint32_t>(kE2m1Round + 7.0f)));
 }
 
-// The code of y < 7.
+// Of y < 7.
 constexpr std::uint32_t e2m1_magnitude_below_7(float y) {
   return std::min(e2m1_fine(y), e2m1_coarse(y));
 }

@@ -79,6 +79,7 @@ struct KvRowsLayout {
 
   // Of a slot that the cache has.
   constexpr KvRowPlace place(std::int64_t slot) const {
+    // A Divisor takes 31 bits. A GPU divides 64 bits by many instructions.
     constexpr std::int64_t kMostDividend = std::numeric_limits<int>::max();
     const std::int64_t page =
         slot <= kMostDividend ? static_cast<int>(slot) / page_size : slot / int{page_size};

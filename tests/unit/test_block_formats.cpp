@@ -39,6 +39,14 @@ TEST(BlockFormats, E2m1TiesGoToTheEvenCode) {
   }
 }
 
+TEST(BlockFormats, E2m1BelowSevenNeedsNoBound) {
+  for (float y = 0.0f; y < 7.0f; y += 0x1p-10f) {
+    ASSERT_EQ(e2m1_magnitude_below_7(y) & 0xffu, e2m1_magnitude(y) & 0xffu) << y;
+  }
+  const float last = std::nextafter(7.0f, 0.0f);
+  EXPECT_EQ(e2m1_magnitude_below_7(last) & 0xffu, e2m1_magnitude(last) & 0xffu);
+}
+
 TEST(BlockFormats, E2m1SaturatesAndNaNIsTheLargestCode) {
   for (const float value :
        {6.0f, 7.0f, 1e30f, std::numeric_limits<float>::max(), kInfinity, kNaN}) {

@@ -182,6 +182,18 @@ TEST(KvRows, OfSlotsThatTheCacheHasNotHaveNoPlace) {
   EXPECT_FALSE(layout.has(std::numeric_limits<std::int64_t>::min()));
 }
 
+TEST(KvRows, SlotsOfMoreThan31BitsHaveTheirPage) {
+  constexpr int kPageSize = 3;
+  constexpr std::int64_t kPage_bytes = 4096;
+  const KvRowsLayout layout =
+      kv_rows_layout(KvRowFormat::bf16, (1 << 30) - 1, kPageSize, kPage_bytes, 1024);
+  constexpr std::int64_t kBit31 = std::int64_t{1} << 31;
+  for (const std::int64_t slot : {kBit31 - 2, kBit31 - 1, kBit31, kBit31 + 1, kBit31 + 1000}) {
+    EXPECT_EQ(layout.place(slot).data, slot / kPageSize * kPage_bytes + slot % kPageSize * 1024)
+        << slot;
+  }
+}
+
 TEST(KvRows, FormatsFollowFromTheTensor) {
   EXPECT_EQ(kv_row_format(DType::bf16, 512), KvRowFormat::bf16);
   EXPECT_EQ(kv_row_format(DType::u8, 584), KvRowFormat::e4m3_bf16);

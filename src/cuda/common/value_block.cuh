@@ -91,7 +91,7 @@ __device__ __forceinline__ std::uint32_t sign_bytes(const ValueBlock<T>& block, 
                      0x5410);
 }
 
-// Eight codes in a word, the first in the lowest bits. kIsBelow7: no value times m exceeds 7.
+// Eight codes in a word, the first in the lowest bits. kIsBelow7: all |value| * m are below 7.
 template <bool kIsBelow7 = false, typename T>
 __device__ __forceinline__ std::uint32_t eight_codes(const ValueBlock<T>& block, int first,
                                                      float m) {

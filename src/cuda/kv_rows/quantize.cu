@@ -11,8 +11,9 @@
 //           16, 32 or 64 values: 1, 2 or 4 lanes, which find their maximum by shuffles. Of
 //           e4m3_bf16 the last four lanes have the BF16.
 // SMEM      none.
-// Registers 32 at most of BF16, so that all 64 warps of an SM have their loads under way; of
-// FP32 40. Limits    x, pages and rows are aligned to 16 bytes. Places are computed in 64 bits.
+// Registers 32 at most for BF16, so that all 64 warps of an SM have their loads under way; 40 for
+//           FP32.
+// Limits    x, pages and rows are aligned to 16 bytes. Places are computed in 64 bits.
 #include <cuda_fp8.h>
 
 #include "common/ceil_div.hpp"

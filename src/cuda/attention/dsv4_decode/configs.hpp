@@ -33,11 +33,11 @@ struct Dsv4Formats {
 inline constexpr Dsv4Formats kDsv4Formats[] = {
     // bf16, e4m3_bf16, e4m3, e2m1
     {0, 1, 0, 0},  // DeepSeek-V4
-    {0, 0, 1, 0},  //
-    {0, 0, 0, 1},  //
-    {0, 0, 1, 1},  // V4.1
-    {1, 0, 0, 0},  //
-    {1, 1, 1, 1},  //
+    {0, 0, 1, 0},  // V4.1's rows of 528 bytes
+    {0, 0, 0, 1},  // and of 288
+    {0, 0, 1, 1},  // V4.1: both
+    {1, 0, 0, 0},  // BF16
+    {1, 1, 1, 1},  // any
 };
 inline constexpr int kDsv4FormatsCount = sizeof(kDsv4Formats) / sizeof(kDsv4Formats[0]);
 
