@@ -87,17 +87,18 @@ std::int64_t column_of(std::int64_t n, const std::optional<ConstTensorView>& cu_
   return 16 * (integer(*cu_seqlens, place.sequence) / 16 + place.sequence) + place.row;
 }
 
-// v_transposed ([B,] Hk, Dv, Nk'), of which `length` columns are rows.
-DenseRows values_of_columns(const Tensors& all, std::int64_t length, std::int64_t rows) {
-  const ConstTensorView& t = *all.v_transposed;
+// Transposed values ([B,] Hk, Dv, Nk'), of which `length` columns are rows.
+DenseRows values_of_columns(const ConstTensorView& t, const std::optional<ConstTensorView>& descale,
+                            const std::optional<ConstTensorView>& cu_seqlens, std::int64_t length,
+                            std::int64_t rows) {
   const bool is_packed = t.rank == 3;
-  return {
-      is_packed ? 1 : t.shape[0], length, t.shape[t.rank - 3], t.shape[t.rank - 2],
-      [&](std::int64_t b, std::int64_t n, std::int64_t h, std::int64_t d) {
-        const std::int64_t offset = (is_packed ? 0 : b * t.stride[0]) + h * t.stride[t.rank - 3] +
-                                    d * t.stride[t.rank - 2] + column_of(n, all.cu_seqlens_k);
-        return descale_of(all.v_descale, b, n, h, all.cu_seqlens_k, 1, rows) * e4m3_at(t, offset);
-      }};
+  return {is_packed ? 1 : t.shape[0], length, t.shape[t.rank - 3], t.shape[t.rank - 2],
+          [&](std::int64_t b, std::int64_t n, std::int64_t h, std::int64_t d) {
+            const std::int64_t offset = (is_packed ? 0 : b * t.stride[0]) +
+                                        h * t.stride[t.rank - 3] + d * t.stride[t.rank - 2] +
+                                        column_of(n, cu_seqlens);
+            return descale_of(descale, b, n, h, cu_seqlens, 1, rows) * e4m3_at(t, offset);
+          }};
 }
 
 DenseInputs dense(const Tensors& t, const Options& options) {
@@ -105,7 +106,8 @@ DenseInputs dense(const Tensors& t, const Options& options) {
   const std::int64_t group = t.q.shape[t.q.rank - 2] / t.k.shape[t.k.rank - 2];
   return {values_of_rows(t.q, t.q_descale, t.cu_seqlens_q, group, rows),
           values_of_rows(t.k, t.k_descale, t.cu_seqlens_k, 1, rows),
-          t.v_transposed ? values_of_columns(t, t.k.shape[t.k.rank - 3], rows)
+          t.v_transposed ? values_of_columns(*t.v_transposed, t.v_descale, t.cu_seqlens_k,
+                                             t.k.shape[t.k.rank - 3], rows)
                          : values_of_rows(*t.v, t.v_descale, t.cu_seqlens_k, 1, rows)};
 }
 
@@ -187,10 +189,15 @@ HostTensor head_descales(const ConstTensorView& t) {
 }
 
 Quantized quantize(const ConstTensorView& x, const std::optional<ConstTensorView>& cu_seqlens,
-                   std::optional<std::uint64_t> seed, int descale_rows) {
+                   std::optional<std::uint64_t> seed, int descale_rows, bool is_transposed) {
   std::vector<std::int64_t> shape(x.shape.begin(), x.shape.begin() + x.rank);
   const std::int64_t rows = x.shape[x.rank - 3];
   const std::int64_t heads = x.shape[x.rank - 2];
+  if (is_transposed) {
+    const std::int64_t sequences = cu_seqlens ? cu_seqlens->shape[0] - 1 : 0;
+    shape.erase(shape.end() - 3);
+    shape.push_back(16 * (cu_seqlens ? rows / 16 + sequences : (rows + 15) / 16));
+  }
   std::vector<std::int64_t> blocks{heads};
   if (cu_seqlens) {
     blocks.push_back(rows / std::max(descale_rows, 1) + cu_seqlens->shape[0] - 1);
@@ -198,7 +205,8 @@ Quantized quantize(const ConstTensorView& x, const std::optional<ConstTensorView
     blocks = {x.shape[0], heads, (rows + descale_rows - 1) / std::max(descale_rows, 1)};
   }
   Quantized result{HostTensor(DType::e4m3, shape), HostTensor(DType::fp32, blocks)};
-  RotateQuantizeTensors tensors{.x = x, .out = result.rows.view(), .cu_seqlens = cu_seqlens};
+  RotateQuantizeTensors tensors{.x = x, .cu_seqlens = cu_seqlens};
+  (is_transposed ? tensors.out_transposed : tensors.out) = result.rows.view();
   RotateQuantizeOptions options{.seed = seed};
   if (descale_rows == 0) {
     result.descale = head_descales(x);
@@ -237,13 +245,17 @@ Magnitudes magnitudes(const Tensors& tensors, const Options& options) {
 AttentionResult attention_of_quantized(const AttentionTensors& t, const AttentionOptions& options,
                                        const Quantization& quantization) {
   const int rows = quantization.descale_rows;
-  const Quantized q = quantize(t.q, t.cu_seqlens_q, quantization.seed, rows);
-  const Quantized k = quantize(t.k, t.cu_seqlens_k, quantization.seed, rows);
-  const Quantized v = quantize(t.v, t.cu_seqlens_k, std::nullopt, rows);
+  const Quantized q = quantize(t.q, t.cu_seqlens_q, quantization.seed, rows, false);
+  const Quantized k = quantize(t.k, t.cu_seqlens_k, quantization.seed, rows, false);
+  const Quantized v = quantize(t.v, t.cu_seqlens_k, std::nullopt, rows, quantization.v_transposed);
   // The descales of queries are those of their own heads, which blocks can say.
-  DenseInputs inputs{values_of_rows(q.rows.view(), q.descale.view(), t.cu_seqlens_q, 1, rows),
-                     values_of_rows(k.rows.view(), k.descale.view(), t.cu_seqlens_k, 1, rows),
-                     values_of_rows(v.rows.view(), v.descale.view(), t.cu_seqlens_k, 1, rows)};
+  DenseInputs inputs{
+      values_of_rows(q.rows.view(), q.descale.view(), t.cu_seqlens_q, 1, rows),
+      values_of_rows(k.rows.view(), k.descale.view(), t.cu_seqlens_k, 1, rows),
+      quantization.v_transposed
+          ? values_of_columns(v.rows.view(), v.descale.view(), t.cu_seqlens_k,
+                              t.v.shape[t.v.rank - 3], rows)
+          : values_of_rows(v.rows.view(), v.descale.view(), t.cu_seqlens_k, 1, rows)};
   return attention(t, options, Rounding::exact, std::move(inputs));
 }
 

@@ -28,6 +28,7 @@ Magnitudes magnitudes(const AttentionFp8Tensors& tensors, const AttentionFp8Opti
 struct Quantization {
   std::optional<std::uint64_t> seed;  // of the rotation of queries and keys
   int descale_rows;                   // 0: one descale for each sequence and head, not packed
+  bool v_transposed = false;          // its blocks' descales are powers of two
 };
 
 // Exact attention of q, k and v that are quantised first, as rotate_quantize() does it. What it is

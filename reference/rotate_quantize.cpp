@@ -36,7 +36,7 @@ std::vector<bool> negative_dims(const std::optional<std::uint64_t>& seed, std::i
   return all;
 }
 
-// H_D (signs * x) / sqrt(D), where H_2n = (H_n, H_n; H_n, -H_n), by its butterflies.
+// H_D (signs * x), where H_2n = (H_n, H_n; H_n, -H_n), by its butterflies.
 void rotate(const std::vector<bool>& negative, std::vector<double>& x) {
   for (std::size_t d = 0; d < x.size(); ++d) {
     x[d] = negative[d] ? -x[d] : x[d];
@@ -50,10 +50,12 @@ void rotate(const std::vector<bool>& negative, std::vector<double>& x) {
       }
     }
   }
-  const double factor = fp32(1 / std::sqrt(static_cast<double>(x.size())));
-  for (double& value : x) {
-    value = fp32(value * factor);
-  }
+}
+
+// What makes the butterflies a rotation.
+double rotation_factor(const Tensors& t, const Options& options) {
+  const auto head_dim = static_cast<double>(t.x.shape[t.x.rank - 1]);
+  return options.seed ? fp32(1 / std::sqrt(head_dim)) : 1.0;
 }
 
 // A sequence: its batch entry, its first row there, and how many there are.
@@ -104,7 +106,7 @@ std::int64_t first_column(const Tensors& t, const Sequence& s) {
 }
 
 void store_row(const Tensors& t, const Sequence& s, std::int64_t row, std::int64_t head,
-               const std::vector<double>& values, double inverse) {
+               const std::vector<double>& values, double factor) {
   const TensorView& out = t.out ? *t.out : *t.out_transposed;
   const int rank = out.rank;
   const int row_dim = t.out ? rank - 3 : rank - 1;
@@ -115,12 +117,12 @@ void store_row(const Tensors& t, const Sequence& s, std::int64_t row, std::int64
                               (first + row) * out.stride[row_dim] + head * out.stride[head_dim];
   for (std::size_t d = 0; d < values.size(); ++d) {
     store(out, offset + static_cast<std::int64_t>(d) * out.stride[dim],
-          e4m3_byte(fp32(values[d] * inverse)));
+          e4m3_byte(fp32(values[d] * factor)));
   }
 }
 
-double descale_of(const Tensors& t, const Sequence& s, std::int64_t first, std::int64_t head,
-                  std::int64_t block_rows, const std::vector<std::vector<double>>& rows) {
+double descale_of(const Tensors& t, const Options& options, const Sequence& s, std::int64_t first,
+                  std::int64_t head, const std::vector<std::vector<double>>& rows) {
   if (t.fixed_descale) {
     const ConstTensorView& fixed = *t.fixed_descale;
     return load(fixed, fixed.rank == 1 ? 0 : s.number * fixed.stride[0] + head * fixed.stride[1]);
@@ -129,8 +131,12 @@ double descale_of(const Tensors& t, const Sequence& s, std::int64_t first, std::
   for (const std::vector<double>& row : rows) {
     all.insert(all.end(), row.begin(), row.end());
   }
-  const double descale = e4m3_descale(largest_finite(all));
+  double descale = e4m3_descale(fp32(largest_finite(all) * rotation_factor(t, options)));
+  if (t.out_transposed) {
+    descale = std::exp2(std::ceil(std::log2(descale)));
+  }
   const TensorView& out = *t.descale;
+  const std::int64_t block_rows = options.descale_rows;
   const std::int64_t block = first / block_rows;
   store(out,
         out.rank == 3
@@ -148,10 +154,10 @@ void quantize_sequence(const Tensors& t, const Options& options, const std::vect
     for (std::int64_t row = first; row < std::min(first + block_rows, s.length); ++row) {
       rows.push_back(row_values(t, options, negative, s, row, head));
     }
-    const double descale = descale_of(t, s, first, head, block_rows, rows);
-    const double inverse = fp32(1 / descale);
+    const double descale = descale_of(t, options, s, first, head, rows);
+    const double factor = fp32(rotation_factor(t, options) * fp32(1 / descale));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      store_row(t, s, first + static_cast<std::int64_t>(i), head, rows[i], inverse);
+      store_row(t, s, first + static_cast<std::int64_t>(i), head, rows[i], factor);
     }
   }
 }

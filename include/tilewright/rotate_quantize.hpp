@@ -17,7 +17,7 @@ namespace tilewright {
 
 // The version of the formats in memory: blocks of descales, transposed values, and the signs of a
 // seed. docs/fp8.md describes it.
-inline constexpr int kFp8FormatVersion = 1;
+inline constexpr int kFp8FormatVersion = 2;
 
 // Shapes: B sequences, N rows of each, T rows of all of them together, H heads, D head dim.
 //   x               (B, N, H, D), or packed (T, H, D)   fp16 or bf16, on the CPU fp32 too
@@ -75,11 +75,12 @@ struct RotateQuantizeOptions {
 //   2. with a seed, the sign of each dim whose sign is -1 (below) changes
 //   3. with a seed, Hadamard's butterflies for h = 1, 2, 4, ... D / 2, one after the other: for all
 //      dims i whose bit h is 0, x[i], x[i + h] = x[i] + x[i + h], x[i] - x[i + h]
-//   4. with a seed, each x is multiplied by 1 / sqrt(D), rounded to FP32
-//   5. descale = max(amax / 448, FLT_MIN), or 1 where amax is 0; amax is the largest finite
-//   magnitude
-//      of the block's rows and dims
-//   6. byte = e4m3(x * (1 / descale)), to nearest even; beyond +-448 it saturates, infinities too
+//   4. f = 1 / sqrt(D), rounded to FP32, with a seed; else f = 1
+//   5. descale = max(amax * f / 448, FLT_MIN), or 1 where amax is 0; amax is the largest finite
+//      magnitude of the block's rows and dims. For out_transposed, the least power of two that is
+//      not below this
+//   6. byte = e4m3(x * (f * (1 / descale))), to nearest even; beyond +-448 it saturates, infinities
+//      too
 //
 // A NaN becomes the byte 0x7f. With a seed, one NaN makes all dims of its row and head NaN, and an
 // infinity makes them infinities or NaNs, as the butterflies have it. CPU and GPU give the same

@@ -46,6 +46,11 @@ constexpr float e4m3_descale(float amax) {
   return amax == 0.0f ? 1.0f : (descale > kLeast ? descale : kLeast);
 }
 
+// The least power of two that is not below `value`, a normal number from FLT_MIN to 2^127.
+constexpr float power_of_two_from(float value) {
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x7fffffu) & 0x7f800000u);
+}
+
 // 2^(bits - 127), a subnormal float if bits is 0; 255 is NaN.
 constexpr float e8m0_to_float(std::uint32_t bits) {
   if (bits == 0xffu) {

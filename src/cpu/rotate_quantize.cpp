@@ -19,7 +19,7 @@ std::vector<float>& thread_rows() {
   return rows;
 }
 
-// Signs, butterflies and the factor, in their order.
+// Signs and butterflies, in their order.
 void rotate(const Params& p, float* x) {
   for (int d = 0; d < p.head_dim; ++d) {
     const std::uint32_t word = p.negative_dims.words[d / NegativeDims::kBits];
@@ -34,9 +34,6 @@ void rotate(const Params& p, float* x) {
         x[d + half] = a - b;
       }
     }
-  }
-  for (int d = 0; d < p.head_dim; ++d) {
-    x[d] *= p.rotation_factor;
   }
 }
 
@@ -82,13 +79,13 @@ void load_row(const Params& p, const RowBlock& block, int row, int head, float* 
 }
 
 void store_row(const Params& p, const RowBlock& block, int row, int head, const float* x,
-               float inverse) {
+               float factor) {
   const Place place = place_of(p, block);
   const int first =
       p.is_transposed ? first_column(p.blocks.cu_seqlens, block.sequence) + block.first : place.row;
   std::uint8_t* const out = p.out + p.out_stride.offset(place.batch, first + row, head);
   for (int d = 0; d < p.head_dim; ++d) {
-    out[d * p.out_dim_stride] = to_e4m3_as_gpu(x[d] * inverse);
+    out[d * p.out_dim_stride] = to_e4m3_as_gpu(x[d] * factor);
   }
 }
 
@@ -105,15 +102,18 @@ void quantize_block(const Params& p, int entry, int index, int head) {
       amax = larger_finite(amax, x[d]);
     }
   }
-  float descale = e4m3_descale(amax);
+  float descale = e4m3_descale(amax * p.rotation_factor);
+  if (p.is_transposed) {
+    descale = power_of_two_from(descale);
+  }
   if (p.descale != nullptr) {
     p.descale[p.descale_stride.offset(entry, index, head)] = descale;
   } else {
     descale = p.fixed_descale[p.descale_stride.offset(block.sequence, 0, head)];
   }
-  const float inverse = 1.0f / descale;
+  const float factor = p.rotation_factor * (1.0f / descale);
   for (int row = 0; row < block.count; ++row) {
-    store_row(p, block, row, head, rows + row * p.head_dim, inverse);
+    store_row(p, block, row, head, rows + row * p.head_dim, factor);
   }
 }
 

@@ -160,32 +160,39 @@ TEST(AttentionFp8Oracle, RotationMakesOutliersHarmless) {
 }
 
 // The first oracle on what rotate_quantize() wrote is the second on what it read.
-TEST(AttentionFp8Oracle, QuantizedRowsAreThoseOfRotateQuantize) {
+void expect_same_oracles(bool v_transposed) {
   const HostTensor x = rows_with_outliers(4);
   constexpr int kRows = 64;
   constexpr std::uint64_t kSeed = 11;
   HostTensor rotated(DType::e4m3, {1, 512, 2, 128});
-  HostTensor values = rotated;
+  HostTensor values(DType::e4m3, v_transposed ? std::vector<std::int64_t>{1, 2, 128, 512}
+                                              : std::vector<std::int64_t>{1, 512, 2, 128});
   HostTensor rotated_descale(DType::fp32, {1, 2, 8});
   HostTensor descale = rotated_descale;
   rotate_quantize({.x = x.view(), .out = rotated.view(), .descale = rotated_descale.view()},
                   {.descale_rows = kRows, .seed = kSeed});
-  rotate_quantize({.x = x.view(), .out = values.view(), .descale = descale.view()},
-                  {.descale_rows = kRows});
+  RotateQuantizeTensors of_values{.x = x.view(), .descale = descale.view()};
+  (v_transposed ? of_values.out_transposed : of_values.out) = values.view();
+  rotate_quantize(of_values, {.descale_rows = kRows});
   HostTensor o = x;
-  const auto first = reference::attention_fp8({.q = rotated.view(),
-                                               .k = rotated.view(),
-                                               .o = o.view(),
-                                               .v = values.view(),
-                                               .q_descale = rotated_descale.view(),
-                                               .k_descale = rotated_descale.view(),
-                                               .v_descale = descale.view()},
-                                              {.causal = true, .descale_rows = kRows});
+  AttentionFp8Tensors tensors{.q = rotated.view(),
+                              .k = rotated.view(),
+                              .o = o.view(),
+                              .q_descale = rotated_descale.view(),
+                              .k_descale = rotated_descale.view(),
+                              .v_descale = descale.view()};
+  (v_transposed ? tensors.v_transposed : tensors.v) = values.view();
+  const auto first = reference::attention_fp8(tensors, {.causal = true, .descale_rows = kRows});
   const auto second = reference::attention_of_quantized(
       {.q = x.view(), .k = x.view(), .v = x.view(), .o = o.view()}, {.causal = true},
-      {.seed = kSeed, .descale_rows = kRows});
+      {.seed = kSeed, .descale_rows = kRows, .v_transposed = v_transposed});
   EXPECT_EQ(first.o, second.o);
   EXPECT_EQ(first.lse, second.lse);
+}
+
+TEST(AttentionFp8Oracle, QuantizedRowsAreThoseOfRotateQuantize) {
+  expect_same_oracles(false);
+  expect_same_oracles(true);
 }
 
 }  // namespace

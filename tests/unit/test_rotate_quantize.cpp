@@ -140,6 +140,26 @@ TEST(RotateQuantize, TheLeastDescaleIsNormal) {
   EXPECT_EQ(std::to_integer<int>(out.data()[1]), 0);
 }
 
+// Those of transposed rows are powers of two, and no less than others would be.
+TEST(RotateQuantize, DescalesOfTransposedRows) {
+  const auto descale_of = [](double amax) {
+    HostTensor x(DType::fp32, {1, 1, 1, 8});
+    reference::store(x.view(), 3, -amax);
+    HostTensor out(DType::e4m3, {1, 1, 8, 16});
+    HostTensor descale(DType::fp32, {1, 1, 1});
+    rotate_quantize({.x = x.view(), .out_transposed = out.view(), .descale = descale.view()});
+    const double value = reference::load(descale.view(), 0);
+    EXPECT_EQ(value * e4m3_to_float(std::to_integer<std::uint32_t>(out.data()[3 * 16])), -amax);
+    return value;
+  };
+  EXPECT_EQ(descale_of(448), 1.0);
+  EXPECT_EQ(descale_of(256), 1.0);
+  EXPECT_EQ(descale_of(224), 0.5);
+  EXPECT_EQ(descale_of(512), 2.0);
+  EXPECT_EQ(descale_of(0), 1.0);
+  EXPECT_EQ(descale_of(0x1p-130), double{std::numeric_limits<float>::min()});
+}
+
 TEST(RotateQuantize, RowsOfNoPositionAreFoundOnTheCpu) {
   const RotateProblem problem{.rotary_dims = 8, .has_positions = true};
   RotateHostSet set = make_tensors(problem);

@@ -7,27 +7,29 @@
 // Source    tilewright/rotate_quantize.hpp has the arithmetic, whose order is kept: CPU and GPU
 //           give the same bytes. The Hadamard matrix in log2(D) stages of sums and differences:
 //           fast Walsh-Hadamard transform.
-// Tiles     M = 64 or 128 rows x D, M D / 64 threads: a thread has 64 values. Four lanes share a
-//           row; lane l has its vectors l, l + 4, l + 8, ... of eight values. An SM has as many
-//           blocks as make 512 threads.
+// Tiles     M = 64 or 128 rows x D, M D / 64 threads: a thread has 64 neighbouring values of a row,
+//           and D / 64 lanes share a row. An SM has as many blocks as make 512 threads.
+// Memory    A warp has whole rows. Memory sees them in order, eight values a lane at a time; SMEM
+//           takes them to the lanes that have them, and their bytes back. So a warp that stores
+//           rows waits for other warps at the block's largest magnitude alone.
 // Rotation  Signs change in pairs of 16 bits, before the values become FP32. Butterflies over dims
-//           that differ by 1, 2, 4 and by 32 and more lie within a thread. Those over 8 and 16 take
-//           a shuffle for each value. A lane computes x[i] + x[i + h] or x[i] - x[i + h] as one FMA
-//           with a factor of 1 or -1, which rounds the same.
-// SMEM      The next block's rows, 2 M D bytes, of which each thread reads what it has asked for,
-//           and no barrier is needed; signs. out_transposed also has the rows' bytes, M D. Word w
-//           of row r lies at w XOR 4 f(r), where f has other values for rows that lanes write or
-//           read together.
+//           that differ by 32 and less lie within a thread. Those over 64 and 128 take a shuffle
+//           for each value. A lane computes x[i] + x[i + h] or x[i] - x[i + h] as one FMA with a
+//           factor of 1 or -1, which rounds the same.
+// SMEM      The next block's rows, 2 M D bytes; its bytes, M D; signs. A lane's 128 bytes are eight
+//           vectors, of which number j lies at j XOR lane % 8. Word w of the bytes of row r lies at
+//           w XOR 4 f(r), where f has other values for rows that lanes write or read together.
 // Registers up to 128.
 // Limits    D = 64, 128 or 256. Rows of x are aligned to 16 bytes, those of out to 8. A store of
 //           out_transposed has 16 columns, as all sequences' columns begin and end at multiples of
-//           16. With RoPE, rows come straight from memory and not ahead.
+//           16. With RoPE, rows do not come ahead, and their 4 M D bytes of FP32 take the next
+//           block's place.
 // Format    docs/fp8.md
 #include <algorithm>
 #include <cfloat>
 
 #include "common/block_scale.hpp"
-#include "common/ceil_div.hpp"
+#include "common/divisor.hpp"
 #include "cuda/common/copy_async.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/source_row.cuh"
@@ -36,8 +38,8 @@
 namespace tilewright::cuda {
 namespace rotate_quantize {
 
-constexpr int kLanes = 4;          // of a row
-constexpr int kThreadValues = 64;  // of all rows
+constexpr int kThreadValues = 64;                        // neighbours in a row
+constexpr int kThreadVectors = kThreadValues / kVector;  // of 16 bytes
 constexpr int kThreadsPerSm = 512;
 
 constexpr int threads_of(int head_dim, int rows) { return rows * head_dim / kThreadValues; }
@@ -45,23 +47,31 @@ constexpr int blocks_per_sm(int head_dim, int rows) {
   return kThreadsPerSm / threads_of(head_dim, rows);
 }
 
-// A thread's part of the block: rows `first_row + kRowStep * i`, and of each the vectors
-// `lane + kLanes * j`.
-template <int kHeadDim, int kRows>
+// A thread's part of the block: values of `row()` from `dim()` on.
+template <int kHeadDim>
 struct Part {
-  static constexpr int kThreads = threads_of(kHeadDim, kRows);
-  static constexpr int kRowStep = kThreads / kLanes;
-  static constexpr int kRowCount = kRows / kRowStep;
-  static constexpr int kVectors = kHeadDim / (kVector * kLanes);
-  static constexpr int kValues = kVector * kVectors;  // of a row
+  static constexpr int kLanes = kHeadDim / kThreadValues;  // of a row
 
-  __device__ static int lane() { return threadIdx.x % kLanes; }
-  __device__ static int row(int i) { return threadIdx.x / kLanes + kRowStep * i; }
-  __device__ static int dim(int value) {
-    return kVector * (lane() + kLanes * (value / kVector)) + value % kVector;
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
+  __device__ static int dim() { return kThreadValues * lane(); }
+
+  float x[kThreadValues];
+};
+
+// A warp's rows in the order of memory. In each of kThreadVectors steps a lane has eight values of
+// a row, kRowStep rows further than before.
+template <int kHeadDim>
+struct Walk {
+  static constexpr int kRowLanes = kHeadDim / kVector;
+  static constexpr int kRowStep = 32 / kRowLanes;
+  static constexpr int kWarpRows = kRowStep * kThreadVectors;
+
+  __device__ static int row() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return thread / 32 * kWarpRows + thread % 32 / kRowLanes;
   }
-
-  float x[kRowCount][kValues];
+  __device__ static int dim() { return kVector * (static_cast<int>(threadIdx.x) % kRowLanes); }
 };
 
 // The block's bytes in SMEM.
@@ -77,13 +87,30 @@ struct ByteTile {
   }
 };
 
-template <int kHeadDim, int kRows>
+template <int kHeadDim, int kRows, bool kHasRope>
 struct SharedStorage {
   static constexpr int kThreads = threads_of(kHeadDim, kRows);
-  uint4 next[kThreadValues / kVector][kThreads];  // a thread's vectors of the next block
-  uint4 signs[kHeadDim / kVector];          // of a vector: the sign bits of eight 16-bit values
+  // A thread's values of the next block. With RoPE they are those of this block in FP32: of each
+  // eight, the second four are kThreadVectors further than the first.
+  uint4 next[kThreads][kHasRope ? 2 * kThreadVectors : kThreadVectors];
+  // Of a vector of a lane: the sign bits of eight 16-bit values. One more keeps lanes apart.
+  uint4 signs[Part<kHeadDim>::kLanes][kThreadVectors + 1];
   std::uint32_t largest[2][kThreads / 32];  // of the warps; for every other block
   ByteTile<kHeadDim, kRows> tile;
+
+  // Where the values go that this lane has in step i of its warp's walk.
+  __device__ uint4* place(int i) {
+    const int vector = 32 * i + static_cast<int>(threadIdx.x) % 32;  // of the warp's
+    const int thread = static_cast<int>(threadIdx.x) / 32 * 32 + vector / kThreadVectors;
+    return &next[thread][(vector ^ thread) % kThreadVectors];
+  }
+};
+
+// Blocks in their order: all heads of some rows, then those of the rows behind them.
+struct BlockOrder {
+  Divisor heads;
+  Divisor blocks;  // of a batch entry and head
+  int count;       // of all
 };
 
 // The block's place: its rows in x, counted from the batch entry's first.
@@ -94,17 +121,22 @@ struct Block {
   int head;
   int first;  // row, in the batch entry
 
-  __device__ Block(const RotateQuantizeParams& p, int number) : entry(0), head(number % p.heads) {
-    number /= p.heads;
-    const int count = p.blocks.count();
-    index = number % count;
-    entry = number / count;
+  __device__ Block(const RotateQuantizeParams& p, const BlockOrder& order, int number) {
+    const int blocks = number / order.heads;
+    head = number - blocks * order.heads;
+    entry = blocks / order.blocks;
+    index = blocks - entry * order.blocks;
     rows = p.blocks.block(entry, index);
     first = rows.first + (p.blocks.cu_seqlens == nullptr ? 0 : p.blocks.cu_seqlens[rows.sequence]);
   }
 };
 
 // ---- Loading
+
+__device__ inline uint4 bits_of(const float* x) {
+  return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                    __float_as_uint(x[3]));
+}
 
 // A row's position; -1 if it is not in the tables.
 __device__ std::int64_t position_of(const RotateQuantizeParams& p, const Block& block, int row) {
@@ -115,22 +147,18 @@ __device__ std::int64_t position_of(const RotateQuantizeParams& p, const Block& 
   return position >= 0 && position < p.max_positions ? position : -1;
 }
 
-// Asks for a thread's vectors of a block. Rows that there are not are zeros.
-template <typename T, typename P, typename Storage>
+// Asks for a warp's rows of a block. Those that there are not are zeros.
+template <typename T, typename W, typename Storage>
 __device__ void fetch(const RotateQuantizeParams& p, const Block& block, Storage& shared) {
   const auto* const x = static_cast<const T*>(p.x) +
-                        p.x_stride.offset(block.entry, block.first + P::row(0), block.head) +
-                        P::dim(0);
+                        p.x_stride.offset(block.entry, block.first + W::row(), block.head) +
+                        W::dim();
 #pragma unroll
-  for (int i = 0; i < P::kRowCount; ++i) {
-    const bool exists = P::row(i) < block.rows.count;
-    const T* const row = exists ? x + i * P::kRowStep * p.x_stride.seq : x;
-#pragma unroll
-    for (int j = 0; j < P::kVectors; ++j) {
-      const auto target = static_cast<std::uint32_t>(
-          __cvta_generic_to_shared(&shared.next[i * P::kVectors + j][threadIdx.x]));
-      copy_async<16>(target, row + kVector * kLanes * j, exists);
-    }
+  for (int i = 0; i < kThreadVectors; ++i) {
+    const bool exists = W::row() + i * W::kRowStep < block.rows.count;
+    const T* const row = exists ? x + i * W::kRowStep * p.x_stride.seq : x;
+    const auto target = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared.place(i)));
+    copy_async<16>(target, row, exists);
   }
 }
 
@@ -138,49 +166,56 @@ __device__ void fetch(const RotateQuantizeParams& p, const Block& block, Storage
 template <typename T, typename P, typename Storage>
 __device__ void take(const Storage& shared, P& part) {
   wait_for_copies();
+  __syncwarp();  // other lanes' copies are there, too
 #pragma unroll
-  for (int j = 0; j < P::kVectors; ++j) {
-    const uint4 signs = shared.signs[P::dim(kVector * j) / kVector];
+  for (int j = 0; j < kThreadVectors; ++j) {
+    const uint4 signs = shared.signs[P::lane()][j];
+    const uint4 raw = shared.next[threadIdx.x][(j ^ threadIdx.x) % kThreadVectors];
+    const uint4 signed_raw =
+        make_uint4(raw.x ^ signs.x, raw.y ^ signs.y, raw.z ^ signs.z, raw.w ^ signs.w);
+    const Float8 values = load_eight(reinterpret_cast<const T*>(&signed_raw));
 #pragma unroll
-    for (int i = 0; i < P::kRowCount; ++i) {
-      const uint4 raw = shared.next[i * P::kVectors + j][threadIdx.x];
-      const uint4 signed_raw =
-          make_uint4(raw.x ^ signs.x, raw.y ^ signs.y, raw.z ^ signs.z, raw.w ^ signs.w);
-      const Float8 values = load_eight(reinterpret_cast<const T*>(&signed_raw));
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        part.x[i][kVector * j + k] = values.value[k];
-      }
+    for (int k = 0; k < kVector; ++k) {
+      part.x[kVector * j + k] = values.value[k];
     }
   }
+  __syncwarp();  // the place is free
 }
 
-// Loads a block with RoPE, and changes signs. Rows that there are not, and those whose position is
-// not in the tables, are zeros.
-template <typename T, typename P, typename Storage>
-__device__ void load(const RotateQuantizeParams& p, const Block& block, const Storage& shared,
-                     P& part) {
-#pragma unroll
-  for (int i = 0; i < P::kRowCount; ++i) {
-    const int row = P::row(i);
-    const bool exists = row < block.rows.count;
-    const std::int64_t position = exists ? position_of(p, block, row) : -1;
+// Takes a block with RoPE, with the signs of the rotation. Rows that there are not, and those whose
+// position is not in the tables, are zeros.
+template <typename T, typename W, typename P, typename Storage>
+__device__ void take_with_rope(const RotateQuantizeParams& p, const Block& block, Storage& shared,
+                               P& part) {
+#pragma unroll 1
+  for (int i = 0; i < kThreadVectors; ++i) {
+    const int row = W::row() + i * W::kRowStep;
+    const std::int64_t position = row < block.rows.count ? position_of(p, block, row) : -1;
     const std::int64_t offset = p.x_stride.offset(block.entry, block.first + row, block.head);
     const SourceRow<T> source{static_cast<const T*>(p.x) + offset, p.rotary, p.rotary.dims,
                               position};
+    const Float8 values = position >= 0 ? source.eight(W::dim()) : Float8{};
+    uint4* const target = shared.place(i);
+    target[0] = bits_of(&values.value[0]);
+    target[kThreadVectors] = bits_of(&values.value[4]);
+  }
+  __syncwarp();
 #pragma unroll
-    for (int j = 0; j < P::kVectors; ++j) {
-      const int dim = P::dim(kVector * j);
-      const Float8 values = position >= 0 ? source.eight(dim) : Float8{};
-      const uint4 signs = shared.signs[dim / kVector];
-      const std::uint32_t words[] = {signs.x, signs.y, signs.z, signs.w};
+  for (int j = 0; j < kThreadVectors; ++j) {
+    const uint4 signs = shared.signs[P::lane()][j];
+    const std::uint32_t words[] = {signs.x, signs.y, signs.z, signs.w};
+    const uint4* const own = &shared.next[threadIdx.x][(j ^ threadIdx.x) % kThreadVectors];
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        const std::uint32_t sign = words[k / 2] << (k % 2 == 0 ? 16 : 0) & 0x80000000u;
-        part.x[i][kVector * j + k] = __uint_as_float(__float_as_uint(values.value[k]) ^ sign);
-      }
+    for (int half = 0; half < 2; ++half) {
+      const uint4 raw = own[half * kThreadVectors];
+      float* const x = part.x + kVector * j + 4 * half;
+      x[0] = __uint_as_float(raw.x ^ (words[2 * half] << 16 & 0x80000000u));
+      x[1] = __uint_as_float(raw.y ^ (words[2 * half] & 0x80000000u));
+      x[2] = __uint_as_float(raw.z ^ (words[2 * half + 1] << 16 & 0x80000000u));
+      x[3] = __uint_as_float(raw.w ^ (words[2 * half + 1] & 0x80000000u));
     }
   }
+  __syncwarp();  // the place is free
 }
 
 // ---- Rotation
@@ -197,9 +232,10 @@ __device__ void write_signs(const RotateQuantizeParams& p, Storage& shared) {
   const int vector = static_cast<int>(threadIdx.x);
   if (vector < kHeadDim / kVector) {
     const int dim = kVector * vector;
-    shared.signs[vector] = p.is_rotated ? make_uint4(sign_bits(p, dim), sign_bits(p, dim + 2),
-                                                     sign_bits(p, dim + 4), sign_bits(p, dim + 6))
-                                        : uint4{};
+    shared.signs[vector / kThreadVectors][vector % kThreadVectors] =
+        p.is_rotated ? make_uint4(sign_bits(p, dim), sign_bits(p, dim + 2), sign_bits(p, dim + 4),
+                                  sign_bits(p, dim + 6))
+                     : uint4{};
   }
   __syncthreads();
 }
@@ -228,28 +264,20 @@ __device__ void butterflies_of_lanes(float (&x)[kValues]) {
   }
 }
 
+// The butterflies. The factor that makes them a rotation comes in with the descale.
 template <typename P>
-__device__ void rotate(const RotateQuantizeParams& p, P& part) {
-#pragma unroll
-  for (auto& x : part.x) {
-    butterflies<1>(x);
-    butterflies<2>(x);
-    butterflies<4>(x);
-    butterflies_of_lanes<1>(x);  // dims 8 apart
-    butterflies_of_lanes<2>(x);  // 16
-    if constexpr (P::kVectors >= 2) {
-      butterflies<kVector>(x);  // 32
-    }
-    if constexpr (P::kVectors >= 4) {
-      butterflies<2 * kVector>(x);  // 64
-    }
-    if constexpr (P::kVectors >= 8) {
-      butterflies<4 * kVector>(x);  // 128
-    }
-#pragma unroll
-    for (float& value : x) {
-      value = __fmul_rn(value, p.rotation_factor);
-    }
+__device__ void rotate(P& part) {
+  butterflies<1>(part.x);
+  butterflies<2>(part.x);
+  butterflies<4>(part.x);
+  butterflies<8>(part.x);
+  butterflies<16>(part.x);
+  butterflies<32>(part.x);
+  if constexpr (P::kLanes >= 2) {
+    butterflies_of_lanes<1>(part.x);  // dims 64 apart
+  }
+  if constexpr (P::kLanes >= 4) {
+    butterflies_of_lanes<2>(part.x);  // 128
   }
 }
 
@@ -260,12 +288,9 @@ template <bool kOfFinite, typename P>
 __device__ float largest_of_thread(const P& part) {
   float largest = 0.0f;
 #pragma unroll
-  for (const auto& x : part.x) {
-#pragma unroll
-    for (const float value : x) {
-      const bool counts = !kOfFinite || fabsf(value) <= FLT_MAX;
-      largest = fmaxf(largest, counts ? fabsf(value) : 0.0f);
-    }
+  for (const float value : part.x) {
+    const bool counts = !kOfFinite || fabsf(value) <= FLT_MAX;
+    largest = fmaxf(largest, counts ? fabsf(value) : 0.0f);
   }
   return largest;
 }
@@ -294,8 +319,11 @@ __device__ float descale_of(const RotateQuantizeParams& p, const Block& block, c
   if (p.descale == nullptr) {
     return p.fixed_descale[p.descale_stride.offset(block.rows.sequence, 0, block.head)];
   }
-  const float amax = largest_of_block(part, of_warps);
-  const float descale = amax == 0.0f ? 1.0f : fmaxf(__fdiv_rn(amax, kE4m3Max), FLT_MIN);
+  const float amax = __fmul_rn(largest_of_block(part, of_warps), p.rotation_factor);
+  float descale = amax == 0.0f ? 1.0f : fmaxf(__fdiv_rn(amax, kE4m3Max), FLT_MIN);
+  if (p.is_transposed) {
+    descale = power_of_two_from(descale);
+  }
   if (threadIdx.x == 0) {
     p.descale[p.descale_stride.offset(block.entry, block.index, block.head)] = descale;
   }
@@ -304,29 +332,36 @@ __device__ float descale_of(const RotateQuantizeParams& p, const Block& block, c
 
 // ---- Storing
 
-// Eight values as bytes, the first in the lowest.
-__device__ uint2 quantize(const float* x, float inverse) {
+// Writes a thread's values to SMEM as bytes.
+template <typename P, typename Tile>
+__device__ void write_bytes(const P& part, float factor, Tile& tile) {
   const auto word = [&](int i) {
-    return pack_e4m3x4(__fmul_rn(x[i], inverse), __fmul_rn(x[i + 1], inverse),
-                       __fmul_rn(x[i + 2], inverse), __fmul_rn(x[i + 3], inverse));
+    const float* const x = part.x + i;
+    return pack_e4m3x4(__fmul_rn(x[0], factor), __fmul_rn(x[1], factor), __fmul_rn(x[2], factor),
+                       __fmul_rn(x[3], factor));
   };
-  return {word(0), word(4)};
+#pragma unroll
+  for (int i = 0; i < kThreadValues; i += 16) {
+    *reinterpret_cast<uint4*>(&tile.words[Tile::place(P::row(), (P::dim() + i) / 4)]) =
+        make_uint4(word(i), word(i + 4), word(i + 8), word(i + 12));
+  }
 }
 
-template <typename P>
+// Stores a warp's rows.
+template <typename W, typename P, typename Tile>
 __device__ void store_rows(const RotateQuantizeParams& p, const Block& block, const P& part,
-                           float inverse) {
+                           float factor, Tile& tile) {
+  __syncwarp();  // no lane reads the block before any more
+  write_bytes(part, factor, tile);
+  __syncwarp();
   std::uint8_t* const out =
-      p.out + p.out_stride.offset(block.entry, block.first + P::row(0), block.head) + P::dim(0);
+      p.out + p.out_stride.offset(block.entry, block.first + W::row(), block.head) + W::dim();
 #pragma unroll
-  for (int i = 0; i < P::kRowCount; ++i) {
-    if (P::row(i) < block.rows.count) {
-      std::uint8_t* const row = out + i * P::kRowStep * p.out_stride.seq;
-#pragma unroll
-      for (int j = 0; j < P::kVectors; ++j) {
-        *reinterpret_cast<uint2*>(row + kVector * kLanes * j) =
-            quantize(&part.x[i][kVector * j], inverse);
-      }
+  for (int i = 0; i < kThreadVectors; ++i) {
+    const int row = W::row() + i * W::kRowStep;
+    if (row < block.rows.count) {
+      *reinterpret_cast<uint2*>(out + i * W::kRowStep * p.out_stride.seq) =
+          *reinterpret_cast<const uint2*>(&tile.words[Tile::place(row, W::dim() / 4)]);
     }
   }
 }
@@ -360,21 +395,16 @@ __device__ int end_of_columns(const RotateQuantizeParams& p, const Block& block)
 // four dims of 16 columns.
 template <int kHeadDim, int kRows, typename P>
 __device__ void store_transposed(const RotateQuantizeParams& p, const Block& block, const P& part,
-                                 float inverse, ByteTile<kHeadDim, kRows>& tile) {
+                                 float factor, ByteTile<kHeadDim, kRows>& tile) {
   using Tile = ByteTile<kHeadDim, kRows>;
-  __syncthreads();  // nobody reads the block before any more
-#pragma unroll
-  for (int i = 0; i < P::kRowCount; ++i) {
-#pragma unroll
-    for (int j = 0; j < P::kVectors; ++j) {
-      *reinterpret_cast<uint2*>(&tile.words[Tile::place(P::row(i), P::dim(kVector * j) / 4)]) =
-          quantize(&part.x[i][kVector * j], inverse);
-    }
+  if (p.descale == nullptr) {
+    __syncthreads();  // nobody reads the block before any more; else descale_of() has waited for it
   }
+  write_bytes(part, factor, tile);
   __syncthreads();
 
   constexpr int kChunks = kRows / kColumnMultiple;
-  static_assert(kChunks * (kHeadDim / 4) == P::kThreads);
+  static_assert(kChunks * (kHeadDim / 4) == threads_of(kHeadDim, kRows));
   const int row0 = kColumnMultiple * (static_cast<int>(threadIdx.x) % kChunks);
   const int word = static_cast<int>(threadIdx.x) / kChunks;
   const int column0 = first_column_of(p, block) + row0;
@@ -403,6 +433,9 @@ __device__ void store_transposed(const RotateQuantizeParams& p, const Block& blo
 // Sets the columns behind those of a head's last block to 0.
 __device__ void clear_columns(const RotateQuantizeParams& p, const Block& block) {
   const int first = first_column_of(p, block) + p.blocks.rows;
+  if (first >= p.out_columns) {
+    return;
+  }
   std::uint8_t* const out = p.out + p.out_stride.offset(block.entry, 0, block.head);
   for (int dim = 0; dim < p.head_dim; ++dim) {
     for (int column = first + threadIdx.x; column < p.out_columns; column += blockDim.x) {
@@ -411,59 +444,73 @@ __device__ void clear_columns(const RotateQuantizeParams& p, const Block& block)
   }
 }
 
-template <typename T, int kHeadDim, int kRows, bool kHasRope>
+template <typename T, int kHeadDim, int kRows, bool kHasRope, bool kIsTransposed>
 __global__ void __launch_bounds__(threads_of(kHeadDim, kRows), blocks_per_sm(kHeadDim, kRows))
-    rotate_quantize(const __grid_constant__ RotateQuantizeParams p, int blocks) {
-  using P = Part<kHeadDim, kRows>;
-  extern __shared__ __align__(16) char smem[];
-  auto& shared = *reinterpret_cast<SharedStorage<kHeadDim, kRows>*>(smem);
+    rotate_quantize(const __grid_constant__ RotateQuantizeParams p,
+                    const __grid_constant__ BlockOrder order) {
+  using W = Walk<kHeadDim>;
+  extern __shared__ __align__(128) char smem[];
+  auto& shared = *reinterpret_cast<SharedStorage<kHeadDim, kRows, kHasRope>*>(smem);
   write_signs<kHeadDim>(p, shared);
   const int step = static_cast<int>(gridDim.x);
   int number = static_cast<int>(blockIdx.x);
-  Block next(p, number);
+  Block next(p, order, number);
   if constexpr (!kHasRope) {
-    fetch<T, P>(p, next, shared);
+    fetch<T, W>(p, next, shared);
   }
-  for (int parity = 0; number < blocks; number += step, parity ^= 1) {
+  for (int parity = 0; number < order.count; number += step, parity ^= 1) {
     const Block block = next;
-    const bool has_next = number + step < blocks;
+    const bool has_next = number + step < order.count;
     if (has_next) {
-      next = Block(p, number + step);
+      next = Block(p, order, number + step);
     }
-    P part;
+    Part<kHeadDim> part;
     if constexpr (kHasRope) {
-      load<T>(p, block, shared, part);
+      take_with_rope<T, W>(p, block, shared, part);
     } else {
       take<T>(shared, part);
       if (has_next) {
-        fetch<T, P>(p, next, shared);
+        fetch<T, W>(p, next, shared);
       }
     }
     if (p.is_rotated) {
-      rotate(p, part);
+      rotate(part);
     }
-    const float inverse = __fdiv_rn(1.0f, descale_of(p, block, part, shared.largest[parity]));
-    if (!p.is_transposed) {
-      store_rows(p, block, part, inverse);
-      continue;
-    }
-    store_transposed(p, block, part, inverse, shared.tile);
-    if (block.index == p.blocks.count() - 1) {
-      clear_columns(p, block);
+    const float descale = descale_of(p, block, part, shared.largest[parity]);
+    const float factor = __fmul_rn(p.rotation_factor, __fdiv_rn(1.0f, descale));
+    if constexpr (kIsTransposed) {
+      store_transposed(p, block, part, factor, shared.tile);
+      if (block.index == order.blocks - 1) {
+        clear_columns(p, block);
+      }
+    } else {
+      store_rows<W>(p, block, part, factor, shared.tile);
     }
   }
 }
 
-template <typename T, int kRows, bool kHasRope>
-void launch_rows(const RotateQuantizeParams& p, Stream stream) {
+template <typename T, int kRows, bool kHasRope, bool kIsTransposed>
+void launch_form(const RotateQuantizeParams& p, Stream stream) {
   const bool is_packed = p.blocks.cu_seqlens != nullptr;
-  const int blocks = p.blocks.count() * p.heads * (is_packed ? 1 : p.blocks.batch);
+  const int blocks = p.blocks.count();
+  const BlockOrder order{.heads = Divisor(p.heads),
+                         .blocks = Divisor(blocks),
+                         .count = blocks * p.heads * (is_packed ? 1 : p.blocks.batch)};
   dispatch_head_dim<64, 128, 256>(p.head_dim, [&]<int kHeadDim>() {
     const int resident = p.multiprocessors * blocks_per_sm(kHeadDim, kRows);
-    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope>>(
-        std::min(blocks, resident), threads_of(kHeadDim, kRows),
-        sizeof(SharedStorage<kHeadDim, kRows>), stream, p, blocks);
+    launch<rotate_quantize<T, kHeadDim, kRows, kHasRope, kIsTransposed>>(
+        std::min(order.count, resident), threads_of(kHeadDim, kRows),
+        sizeof(SharedStorage<kHeadDim, kRows, kHasRope>), stream, p, order);
   });
+}
+
+template <typename T, int kRows, bool kHasRope>
+void launch_rows(const RotateQuantizeParams& p, Stream stream) {
+  if (p.is_transposed) {
+    launch_form<T, kRows, kHasRope, true>(p, stream);
+  } else {
+    launch_form<T, kRows, kHasRope, false>(p, stream);
+  }
 }
 
 template <typename T, bool kHasRope>

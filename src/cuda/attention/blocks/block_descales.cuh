@@ -2,6 +2,8 @@
 // ones come first (KeyOrder::kByKeys).
 #pragma once
 
+#include <cfloat>
+
 #include "common/descale_blocks.hpp"
 #include "cuda/attention/blocks/accumulator.cuh"
 #include "cuda/attention/blocks/cap_and_mask.cuh"
@@ -124,12 +126,24 @@ __host__ __device__ constexpr int score_of(int block, int n) {
 }
 constexpr int kBlockScores = kBlockRows / 4;  // of a row and a thread
 
-// Caps the scores, whose blocks have scales of their own.
-template <typename TensorS>
-__device__ void cap_blocks(TensorS& rS, const float (&scale)[kBlocks], float softcap) {
+// What scores of keys of each block are multiplied by, in units of log2, where that of the queries
+// is `q_scale_log2`. Masked scores are -infinity, and stay it, as the scale is not 0 then.
+template <bool kIsMasked>
+__device__ void find_scales(const TileDescales& descales, float q_scale_log2,
+                            float (&scale_log2)[kBlocks]) {
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    const float factor = __fdividef(2.0f * kLog2e * scale[block], softcap);
+    const float scale = q_scale_log2 * descales.k[block];
+    scale_log2[block] = kIsMasked ? fmaxf(scale, FLT_MIN) : scale;
+  }
+}
+
+// Caps the scores, whose blocks have scales of their own.
+template <typename TensorS>
+__device__ void cap_blocks(TensorS& rS, const float (&scale_log2)[kBlocks], float softcap) {
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const float factor = __fdividef(2.0f * scale_log2[block], softcap);
 #pragma unroll
     for (int i = 0; i < cute::size<0>(rS); ++i) {
 #pragma unroll
@@ -141,43 +155,48 @@ __device__ void cap_blocks(TensorS& rS, const float (&scale)[kBlocks], float sof
   }
 }
 
-// A row that has seen no key has the maximum -infinity, and 0 in its place in exponents.
-__device__ inline float reference_of(float m) { return m == kMinusInf ? 0.0f : m; }
+// A row that has seen no key has the maximum -infinity, and 0 in its place in exponents. Where
+// scores are not masked, there is none.
+template <bool kIsMasked>
+__device__ float reference_of(float m) {
+  return kIsMasked && m == kMinusInf ? 0.0f : m;
+}
 
 // A step of the online softmax, as softmax_step(), where blocks of keys have scales of their own:
-// first a row's new maximum, in units of log2, and l under it.
-template <typename TiledMma, int kRows, typename TensorS>
+// first a row's new maximum, in units of log2, and l under it. Two chains of comparisons for each
+// block take half as long as one.
+template <typename TiledMma, bool kIsMasked = true, int kRows, typename TensorS>
 __device__ void move_maximum(const TensorS& rS, int row, RowState<kRows>& state,
                              const TileDescales& descales, const float (&scale_log2)[kBlocks],
                              float (&correction)[kRows]) {
   float m = row > 0 ? after(state.m[row], state.m[row - 1]) : state.m[row];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    float s = kMinusInf;
+    float s[] = {rS(row, score_of(block, 0)), rS(row, score_of(block, 1))};
 #pragma unroll
-    for (int n = 0; n < kBlockScores; ++n) {
-      s = fmaxf(s, rS(row, score_of(block, n)));
+    for (int n = 2; n < kBlockScores; ++n) {
+      s[n % 2] = fmaxf(s[n % 2], rS(row, score_of(block, n)));
     }
-    m = fmaxf(m, s * scale_log2[block]);
+    m = fmaxf(m, fmaxf(s[0], s[1]) * scale_log2[block]);
   }
   const float m_new = row_max<TiledMma>(m);
-  correction[row] = exp2_approx(state.m[row] - reference_of(m_new));
+  correction[row] = exp2_approx(state.m[row] - reference_of<kIsMasked>(m_new));
   state.m[row] = m_new;
   state.l[row] *= correction[row];
   correction[row] *= descales.v_correction;
 }
 
 // Then its scores of a block become P, and their sum is added to l.
-template <int kRows, typename TensorS>
+template <bool kIsMasked = true, int kRows, typename TensorS>
 __device__ void weigh(TensorS& rS, int row, int block, RowState<kRows>& state,
                       const TileDescales& descales, const float (&scale_log2)[kBlocks]) {
-  const float exponent = descales.p_log2[block] - reference_of(state.m[row]);
+  const float exponent = descales.p_log2[block] - reference_of<kIsMasked>(state.m[row]);
   float l = 0.0f;
 #pragma unroll
   for (int n = 0; n < kBlockScores; ++n) {
     float& p = rS(row, score_of(block, n));
     p = exp2_approx(fmaf(p, scale_log2[block], exponent));
-    l += p;
+    l = n == 0 ? p : l + p;
   }
   state.l[row] = fmaf(l, descales.l_weight[block], state.l[row]);
 }

@@ -37,9 +37,6 @@ struct ConfigOf {
   static constexpr int kConsumers = C.consumers;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
-  // Consumers that take turns. At D = 64 none do: the exponentials take twice as long as the GEMMs,
-  // which need no order then.
-  static constexpr int kTurns = C.head_dim > 64 ? kConsumers : 1;
   static constexpr RoleRegisters kRegisters =
       kConsumers == 3 && C.head_dim == 64 ? RoleRegisters{40, 152} : role_registers(kConsumers);
   using Position = RingPosition<C.stages>;

@@ -60,6 +60,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles>;
   constexpr int kBc = Config::C.bc;
   constexpr int kRows = Sums::kRows;
+  constexpr bool kKeepsTurn = Config::kConsumers == 3;  // until S is there
   constexpr bool kOverlaps =
       Sums::kParts == 1 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
 
@@ -73,7 +74,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   constexpr auto kRegistersOfP = T::template score_registers<KeyOrder::kByKeys>();
   Tensor tOrP = make_tensor<typename Config::Element>(shape(kRegistersOfP));
 
-  const PingPong<Config::kTurns> ping_pong{consumer};
+  const PingPong<Config::kConsumers> ping_pong{consumer};
   typename Config::Position at;
   RingPosition<1> at_o;  // not used in plain problems, where every tile is stored by TMA
   ping_pong.begin();
@@ -85,8 +86,9 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     }
     const auto row0 = [&] { return tile.row0 + consumer * kWarpgroupRows; };
     const SeenKeyTiles& seen = tile.seen[consumer];
-    const float q_scale = block_descales::query_scale(p, tile.sequence, tile.head,
-                                                      max(min(row0(), tile.q_len - 1), 0));
+    const float q_scale_log2 =
+        kLog2e * block_descales::query_scale(p, tile.sequence, tile.head,
+                                             max(min(row0(), tile.q_len - 1), 0));
     int j = tile.kv_end - 1;
     Sums sums;
     RowState<kRows> state;
@@ -97,14 +99,15 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     const auto softmax = [&](auto scores, auto waits) __attribute__((always_inline)) {
       constexpr Scores kScores = scores;
       constexpr bool kWaits = decltype(waits)::value;
+      constexpr bool kIsMasked = kScores != Scores::whole;
       const block_descales::TileDescales& descales = shared.descales.at(at);
-      float scale[] = {q_scale * descales.k[0], q_scale * descales.k[1]};
-      float scale_log2[] = {scale_to_log2(scale[0]), scale_to_log2(scale[1])};
+      float scale_log2[block_descales::kBlocks];
+      block_descales::find_scales<kIsMasked>(descales, q_scale_log2, scale_log2);
       if constexpr (kScores == Scores::capped) {
-        block_descales::cap_blocks(rS, scale, p.softcap);
+        block_descales::cap_blocks(rS, scale_log2, p.softcap);
         scale_log2[0] = scale_log2[1] = kLog2e;
       }
-      if constexpr (kScores != Scores::whole) {
+      if constexpr (kIsMasked) {
         const VisibleKeys keys = tile.visible_keys(p);
         const Tensor cS = by_rows<MmaQk>(T::score_coordinates(thread_index()));
         mask_reordered(
@@ -113,10 +116,11 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
       }
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        block_descales::move_maximum<MmaQk>(rS, row, state, descales, scale_log2, correction);
+        block_descales::move_maximum<MmaQk, kIsMasked>(rS, row, state, descales, scale_log2,
+                                                       correction);
 #pragma unroll
         for (int block = 0; block < block_descales::kBlocks; ++block) {
-          block_descales::weigh(rS, row, block, state, descales, scale_log2);
+          block_descales::weigh<kIsMasked>(rS, row, block, state, descales, scale_log2);
           if (kWaits && row == 1 && block == 0) {
             wait_no_earlier_than_store(state.l[row]);
             sums.wait();
@@ -162,8 +166,13 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
           shared.v.release(at_v);
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
-          ping_pong.pass();
+          if constexpr (!kKeepsTurn) {
+            ping_pong.pass();
+          }
           wgmma_wait<0>(tSrS);
+          if constexpr (kKeepsTurn) {
+            ping_pong.pass();
+          }
         }
         shared.k.release(at);
         release_q_after(j);
@@ -190,7 +199,8 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
           while (j > tile.kv_first && (j > seen.whole_end || j <= seen.whole_first)) {
             step(kMasked);
           }
-          while (j > max(tile.kv_first, seen.whole_first)) {
+          const int last = max(tile.kv_first, seen.whole_first);
+          while (j > last) {
             step(kWhole);
           }
         }

@@ -20,7 +20,7 @@
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
 //   warp 2            clear_unseen: writes zeros over values that no query sees
 //   warp 3, a thread  store: O, while the consumers compute the next tile (TMA)
-//   consumers         K8's loop; at D = 64 without turns. At D = 256, in a consumer's turn:
+//   consumers         K8's loop. Three keep their turn until S is there. At D = 256, in a turn:
 //
 //     tensor cores    PV(j+1) 0 | 1 | 2 | 3 |       | QK(j)      | the other consumer's turn
 //     the consumer                | O 0 | O 1 | O 2 | O 3 | waits      | softmax j

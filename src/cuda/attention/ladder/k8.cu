@@ -151,8 +151,8 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   RowState<Sums::kRows> state;
   float correction[Sums::kRows];
   const KeyRange keys(p);
-  const float q_scale =
-      block_descales::query_scale(p, walk.batch, walk.head, min(row0, p.q_len - 1));
+  const float q_scale_log2 =
+      kLog2e * block_descales::query_scale(p, walk.batch, walk.head, min(row0, p.q_len - 1));
   const PingPong<kConsumers> ping_pong{consumer};
   RingPosition<C.stages> at;
   const auto finish = [&](float v_scale) {
@@ -180,8 +180,8 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   };
   const auto weigh_tile = [&] {
     const TileDescales& descales = shared.descales.at(at);
-    const float scale_log2[] = {scale_to_log2(q_scale * descales.k[0]),
-                                scale_to_log2(q_scale * descales.k[1])};
+    float scale_log2[block_descales::kBlocks];
+    block_descales::find_scales<true>(descales, q_scale_log2, scale_log2);
 #pragma unroll
     for (int row = 0; row < Sums::kRows; ++row) {
       block_descales::move_maximum<MmaQk>(rS, row, state, descales, scale_log2, correction);
