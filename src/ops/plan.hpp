@@ -34,7 +34,7 @@ class Plan {
   int splits = 1;   // of attention's keys: pieces that different blocks compute
 
  private:
-  static constexpr std::size_t kDetails_bytes = 128;
+  static constexpr std::size_t kDetails_bytes = 160;
 
   std::array<std::byte, kDetails_bytes> details_{};
 };

@@ -29,15 +29,49 @@ Problem problem(std::int64_t batch, std::int64_t q_len) {
           .new_rows = true};
 }
 
-SharedPrefixDetails plan_of(const Problem& p) {
+SharedPrefixPlan plan_of(const Problem& p) {
   return plan_shared_prefix(p, kSms, best_pass_configs(p, kSms));
 }
 
-TEST(SharedPrefixPlan, ThePrefixPassHasAllTokensInOneDimension) {
+TEST(SharedPrefixPlan, ThePrefixPassHasAllRowsOfAKvHeadInOneDimension) {
   const Problem pass = prefix_pass(problem(64, 3));
   EXPECT_TRUE(pass.packed && pass.unnormalized);
   EXPECT_FALSE(pass.causal || pass.sinks || pass.new_rows || pass.shared_prefix);
-  EXPECT_EQ(pass.q_len, 64 * 3);
+  EXPECT_EQ(pass.q_len, 64 * 3 * 4);
+  EXPECT_EQ(pass.heads, 8);
+}
+
+TEST(SharedPrefixPlan, ManyRowsOfAGroupRunInPrefill) {
+  const auto prefills = [](const Problem& p) { return best_pass_configs(p, kSms).prefills; };
+  EXPECT_FALSE(prefills(problem(16, 1)));  // 64 rows of a KV head
+  EXPECT_TRUE(prefills(problem(17, 1)));
+  Problem groups = problem(64, 1);
+  EXPECT_TRUE(prefills(groups));
+  groups.prefix_groups = 4;
+  EXPECT_FALSE(prefills(groups));
+}
+
+TEST(SharedPrefixPlan, WhatPrefillDoesNotTakeRunsInDecode) {
+  Problem e4m3 = problem(64, 1);
+  e4m3.cache_dtype = DType::e4m3;
+  EXPECT_FALSE(best_pass_configs(e4m3, kSms).prefills);
+  Problem odd = problem(64, 1);
+  odd.head_dim = 96;
+  odd.page_size = 1;
+  EXPECT_FALSE(best_pass_configs(odd, kSms).prefills);
+}
+
+TEST(SharedPrefixPlan, KeysOfThePrefixAreSplitWhereSmsWouldIdle) {
+  const auto splits = [](const Problem& p) { return prefix_splits(plan_of(p).details); };
+  EXPECT_EQ(splits(problem(64, 1)), 8);   // 2 tiles of 8 heads
+  EXPECT_EQ(splits(problem(64, 16)), 1);  // 32 tiles of 8 heads
+  EXPECT_EQ(splits(problem(16, 1)), 1);   // in decode
+  Problem is_short = problem(64, 1);
+  is_short.capacity = 4096;
+  EXPECT_EQ(splits(is_short), 4);
+  Problem groups = problem(128, 1);
+  groups.prefix_groups = 4;  // one tile each
+  EXPECT_EQ(splits(groups), 4);
 }
 
 TEST(SharedPrefixPlan, TheSuffixPassHasTheMask) {
@@ -48,23 +82,31 @@ TEST(SharedPrefixPlan, TheSuffixPassHasTheMask) {
 }
 
 TEST(SharedPrefixPlan, RegionsOfTheWorkspaceFollowEachOther) {
-  for (const std::int64_t q_len : {1, 3, 64}) {
-    const Problem p = problem(64, q_len);
-    const auto& [prefix, suffix, at] = plan_of(p);
-    const auto rows = static_cast<std::size_t>(64 * q_len * p.heads);
-    EXPECT_GE(at.q, 3 * 65 * sizeof(int));
-    EXPECT_GE(at.row_max - at.q, q_len == 1 ? 0 : rows * 128 * 2);
-    EXPECT_GE(at.row_sum - at.row_max, 2 * rows * sizeof(float));
-    EXPECT_GE(at.o - at.row_sum, 2 * rows * sizeof(float));
-    EXPECT_GE(at.pass - at.o, 2 * rows * 128 * sizeof(float));
-    EXPECT_EQ(at.bytes - at.pass,
-              std::max(decode_workspace(prefix, 128).bytes, decode_workspace(suffix, 128).bytes));
+  for (const std::int64_t batch : {3, 64}) {
+    const Problem p = problem(batch, 3);
+    const auto& [details, bytes] = plan_of(p);
+    const SharedPrefixWorkspace& at = details.at;
+    const auto rows = static_cast<std::size_t>(batch * 3 * p.heads);
+    const auto prefix_rows = rows * static_cast<std::size_t>(prefix_splits(details));
+    EXPECT_GE(at.q, 3 * static_cast<std::size_t>(batch + 1) * sizeof(int));
+    EXPECT_GE(at.prefix_max - at.q, rows * 128 * 2);
+    EXPECT_GE(at.prefix_sum - at.prefix_max, prefix_rows * sizeof(float));
+    EXPECT_GE(at.prefix_o - at.prefix_sum, prefix_rows * sizeof(float));
+    EXPECT_GE(at.suffix_max - at.prefix_o, prefix_rows * 128 * sizeof(float));
+    EXPECT_GE(at.suffix_sum - at.suffix_max, rows * sizeof(float));
+    EXPECT_GE(at.suffix_o - at.suffix_sum, rows * sizeof(float));
+    EXPECT_GE(at.pass - at.suffix_o, rows * 128 * sizeof(float));
+    const auto* const decode = std::get_if<DecodePlan>(&details.prefix);
+    EXPECT_EQ(decode == nullptr, batch == 64);
+    const std::size_t of_prefix =
+        decode != nullptr ? decode_workspace(*decode, 128).bytes : kPrefillDecodeAt;
+    EXPECT_EQ(bytes - at.pass, std::max(of_prefix, decode_workspace(details.suffix, 128).bytes));
   }
 }
 
 TEST(SharedPrefixPlan, TheRowOfTheTableReservesIt) {
   const Problem p = problem(64, 1);
-  EXPECT_EQ(workspace_bytes(named<AttentionWithKvCache>("decode"), p, kH200), plan_of(p).at.bytes);
+  EXPECT_EQ(workspace_bytes(named<AttentionWithKvCache>("decode"), p, kH200), plan_of(p).bytes);
 }
 
 TEST(SharedPrefixPlan, BatchInvariantCallsAreRefused) {

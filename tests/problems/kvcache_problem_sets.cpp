@@ -269,6 +269,14 @@ std::vector<KvCacheProblem> edges_of_prefixes() {
           p.sinks = p.unnormalized = true;
         });
   }
+  // Many rows of a group, and prefixes long enough to be split.
+  for (const std::int64_t page_size : {0, 1, 16, 128}) {
+    add(problem_of({20, 20, 20}, {3000, 2600, 2500}, page_size), {0, 2, 3}, {2560, 2099},
+        [&](KvCacheProblem& p) {
+          p.packed = page_size == 16;
+          p.order = page_size == 128 ? CacheOrder::interleaved : CacheOrder::rows_first;
+        });
+  }
   add(problem_of({0, 65, 1, 1, 3}, {150, 213, 200, 1000, 999}, 16), {0, 3, 5}, {149, 0},
       [](KvCacheProblem& p) { p.packed = true; });
   add(problem_of({7, 7, 7}, {130, 130, 130}, 16), {0, 3}, {130}, [](KvCacheProblem& p) {

@@ -78,55 +78,58 @@ void split_keys(const Params& p, const cuda::SharedPrefixCalls& calls) {
   for (int sequence = 0; sequence <= p.batch; ++sequence) {
     cuda::split(p, calls.lengths, sequence);
   }
-  if (calls.packed_q == nullptr) {
-    return;
-  }
-  const std::size_t row_bytes = static_cast<std::size_t>(p.head_dim) * size_bytes(p.dtype);
-  auto* target = static_cast<std::byte*>(calls.packed_q);
-  for (int batch = 0; batch < p.batch; ++batch) {
-    for (int token = 0; token < p.q_len; ++token) {
-      for (int head = 0; head < p.heads; ++head, target += row_bytes) {
-        const std::int64_t offset = p.q_stride.offset(batch, token, head);
-        const auto* const source = static_cast<const std::byte*>(p.q);
-        std::copy_n(source + offset * static_cast<std::int64_t>(size_bytes(p.dtype)), row_bytes,
-                    target);
-      }
+  const Divisor group(p.heads / p.kv_heads);
+  const auto element = static_cast<std::int64_t>(size_bytes(p.dtype));
+  const auto* const source = static_cast<const std::byte*>(p.q);
+  for (int token = 0; token < cuda::all_tokens(p); ++token) {
+    const int batch = cuda::is_packed(p) ? 0 : token / p.q_len;
+    for (int head = 0; head < p.heads; ++head) {
+      const cuda::PrefixRow its = cuda::prefix_row(token, head, group);
+      std::copy_n(source + p.q_stride.offset(batch, token - batch * p.q_len, head) * element,
+                  p.head_dim * element,
+                  static_cast<std::byte*>(calls.prefix_q) +
+                      calls.prefix.q_stride.offset(0, its.row, its.kv_head) * element);
     }
   }
 }
 
-// An element of a part's statistic.
-double at(const float* statistic, const OuterStrides& stride, int batch, int row, int head) {
-  return statistic[stride.offset(batch, row, head)];
+// What a pass has of a row.
+struct Part {
+  double max;
+  double sum;
+  const float* o;
+};
+
+Part part_of(const Params& pass, int batch, int row, int head) {
+  const RowStatistics& its = pass.statistics;
+  return {.max = its.max[its.max_stride.offset(batch, row, head)],
+          .sum = its.sum[its.sum_stride.offset(batch, row, head)],
+          .o = static_cast<const float*>(pass.o) + pass.o_stride.offset(batch, row, head)};
 }
 
 // Merges a row, as the kernel does, into the problem's tensors.
 void merge_row(const cuda::SharedPrefixCalls& calls, int batch, int row, int head,
                const AttentionWithKvCacheTensors& t) {
-  const Params& parts = calls.parts;
   const Params& merged = calls.merged;
-  const RowStatistics& statistics = parts.statistics;
+  const cuda::PrefixRow its_prefix =
+      cuda::prefix_row(batch * merged.q_len + row, head, Divisor(merged.heads / merged.kv_heads));
+  const Part parts[] = {part_of(calls.prefix, 0, its_prefix.row, its_prefix.kv_head),
+                        part_of(calls.suffix, batch, row, head)};
   double m = merged.sinks.logits != nullptr ? merged.sinks.logits[head * merged.sinks.stride]
                                             : -std::numeric_limits<double>::infinity();
   const double sink = m;
-  double maxima[2];
-  for (int part = 0; part < 2; ++part) {
-    const int entry = part * merged.batch + batch;
-    maxima[part] = at(statistics.max, statistics.max_stride, entry, row, head);
-    m = std::max(m, maxima[part]);
+  for (const Part& part : parts) {
+    m = std::max(m, part.max);
   }
   const auto weight = [&](double of) { return std::isinf(of) ? 0.0 : std::exp(of - m); };
   double l = weight(sink);
-  for (int part = 0; part < 2; ++part) {
-    const int entry = part * merged.batch + batch;
-    l += weight(maxima[part]) * at(statistics.sum, statistics.sum_stride, entry, row, head);
+  for (const Part& part : parts) {
+    l += weight(part.max) * part.sum;
   }
   for (int d = 0; d < merged.value_dim; ++d) {
     double o = 0;
-    for (int part = 0; part < 2; ++part) {
-      const int entry = part * merged.batch + batch;
-      const auto* const its = static_cast<const float*>(parts.o);
-      o += weight(maxima[part]) * its[parts.o_stride.offset(entry, row, head) + d];
+    for (const Part& part : parts) {
+      o += weight(part.max) * part.o[d];
     }
     const double divisor = t.row_max || l == 0 ? 1 : l;
     reference::store(t.o, merged.o_stride.offset(batch, row, head) + d, o / divisor);
@@ -150,7 +153,7 @@ void make_pages_exist(KvCacheHostTensors& tensors) {
   }
 }
 
-// Runs the calls that a call is made of.
+// Runs the calls that a call is made of. The CPU's kernel splits no keys.
 void run_passes(const KvCacheProblem& problem, KvCacheHostTensors& tensors) {
   constexpr int kSms = 132;
   make_pages_exist(tensors);
@@ -159,12 +162,11 @@ void run_passes(const KvCacheProblem& problem, KvCacheHostTensors& tensors) {
   reference::append_new_rows(t);
   const AttentionWithKvCacheProblem constraints = problem_of(t, options);
   Params p = params_of(t, options, constraints);
-  const cuda::SharedPrefixWorkspace places =
-      cuda::plan_shared_prefix(constraints, kSms, cuda::best_pass_configs(constraints, kSms)).at;
-  std::vector<float> workspace(places.bytes / sizeof(float),
-                               std::numeric_limits<float>::quiet_NaN());
+  const auto& [details, bytes] =
+      cuda::plan_shared_prefix(constraints, kSms, cuda::best_pass_configs(constraints, kSms));
+  std::vector<float> workspace(bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
   p.workspace = workspace.data();
-  const cuda::SharedPrefixCalls calls = cuda::calls_of(p, places);
+  const cuda::SharedPrefixCalls calls = cuda::calls_of(p, details.at, 1);
   split_keys(p, calls);
   cpu::attention_with_kvcache(calls.prefix, nullptr);
   cpu::attention_with_kvcache(calls.suffix, nullptr);

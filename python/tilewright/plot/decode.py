@@ -11,6 +11,7 @@ from tilewright.plot.figures import colors_of, finish, marker_of, new_figure, se
 from tilewright.plot.results import LinesOfRace, short_name
 from tilewright.plot.text import markdown, number, ratio
 
+PREFIX = "a prefix of "  # keys: how the word for a shared one begins
 DENSE = "attention"  # of keys that lie in no cache: a measure of ours, not one of them
 
 
@@ -74,7 +75,7 @@ def _features(case: dict[str, Any]) -> list[str]:
         "softcap": lambda cap: f"cap {cap:g}",
         "sinks": lambda _: "sinks",
         "descale": lambda of: f"a descale a {of}",
-        "shared_prefix": lambda keys: f"a prefix of {keys}",
+        "shared_prefix": lambda keys: f"{PREFIX}{keys}",
     }
     return [word(case[name]) for name, word in words.items() if name in case]
 

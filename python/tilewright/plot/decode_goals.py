@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import geometric_mean
 
-from tilewright.plot.decode import DENSE, DecodeResults, KvCache
+from tilewright.plot.decode import DENSE, PREFIX, DecodeResults, KvCache
 from tilewright.plot.goals import AT_LEAST, AT_MOST, Bound
 from tilewright.plot.race_goals import RaceGoal
 
@@ -101,6 +101,15 @@ def named_prefix_to_not(results: DecodeResults) -> Iterator[float | None]:
             yield without / named if named and without else None
 
 
+def named_prefix_to_none(results: DecodeResults) -> Iterator[float | None]:
+    """How many times as fast it is as one whose sequences have all keys to themselves."""
+    for case in results.cases:
+        if case.names_prefix:
+            others = tuple(word for word in case.features if not word.startswith(PREFIX))
+            named, without = _both(results, case, names_prefix=False, features=others)
+            yield without / named if named and without else None
+
+
 def chunk_to_dense(results: DecodeResults) -> Iterator[float | None]:
     """The time of a chunk over pages over that of the dense kernel."""
     for case in results.cases:
@@ -155,6 +164,8 @@ GOALS = [
                Bound(AT_LEAST, 1), to_best_peer(), min),
     DecodeGoal("Shared prefix of 8k: least, speed to the same not named", "decode-prefix",
                Bound(AT_LEAST, 10), named_prefix_to_not, min),
+    DecodeGoal("The same: least, speed to sequences that share none", "decode-prefix",
+               Bound(AT_LEAST, 10), named_prefix_to_none, min),
     DecodeGoal("Decode and chunks mixed: most, time to both apart", "decode-mixed",
                Bound(AT_MOST, 1), mixed_to_parts, max),
 ]  # fmt: skip

@@ -132,7 +132,8 @@ Problem problem_of(const Tensors& t, const Options& options) {
           .shared_prefix = t.prefix_groups.has_value(),
           .new_rows = t.k.has_value(),
           .tree_mask = t.tree_mask.has_value(),
-          .batch_invariant = options.batch_invariant};
+          .batch_invariant = options.batch_invariant,
+          .prefix_groups = t.prefix_seqlens ? t.prefix_seqlens->shape[0] : 1};
 }
 
 Params params_of(const Tensors& t, const Options& options, const Problem& problem) {

@@ -3,12 +3,15 @@
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
 // Source    FlashAttention-2 paper, section 3.1; FlashDecoding.
-// Tiles     A warp computes a row; a lane has every 32nd pair of its columns.
-// Limits    Each split is read once. Splits are summed in their order, so that runs are bit-equal.
+// Tiles     A warp computes a row. A lane has the m and l of a split, and four columns of each 128.
+// Limits    At most 32 splits. Each is read once, and they are summed in their order, so that runs
+//           are bit-equal.
 //           Where sequences are packed, rows behind the last one's are left as they are.
 //
 // `Params` are the params of any operation with the members that row_results.cuh names, a batch,
-// q_len, heads, value_dim, dtype, and an o with its stride.
+// q_len, heads, value_dim, dtype, and an o with its stride. `Splits` says where they are:
+//   count                             of the splits
+//   place(split, batch, row, head)    a PartialRow
 #pragma once
 
 #include "common/ceil_div.hpp"
@@ -19,13 +22,53 @@
 #include "tilewright/tensor.hpp"
 
 namespace tilewright::cuda {
+
+// The un-normalised results of a row, in FP32.
+struct PartialRow {
+  const float* max;
+  const float* sum;
+  const float* o;
+};
+
+// Those of many rows.
+struct PartialRows {
+  const void* o;
+  OuterStrides o_stride;
+  RowStatistics statistics;
+
+  __device__ PartialRow at(int batch, int row, int head) const {
+    return {
+        .max = row_pointer<const float>(statistics.max, statistics.max_stride, batch, row, head),
+        .sum = row_pointer<const float>(statistics.sum, statistics.sum_stride, batch, row, head),
+        .o = row_pointer<const float>(o, o_stride, batch, row, head)};
+  }
+};
+
+// The outputs of a call.
+template <typename Params>
+PartialRows partial_rows(const Params& p) {
+  return {.o = p.o, .o_stride = p.o_stride, .statistics = p.statistics};
+}
+
+// Split i of batch entry b is at entry i * batches + b.
+struct BatchedSplits {
+  PartialRows rows;
+  int batches;
+  int count;
+
+  __device__ PartialRow place(int split, int batch, int row, int head) const {
+    return rows.at(split * batches + batch, row, head);
+  }
+};
+
 namespace merge_splits {
 
 constexpr int kRowsPerBlock = 4;
+constexpr unsigned kAll = 0xffffffffu;
 
-template <typename Element, typename Params>
+template <typename Element, typename Params, typename Splits>
 __global__ void __launch_bounds__(32 * kRowsPerBlock)
-    merge(const __grid_constant__ Params p, const __grid_constant__ Params splits, int count,
+    merge(const __grid_constant__ Params p, const __grid_constant__ Splits splits,
           const int* rows_end) {
   let_next_launch_start();
   wait_for_launch_before();
@@ -40,24 +83,26 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     return;
   }
   const int lane = threadIdx.x % 32;
-  const RowStatistics& statistics = splits.statistics;
-  const auto split_max = [&](int split) {
-    return *row_pointer<const float>(statistics.max, statistics.max_stride, split * p.batch + batch,
-                                     row, head);
-  };
+  float m_own = kMinusInf;
+  float l_own = 0.0f;
+  const float* o_own = nullptr;
+  if (lane < splits.count) {
+    const PartialRow own = splits.place(lane, batch, row, head);
+    m_own = *own.max;
+    l_own = *own.sum;
+    o_own = own.o;
+  }
 
-  float m = kMinusInf;
-  for (int split = 0; split < count; ++split) {
-    m = fmaxf(m, split_max(split));
+  float m = m_own;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    m = fmaxf(m, __shfl_xor_sync(kAll, m, step));
   }
   const float reference = m == kMinusInf ? 0.0f : m;
-  const auto weight = [&](int split) {
-    return exp2_approx((split_max(split) - reference) * kLog2e);
-  };
+  const float weight = exp2_approx((m_own - reference) * kLog2e);
   float l = 0.0f;
-  for (int split = 0; split < count; ++split) {
-    l += weight(split) * *row_pointer<const float>(statistics.sum, statistics.sum_stride,
-                                                   split * p.batch + batch, row, head);
+  for (int split = 0; split < splits.count; ++split) {
+    l = fmaf(__shfl_sync(kAll, weight, split), __shfl_sync(kAll, l_own, split), l);
   }
   const RowResult result = row_result(p, head, m, l);
   if (lane == 0) {
@@ -68,43 +113,55 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   const float factor = !is_normalized     ? result.rescale
                        : result.l == 0.0f ? 0.0f
                                           : result.rescale / result.l;
-  for (int column = 2 * lane; column < p.value_dim; column += 64) {
-    float2 o{};
-    for (int split = 0; split < count; ++split) {
-      const float2 term = *reinterpret_cast<const float2*>(
-          row_pointer<const float>(splits.o, splits.o_stride, split * p.batch + batch, row, head) +
-          column);
-      o.x = fmaf(weight(split), term.x, o.x);
-      o.y = fmaf(weight(split), term.y, o.y);
+  for (int first = 0; first < p.value_dim; first += 128) {
+    const int column = first + 4 * lane;
+    const bool exists = column < p.value_dim;
+    float4 o{};
+#pragma unroll 4
+    for (int split = 0; split < splits.count; ++split) {
+      const float its_weight = __shfl_sync(kAll, weight, split);
+      const auto its_o = reinterpret_cast<const float*>(
+          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(o_own), split));
+      const float4 term = exists ? *reinterpret_cast<const float4*>(its_o + column) : float4{};
+      o.x = fmaf(its_weight, term.x, o.x);
+      o.y = fmaf(its_weight, term.y, o.y);
+      o.z = fmaf(its_weight, term.z, o.z);
+      o.w = fmaf(its_weight, term.w, o.w);
     }
-    o = {o.x * factor, o.y * factor};
-    if (is_normalized) {
+    o = {o.x * factor, o.y * factor, o.z * factor, o.w * factor};
+    if (exists && is_normalized) {
       auto* const out = row_pointer<Element>(p.o, p.o_stride, batch, row, head) + column;
-      *reinterpret_cast<std::uint32_t*>(out) = pack_x2<Element>(o.x, o.y);
-    } else {
-      *reinterpret_cast<float2*>(row_pointer<float>(p.o, p.o_stride, batch, row, head) + column) =
-          o;
+      *reinterpret_cast<uint2*>(out) = {pack_x2<Element>(o.x, o.y), pack_x2<Element>(o.z, o.w)};
+    } else if (exists) {
+      auto* const out = row_pointer<float>(p.o, p.o_stride, batch, row, head) + column;
+      *reinterpret_cast<float4*>(out) = o;
     }
   }
 }
 
 }  // namespace merge_splits
 
-// Queues the merge of `count` splits into the outputs of `p`. `splits` has their un-normalised O, m
-// and l: split i of batch entry b is at batch entry i * p.batch + b. If `rows_end` is not null, it
-// is where the number of rows that there are lies on the device.
-template <typename Params>
-void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream,
-                         const int* rows_end = nullptr, const LaunchOptions& options = {}) {
+// Queues the merge of `splits` into the outputs of `p`. If `rows_end` is not null, it is where the
+// number of rows that there are lies on the device.
+template <typename Params, typename Splits>
+void launch_merge(const Params& p, const Splits& splits, Stream stream,
+                  const int* rows_end = nullptr, const LaunchOptions& options = {}) {
   const int blocks = ceil_div(p.batch * p.q_len * p.heads, merge_splits::kRowsPerBlock);
   constexpr int kThreads = 32 * merge_splits::kRowsPerBlock;
   if (p.dtype == DType::fp16) {
-    launch_with<merge_splits::merge<cute::half_t, Params>>(options, blocks, kThreads, 0, stream, p,
-                                                           splits, count, rows_end);
+    launch_with<merge_splits::merge<cute::half_t, Params, Splits>>(options, blocks, kThreads, 0,
+                                                                   stream, p, splits, rows_end);
   } else {
-    launch_with<merge_splits::merge<cute::bfloat16_t, Params>>(options, blocks, kThreads, 0, stream,
-                                                               p, splits, count, rows_end);
+    launch_with<merge_splits::merge<cute::bfloat16_t, Params, Splits>>(options, blocks, kThreads, 0,
+                                                                       stream, p, splits, rows_end);
   }
+}
+
+// The same of `count` splits that are batch entries of `splits`' outputs, as splits_of() has them.
+template <typename Params>
+void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream) {
+  launch_merge(p, BatchedSplits{.rows = partial_rows(splits), .batches = p.batch, .count = count},
+               stream);
 }
 
 }  // namespace tilewright::cuda

@@ -33,20 +33,19 @@ constexpr auto kHeadDimsOfConfigs = [] {
   return all;
 }();
 
-template <typename Details>
-Plan plan_of(const Details& details, int config) {
+Plan plan_in(const Problem& problem, const DeviceInfo& device, int config) {
+  const DecodeDetails details = plan_decode(problem, device.multiprocessors, config);
   Plan plan(details.at.bytes, details);
   plan.variant = config;
   return plan;
 }
 
-Plan plan_in(const Problem& problem, const DeviceInfo& device, int config) {
-  return plan_of(plan_decode(problem, device.multiprocessors, config), config);
-}
-
 // A call with shared prefixes counts as of its suffix pass's variant.
 Plan plan_in(const Problem& problem, const DeviceInfo& device, const PassConfigs& configs) {
-  return plan_of(plan_shared_prefix(problem, device.multiprocessors, configs), configs.suffix);
+  const SharedPrefixPlan planned = plan_shared_prefix(problem, device.multiprocessors, configs);
+  Plan plan(planned.bytes, planned.details);
+  plan.variant = configs.suffix;
+  return plan;
 }
 
 Plan plan_best(const Problem& problem, const DeviceInfo& device) {
@@ -58,16 +57,11 @@ Plan plan_best(const Problem& problem, const DeviceInfo& device) {
 
 template <int kConfig>
 Plan plan_config(const Problem& problem, const DeviceInfo& device) {
-  return problem.shared_prefix ? plan_in(problem, device, PassConfigs{kConfig, kConfig})
+  return problem.shared_prefix ? plan_in(problem, device, PassConfigs{false, kConfig, kConfig})
                                : plan_in(problem, device, kConfig);
 }
 
 std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int config) {
-  if (kDecodeConfigs[config].swaps && !loads_boxes(problem)) {
-    return takes_reason(kernel.info, "block_table",
-                        "pages of " + std::to_string(problem.page_size) + " rows",
-                        "pages of 16 or 32 rows, or of a multiple of 64");
-  }
   constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
   if (most_units(problem, kDecodeConfigs[config]) > kMostUnits) {
     return takes_reason(kernel.info, "q", "a batch with more than 2^31 tiles of keys", "fewer");
@@ -90,8 +84,10 @@ std::optional<Reason> refuses_shared_prefix(const Row& kernel, const Problem& pr
   if (all_tokens(problem) > kMostRows / problem.heads) {
     return takes_reason(kernel.info, "q", "2^31 or more rows and shared prefixes", "fewer");
   }
-  if (auto reason = refuses_in(kernel, prefix_pass(problem), configs.prefix)) {
-    return reason;
+  if (!configs.prefills) {
+    if (auto reason = refuses_in(kernel, prefix_pass(problem), configs.prefix)) {
+      return reason;
+    }
   }
   return refuses_in(kernel, suffix_pass(problem), configs.suffix);
 }
@@ -107,7 +103,7 @@ std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
 
 template <int kConfig>
 std::optional<Reason> refuses_config(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  return problem.shared_prefix ? refuses_shared_prefix(kernel, problem, {kConfig, kConfig})
+  return problem.shared_prefix ? refuses_shared_prefix(kernel, problem, {false, kConfig, kConfig})
                                : refuses_in(kernel, problem, kConfig);
 }
 

@@ -110,6 +110,38 @@ __device__ inline RowPlace row_place(const Params& p, const Part& part, BoxPlace
           .exists = is_seen && page >= 0 && page < p.rows.cache_rows};
 }
 
+// Copies 32 rows of a tile, all of which exist, from its row `row0` on. Each lane knows where one
+// lies, and copies a chunk of every kStep-th. Sources come before copies, which the compiler keeps
+// in their order, so that shuffles overlap.
+template <typename Tile>
+__device__ __forceinline__ void copy_whole_rows(unsigned long long own, int row0,
+                                                std::uint32_t tile) {
+  constexpr int kStep = 32 / Tile::kChunks;
+  constexpr int kSwizzleRows = 8;  // after which the swizzle repeats
+  constexpr int kCopies = kSwizzleRows / kStep;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int first = lane / Tile::kChunks;
+  const int chunk = lane % Tile::kChunks;
+  std::uint32_t targets[kCopies];
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    targets[i] = tile + Tile::offset(row0 + kStep * i + first, chunk);
+  }
+#pragma unroll 1
+  for (int row = 0; row < 32; row += kSwizzleRows) {
+    unsigned long long sources[kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      sources[i] = __shfl_sync(0xffffffffu, own, row + kStep * i + first) + 16 * chunk;
+    }
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      copy_async<16>(targets[i] + row * Tile::kBox_bytes, reinterpret_cast<const void*>(sources[i]),
+                     true);
+    }
+  }
+}
+
 // Copies 32 rows of a tile, from its row `row0` on. Each lane knows the place of one.
 template <typename Config, typename Tile>
 __device__ __forceinline__ void copy_rows(const CacheSide<Config>& side, const Part& part,
@@ -121,6 +153,13 @@ __device__ __forceinline__ void copy_rows(const CacheSide<Config>& side, const P
   const long long own = !place.is_seen  ? kNothing
                         : !place.exists ? kZeros
                                         : place.offset(side.stride, part.kv_head);
+  if constexpr (32 % Tile::kChunks == 0) {
+    if (__all_sync(0xffffffffu, place.exists)) {
+      const auto own_bytes = reinterpret_cast<unsigned long long>(base) +
+                             static_cast<unsigned long long>(own) * Config::kCache_bytes;
+      return copy_whole_rows<Tile>(own_bytes, row0, target);
+    }
+  }
 #pragma unroll 2
   for (int i = 0; i < Tile::kChunks; ++i) {
     const int index = 32 * i + static_cast<int>(threadIdx.x % 32);

@@ -42,10 +42,8 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
   return plan_of(plan_prefill(problem, device.multiprocessors, kConfig));
 }
 
-// TMA writes to addresses that are multiples of 128 bytes.
 std::optional<Reason> refuses_pages(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  const bool has_short_rows = problem.head_dim % 64 != 0;  // of 64 bytes
-  if (has_short_rows && problem.page_size % 2 != 0) {
+  if (!prefill_loads(problem)) {
     return takes_reason(kernel.info, "k_cache", "page_size " + std::to_string(problem.page_size),
                         "multiples of 2");
   }

@@ -22,18 +22,22 @@ constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kPrefillCo
 
 // Queues the kernel and, if the keys are split, the merge.
 void launch_chunks(const AttentionWithKvCacheParams& p, const PrefillPlan& plan, Stream stream) {
-  const Launcher launch = kLaunchers[static_cast<std::size_t>(plan.config)];
   if (plan.splits == 1) {
-    return launch(p, plan, stream);
+    return launch_prefill_tiles(p, plan, stream);
   }
   const std::int64_t rows = std::int64_t{p.batch} * p.heads * p.q_len;
   const AttentionWithKvCacheParams splits =
       splits_of(p, prefill_splits(rows, plan.splits, p.value_dim).at);
-  launch(splits, plan, stream);
+  launch_prefill_tiles(splits, plan, stream);
   launch_prefill_merge(p, splits, plan.splits, stream);
 }
 
 }  // namespace
+
+void launch_prefill_tiles(const AttentionWithKvCacheParams& p, const PrefillPlan& plan,
+                          Stream stream) {
+  kLaunchers[static_cast<std::size_t>(plan.config)](p, plan, stream);
+}
 
 void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& planned, Stream stream) {
   const auto details = planned.details<PrefillDetails>();

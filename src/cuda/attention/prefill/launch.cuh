@@ -52,8 +52,12 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
   schedule.splits = plan.splits;
   schedule.split_tiles = kMinPrefillSplit / C.bc;
   schedule.tickets = {.word = static_cast<std::uint64_t*>(p.workspace), .epoch = next_epoch()};
-  std::int64_t most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * p.heads;  // if packed
-  if (p.packed_q.cu_seqlens == nullptr) {
+  Params tiles = p;
+  std::int64_t most_tiles = 0;
+  if (p.packed_q.cu_seqlens != nullptr) {
+    tiles.heads *= plan.splits;
+    most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * tiles.heads;
+  } else {
     schedule.heads = p.batch * p.heads;
     schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;
     most_tiles = schedule.tiles;
@@ -61,8 +65,8 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
   const int blocks = static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors));
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
   launch_with<prefill<kIndex, Element>>({.may_start_early = true}, blocks, Config::kThreads,
-                                        kSmem_bytes, stream, p, maps_of<Config>(p, plan.box_rows),
-                                        launch);
+                                        kSmem_bytes, stream, tiles,
+                                        maps_of<Config>(p, plan.box_rows), launch);
 }
 
 }  // namespace prefill

@@ -12,6 +12,11 @@ namespace tilewright::cuda {
 // of few tokens, and that of the kernel for the others, with the merge if their keys are split.
 void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& plan, Stream stream);
 
+// Queues the kernel alone. Where `plan` splits the keys, split i of batch entry b leaves its
+// results at entry i * B + b of the outputs in `p`; B is 1 for packed sequences.
+void launch_prefill_tiles(const AttentionWithKvCacheParams& p, const PrefillPlan& plan,
+                          Stream stream);
+
 // Queues config kIndex. The outputs in `p` are those of its tiles. Each config is compiled in a
 // file of its own, made from instance.cu.in.
 template <int kIndex>

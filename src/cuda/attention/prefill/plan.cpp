@@ -37,6 +37,11 @@ std::optional<int> prefill_config(const Problem& p) {
   return std::nullopt;
 }
 
+bool prefill_loads(const Problem& p) {
+  const bool has_short_rows = p.head_dim % 64 != 0;  // of 64 bytes
+  return !has_short_rows || p.page_size % 2 == 0;
+}
+
 bool may_have_chunks(const Problem& p) { return p.q_len > kMostDecodeTokens; }
 
 bool may_have_few_tokens(const Problem& p) { return p.packed || p.q_len <= kMostDecodeTokens; }

@@ -43,6 +43,9 @@ PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_d
 // The config for `problem`; nothing if none has its head dims.
 std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
 
+// Can TMA bring the rows of the problem's pages? It writes to multiples of 128 bytes.
+bool prefill_loads(const AttentionWithKvCacheProblem& problem);
+
 // Can a sequence have more than kMostDecodeTokens new tokens, and can one have no more?
 bool may_have_chunks(const AttentionWithKvCacheProblem& problem);
 bool may_have_few_tokens(const AttentionWithKvCacheProblem& problem);

@@ -21,6 +21,7 @@ struct CacheTile : FlashTile {
 
 // The keys of a sequence are split evenly; splits have at least the schedule's split_tiles.
 // Packed sequences of at most `others_tokens` new tokens have no tiles: they are another launch's.
+// Of packed sequences each split of a head counts as a head of its own, also in the params.
 class CacheSequences {
  public:
   __device__ CacheSequences(const Params& p, int others_tokens)
@@ -35,6 +36,12 @@ class CacheSequences {
   template <typename Config>
   __device__ void write_keys(CacheTile& tile, const FlashSchedule& s, const Config& config,
                              int sequence, int row0, int q_len, int split) const {
+    if (s.splits > 1 && p_.packed_q.cu_seqlens != nullptr) {
+      const int heads = p_.heads / s.splits;
+      split = tile.head / heads;
+      tile.out_batch = split;
+      write_head(tile, s, tile.head % heads);
+    }
     const SequenceLengths lengths = lengths_of(p_, sequence);
     tile.sequence = sequence;
     tile.kv_batch = cache_row_of(p_, sequence);

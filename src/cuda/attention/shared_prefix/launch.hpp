@@ -6,13 +6,12 @@
 
 namespace tilewright::cuda {
 
-// Queues split_keys: the numbers of all sequences of `p`, and q's rows in packed form, if they are
-// asked for.
+// Queues split_keys: the numbers of all sequences of `p`, and q's rows for the prefix pass.
 void launch_split_keys(const AttentionWithKvCacheParams& p, const SplitLengths& lengths,
-                       void* packed_q, Stream stream);
+                       void* prefix_q, Stream stream);
 
-// Queues the merge of the passes' results.
-void launch_merge_passes(const SharedPrefixCalls& calls, Stream stream);
+// Queues the merge of the passes' results, where the prefix pass has so many splits.
+void launch_merge_passes(const SharedPrefixCalls& calls, int prefix_splits, Stream stream);
 
 // Queues the whole call, whose new rows are in the caches already, as planned.
 void launch_shared_prefix(const AttentionWithKvCacheParams& p, const SharedPrefixDetails& details,

@@ -11,72 +11,58 @@ T* at(const Params& p, std::size_t offset) {
   return static_cast<T*>(static_cast<void*>(static_cast<char*>(p.workspace) + offset));
 }
 
-bool is_packed(const Params& p) { return p.packed_q.cu_seqlens != nullptr; }
-
-int all_tokens(const Params& p) { return is_packed(p) ? p.q_len : p.batch * p.q_len; }
-
-// Do q's tokens lie at one stride, through all sequences?
-bool has_one_stride(const Params& p) {
-  return is_packed(p) || p.batch == 1 || p.q_len == 1 ||
-         p.q_stride.batch == p.q_len * p.q_stride.seq;
+// What a pass does not do: new rows are in the caches, and sinks come with the merge.
+Params pass_of(const Params& p, const SharedPrefixWorkspace& places) {
+  Params pass = p;
+  pass.lse = nullptr;
+  pass.sinks = {};
+  pass.added = {};
+  pass.prefixes = {};
+  pass.workspace = at<void>(p, places.pass);
+  return pass;
 }
 
-// Makes all rows those of one batch entry.
-void set_batch_strides_to_0(Params& pass) {
-  pass.o_stride.batch = 0;
-  pass.statistics.max_stride.batch = 0;
-  pass.statistics.sum_stride.batch = 0;
+// The strides of rows of `columns` columns where those of statistics are these.
+OuterStrides row_strides(const OuterStrides& statistic, std::int64_t columns) {
+  return {.batch = statistic.batch * columns,
+          .seq = statistic.seq * columns,
+          .head = statistic.head * columns};
 }
 
-// A call with its un-normalised results in the workspace, those of the prefix pass first. New rows
-// are in the caches, and sinks come with the merge.
-Params partial_results(const Params& p, const SharedPrefixWorkspace& places) {
-  const std::int64_t heads = p.heads;
-  const OuterStrides statistic{.batch = p.q_len * heads, .seq = heads, .head = 1};
-  Params parts = p;
-  parts.o = at<float>(p, places.o);
-  parts.o_stride = {.batch = statistic.batch * p.value_dim,
-                    .seq = statistic.seq * p.value_dim,
-                    .head = p.value_dim};
-  parts.statistics = {.max = at<float>(p, places.row_max),
-                      .sum = at<float>(p, places.row_sum),
-                      .max_stride = statistic,
-                      .sum_stride = statistic};
-  parts.lse = nullptr;
-  parts.sinks = {};
-  parts.added = {};
-  parts.prefixes = {};
-  parts.workspace = at<void>(p, places.pass);
-  return parts;
+// Un-normalised results.
+void set_results(Params& pass, const OuterStrides& statistic, float* max, float* sum, float* o) {
+  pass.o = o;
+  pass.o_stride = row_strides(statistic, pass.value_dim);
+  pass.statistics = {.max = max, .sum = sum, .max_stride = statistic, .sum_stride = statistic};
 }
 
-// All tokens are packed, in their order.
-Params prefix_pass(Params pass, const SplitLengths& lengths, const void* packed_q) {
-  if (packed_q != nullptr) {
-    pass.q = packed_q;
-    pass.q_stride = {
-        .batch = 0, .seq = std::int64_t{pass.heads} * pass.head_dim, .head = pass.head_dim};
-  } else if (pass.q_len == 1) {
-    pass.q_stride.seq = pass.q_stride.batch;
-  }
-  pass.q_stride.batch = 0;
-  set_batch_strides_to_0(pass);
-  pass.q_len = all_tokens(pass);
-  pass.packed_q.cu_seqlens = lengths.tokens;
+// All rows of a KV head are packed, in their order.
+Params prefix_pass(const Params& p, const SharedPrefixWorkspace& places,
+                   const SplitLengths& lengths, int splits) {
+  const int rows = all_tokens(p) * (p.heads / p.kv_heads);
+  const std::int64_t of_split = splits > 1 ? std::int64_t{p.kv_heads} * rows : 0;
+  const OuterStrides statistic{.batch = of_split, .seq = 1, .head = rows};
+  Params pass = pass_of(p, places);
+  pass.q = at<void>(p, places.q);
+  pass.q_stride = row_strides({.batch = 0, .seq = 1, .head = rows}, p.head_dim);
+  set_results(pass, statistic, at<float>(p, places.prefix_max), at<float>(p, places.prefix_sum),
+              at<float>(p, places.prefix_o));
+  pass.q_len = rows;
+  pass.heads = p.kv_heads;
+  pass.packed_q.cu_seqlens = lengths.rows;
   pass.rows.cache_seqlens = lengths.shared;
   pass.causal = false;
   pass.tree = {};
   return pass;
 }
 
-Params suffix_pass(Params pass, const SplitLengths& lengths) {
-  const std::int64_t rows = std::int64_t{all_tokens(pass)} * pass.heads;
-  pass.o = static_cast<float*>(pass.o) + rows * pass.value_dim;
-  pass.statistics.max += rows;
-  pass.statistics.sum += rows;
-  if (is_packed(pass)) {
-    set_batch_strides_to_0(pass);
-  }
+Params suffix_pass(const Params& p, const SharedPrefixWorkspace& places,
+                   const SplitLengths& lengths) {
+  const std::int64_t of_sequence = is_packed(p) ? 0 : std::int64_t{p.q_len} * p.heads;
+  Params pass = pass_of(p, places);
+  set_results(pass, {.batch = of_sequence, .seq = p.heads, .head = 1},
+              at<float>(p, places.suffix_max), at<float>(p, places.suffix_sum),
+              at<float>(p, places.suffix_o));
   pass.rows.cache_seqlens = lengths.keys;
   pass.rows.leftpad = lengths.shared;
   return pass;
@@ -84,19 +70,18 @@ Params suffix_pass(Params pass, const SplitLengths& lengths) {
 
 }  // namespace
 
-SharedPrefixCalls calls_of(const Params& p, const SharedPrefixWorkspace& places) {
+SharedPrefixCalls calls_of(const Params& p, const SharedPrefixWorkspace& places,
+                           int prefix_splits) {
   const int count = p.batch + 1;
   int* const numbers = at<int>(p, 0);
-  SharedPrefixCalls calls{
-      .lengths = {.tokens = numbers, .shared = numbers + count, .keys = numbers + 2 * count},
-      .packed_q = has_one_stride(p) ? nullptr : at<void>(p, places.q),
-      .prefix = {},
-      .suffix = {},
-      .merged = p,
-      .parts = partial_results(p, places),
-      .rows_end = nullptr};
-  calls.prefix = prefix_pass(calls.parts, calls.lengths, calls.packed_q);
-  calls.suffix = suffix_pass(calls.parts, calls.lengths);
+  const SplitLengths lengths{
+      .rows = numbers, .shared = numbers + count, .keys = numbers + 2 * count};
+  SharedPrefixCalls calls{.lengths = lengths,
+                          .prefix_q = at<void>(p, places.q),
+                          .prefix = prefix_pass(p, places, lengths, prefix_splits),
+                          .suffix = suffix_pass(p, places, lengths),
+                          .merged = p,
+                          .rows_end = nullptr};
   if (is_packed(p)) {
     calls.merged.batch = 1;
     calls.rows_end = p.packed_q.cu_seqlens + p.batch;

@@ -9,18 +9,16 @@ namespace tilewright::cuda {
 
 struct SharedPrefixCalls {
   SplitLengths lengths;
-  void* packed_q;  // (T, H, D), to be filled with q's rows; null: q itself has that form
+  void* prefix_q;  // the prefix pass's, to be filled with q's rows
   AttentionWithKvCacheParams prefix;
   AttentionWithKvCacheParams suffix;
-
-  // The merge of `parts` into the outputs of `merged`: the suffix pass's results are merged.batch
-  // batch entries behind those of the prefix pass.
-  AttentionWithKvCacheParams merged;
-  AttentionWithKvCacheParams parts;
-  const int* rows_end;  // where the number of rows is; null: they are all that o has
+  AttentionWithKvCacheParams merged;  // the call, whose rows are one sequence's if they are packed
+  const int* rows_end;                // where the number of rows is; null: they are all that o has
 };
 
-// Those of a call whose new rows are in the caches already, and whose workspace is laid out so.
-SharedPrefixCalls calls_of(const AttentionWithKvCacheParams& p, const SharedPrefixWorkspace& at);
+// Those of a call whose new rows are in the caches already, and whose workspace is laid out so. If
+// the prefix pass splits its keys, each split has a batch entry of its outputs.
+SharedPrefixCalls calls_of(const AttentionWithKvCacheParams& p, const SharedPrefixWorkspace& at,
+                           int prefix_splits);
 
 }  // namespace tilewright::cuda

@@ -2,10 +2,19 @@
 
 #include <algorithm>
 
+#include "common/ceil_div.hpp"
+
 namespace tilewright::cuda {
 namespace {
 
 using Problem = AttentionWithKvCacheProblem;
+
+// Prefill's schedule counts 2^28 rows at most, each split's by themselves.
+constexpr std::int64_t kMostPrefillRows = std::int64_t{1} << 28;
+constexpr std::int64_t kMostSplits = 31;  // the merge takes one part more
+
+// Of a row tile of decode.
+constexpr std::int64_t kMostDecodeRows = 64;
 
 // A pass without what happens before it and after it.
 Problem pass_of(Problem p) {
@@ -16,6 +25,27 @@ Problem pass_of(Problem p) {
   return p;
 }
 
+// The rows that a group has of one KV head, if all groups have as many.
+std::int64_t rows_of_group(const Problem& p) {
+  return ceil_div(all_tokens(p) * (p.heads / p.kv_heads), p.prefix_groups);
+}
+
+// Does prefill run the prefix pass? Its tiles have 128 rows, and decode's at most 64: more rows
+// than that would have decode read the keys again.
+bool prefills(const Problem& p) {
+  const bool has_many_rows = rows_of_group(p) > kMostDecodeRows;
+  return has_many_rows && p.cache_dtype == p.dtype && prefill_config(p) && prefill_loads(p) &&
+         all_tokens(p) * p.heads <= kMostPrefillRows / kMostSplits;
+}
+
+// Keys are split if SMs would idle otherwise.
+int splits_of_prefixes(const Problem& p, int sms, int br) {
+  const std::int64_t tiles =
+      p.prefix_groups * p.kv_heads * ceil_div(rows_of_group(p), std::int64_t{br});
+  const std::int64_t pieces = p.capacity / kMinPrefillSplit;
+  return static_cast<int>(std::clamp<std::int64_t>(std::min(sms / tiles, pieces), 1, kMostSplits));
+}
+
 }  // namespace
 
 std::int64_t all_tokens(const Problem& p) { return p.packed ? p.q_len : p.batch * p.q_len; }
@@ -23,7 +53,8 @@ std::int64_t all_tokens(const Problem& p) { return p.packed ? p.q_len : p.batch 
 Problem prefix_pass(const Problem& p) {
   Problem pass = pass_of(p);
   pass.packed = true;
-  pass.q_len = all_tokens(p);
+  pass.q_len = all_tokens(p) * (p.heads / p.kv_heads);
+  pass.heads = p.kv_heads;
   pass.causal = false;
   pass.tree_mask = false;
   return pass;
@@ -35,37 +66,59 @@ Problem suffix_pass(const Problem& p) {
   return pass;
 }
 
-// All tokens may be one group's.
+// All rows may be one group's.
 PassConfigs best_pass_configs(const Problem& p, int sms) {
+  const int suffix = best_decode_config(suffix_pass(p), sms).value();
+  if (prefills(p)) {
+    return {.prefills = true, .prefix = prefill_config(p).value(), .suffix = suffix};
+  }
   Problem prefix = prefix_pass(p);
   prefix.batch = 1;
-  return {.prefix = best_decode_config(prefix, sms).value(),
-          .suffix = best_decode_config(suffix_pass(p), sms).value()};
+  return {.prefills = false, .prefix = best_decode_config(prefix, sms).value(), .suffix = suffix};
 }
 
-SharedPrefixDetails plan_shared_prefix(const Problem& p, int sms, const PassConfigs& configs) {
-  const DecodeDetails prefix = plan_decode(prefix_pass(p), sms, configs.prefix);
+int prefix_splits(const SharedPrefixDetails& details) {
+  const auto* const prefill = std::get_if<PrefillPlan>(&details.prefix);
+  return prefill != nullptr ? prefill->splits : 1;
+}
+
+SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs& configs) {
   const DecodeDetails suffix = plan_decode(suffix_pass(p), sms, configs.suffix);
-  SharedPrefixDetails details{.prefix = prefix.plan, .suffix = suffix.plan, .at = {}};
-  SharedPrefixWorkspace& at = details.at;
+  SharedPrefixDetails details{.prefix = {}, .suffix = suffix.plan, .at = {}};
+  std::size_t pass_bytes = suffix.at.bytes;
+  if (configs.prefills) {
+    PrefillDetails prefix = plan_prefill(prefix_pass(p), sms, configs.prefix);
+    prefix.plan.splits = splits_of_prefixes(p, sms, kPrefillConfigs[configs.prefix].br());
+    details.prefix = prefix.plan;
+    pass_bytes = std::max(pass_bytes, prefix.bytes);
+  } else {
+    const DecodeDetails prefix = plan_decode(prefix_pass(p), sms, configs.prefix);
+    details.prefix = prefix.plan;
+    pass_bytes = std::max(pass_bytes, prefix.at.bytes);
+  }
+
+  std::size_t end = 0;
   const auto place = [&](std::int64_t bytes) {
     constexpr std::size_t kAlignment = 256;
-    const std::size_t start = at.bytes;
-    at.bytes += (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t start = end;
+    end += (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     return start;
   };
   constexpr std::int64_t kFloat_bytes = sizeof(float);
   const std::int64_t rows = all_tokens(p) * p.heads;
+  const std::int64_t prefix_rows = rows * prefix_splits(details);
   const std::int64_t value_dim = p.value_dim > 0 ? p.value_dim : p.head_dim;
-  const bool may_need_q = !p.packed && p.batch > 1 && p.q_len > 1;
   place(3 * (p.batch + 1) * static_cast<std::int64_t>(sizeof(int)));
-  at.q = place(may_need_q ? rows * p.head_dim * static_cast<std::int64_t>(size_bytes(p.dtype)) : 0);
-  at.row_max = place(2 * rows * kFloat_bytes);
-  at.row_sum = place(2 * rows * kFloat_bytes);
-  at.o = place(2 * rows * value_dim * kFloat_bytes);
-  at.pass = at.bytes;
-  at.bytes += std::max(prefix.at.bytes, suffix.at.bytes);
-  return details;
+  SharedPrefixWorkspace& at = details.at;
+  at.q = place(rows * p.head_dim * static_cast<std::int64_t>(size_bytes(p.dtype)));
+  at.prefix_max = place(prefix_rows * kFloat_bytes);
+  at.prefix_sum = place(prefix_rows * kFloat_bytes);
+  at.prefix_o = place(prefix_rows * value_dim * kFloat_bytes);
+  at.suffix_max = place(rows * kFloat_bytes);
+  at.suffix_sum = place(rows * kFloat_bytes);
+  at.suffix_o = place(rows * value_dim * kFloat_bytes);
+  at.pass = end;
+  return {.details = details, .bytes = end + pass_bytes};
 }
 
 }  // namespace tilewright::cuda

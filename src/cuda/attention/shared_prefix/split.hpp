@@ -7,12 +7,23 @@
 
 namespace tilewright::cuda {
 
-// The numbers of all sequences, in the workspace: B of each, but for `tokens`.
+// The numbers of all sequences, in the workspace: B of each, but for `rows`.
 struct SplitLengths {
-  int* tokens;  // B + 1: where a sequence's tokens begin in the prefix pass
+  int* rows;    // B + 1: where a sequence's rows begin in the prefix pass
   int* shared;  // keys of its prefix
   int* keys;    // all of its keys, new rows too
 };
+
+// Where the prefix pass has a row of q: of a KV head, token by token.
+struct PrefixRow {
+  int row;
+  int kv_head;
+};
+
+TILEWRIGHT_HOST_DEVICE constexpr PrefixRow prefix_row(int token, int head, const Divisor& group) {
+  const int kv_head = head / group;
+  return {.row = token * int{group} + head - kv_head * int{group}, .kv_head = kv_head};
+}
 
 // A sequence's group.
 struct PrefixGroup {
@@ -43,10 +54,19 @@ TILEWRIGHT_HOST_DEVICE constexpr int clamped(int value, int most) {
   return value < 0 ? 0 : value > most ? most : value;
 }
 
+TILEWRIGHT_HOST_DEVICE constexpr bool is_packed(const AttentionWithKvCacheParams& p) {
+  return p.packed_q.cu_seqlens != nullptr;
+}
+
+// The tokens of all sequences; packed: the rows of q, perhaps more.
+TILEWRIGHT_HOST_DEVICE constexpr int all_tokens(const AttentionWithKvCacheParams& p) {
+  return is_packed(p) ? p.q_len : p.batch * p.q_len;
+}
+
 // The first of a sequence's tokens among all; of sequence B, their end.
 TILEWRIGHT_HOST_DEVICE constexpr int first_token(const AttentionWithKvCacheParams& p,
                                                  int sequence) {
-  return p.packed_q.cu_seqlens != nullptr ? p.packed_q.cu_seqlens[sequence] : sequence * p.q_len;
+  return is_packed(p) ? p.packed_q.cu_seqlens[sequence] : sequence * p.q_len;
 }
 
 TILEWRIGHT_HOST_DEVICE constexpr int keys_of(const AttentionWithKvCacheParams& p, int sequence) {
@@ -54,21 +74,22 @@ TILEWRIGHT_HOST_DEVICE constexpr int keys_of(const AttentionWithKvCacheParams& p
   if (p.added.k == nullptr) {
     return cached;
   }
-  const bool is_packed = p.packed_q.cu_seqlens != nullptr;
   const int added =
-      is_packed ? first_token(p, sequence + 1) - first_token(p, sequence) : p.added.len;
+      is_packed(p) ? first_token(p, sequence + 1) - first_token(p, sequence) : p.added.len;
   return clamped(cached + added, p.rows.capacity);
 }
 
-// Writes the numbers of a sequence, or the end of all tokens.
+// Writes the numbers of a sequence, or the end of all rows.
 TILEWRIGHT_HOST_DEVICE constexpr void split(const AttentionWithKvCacheParams& p,
                                             const SplitLengths& lengths, int sequence) {
+  const int group_heads = p.heads / p.kv_heads;
   if (sequence == p.batch) {
-    lengths.tokens[sequence] = first_token(p, sequence);
+    lengths.rows[sequence] = first_token(p, sequence) * group_heads;
     return;
   }
   const PrefixGroup group = group_of(p.prefixes, p.batch, sequence);
-  lengths.tokens[sequence] = first_token(p, sequence == group.first ? sequence : group.end);
+  lengths.rows[sequence] =
+      first_token(p, sequence == group.first ? sequence : group.end) * group_heads;
   lengths.shared[sequence] = clamped(p.prefixes.seqlens[group.index], keys_of(p, group.first));
   lengths.keys[sequence] = keys_of(p, sequence);
 }

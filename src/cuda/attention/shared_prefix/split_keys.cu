@@ -1,7 +1,7 @@
 // split_keys: where sequences that share prefixes have their keys, for two passes of attention.
 //
-//   each sequence: its group | where its tokens begin in the prefix pass, its prefix, its keys
-//   each row of q: to its place in (T, H, D)                only if its tokens lie at no one stride
+//   each sequence: its group | where its rows begin in the prefix pass, its prefix, its keys
+//   each row of q: to its place in (Hk, T * G, D), token by token for each KV head
 //
 // Source    none: it prepares what a cascade of two levels reads.
 // Tiles     A thread takes a sequence, and looks at all groups; a warp takes a row of q.
@@ -27,51 +27,60 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kVector = 8;       // elements of 16 bits
 constexpr int kBlocksPerSm = 4;  // that copy q
 
-// Copies rows of q, a warp each, so that they lie one after the other.
-__device__ void pack(const Params& p, uint4* target, const Divisor& heads, const Divisor& q_len) {
+// What the tokens' and heads' numbers are divided by.
+struct Divisors {
+  Divisor heads;
+  Divisor group;  // query heads that share a KV head
+  Divisor q_len;
+};
+
+// Copies rows of q, a warp each, so that those of a KV head lie one after the other.
+__device__ void pack(const Params& p, uint4* target, const Divisors& by) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int vectors = p.head_dim / kVector;
-  const int rows = p.batch * p.q_len * p.heads;
+  const int tokens = all_tokens(p);
+  const int rows = tokens * p.heads;
   const int warps = static_cast<int>(gridDim.x) * kWarps;
   for (int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
        row < rows; row += warps) {
-    const int token = row / heads;
-    const int batch = token / q_len;
-    const std::int64_t offset =
-        p.q_stride.offset(batch, token - batch * q_len, row - token * heads);
+    const int token = row / by.heads;
+    const int head = row - token * p.heads;
+    const int batch = is_packed(p) ? 0 : token / by.q_len;
+    const std::int64_t offset = p.q_stride.offset(batch, token - batch * p.q_len, head);
+    const PrefixRow its = prefix_row(token, head, by.group);
+    const std::int64_t place = std::int64_t{its.kv_head} * tokens * int{by.group} + its.row;
     if (lane < vectors) {
       const auto* const source = static_cast<const std::uint16_t*>(p.q) + offset;
-      target[std::int64_t{row} * vectors + lane] = reinterpret_cast<const uint4*>(source)[lane];
+      target[place * vectors + lane] = reinterpret_cast<const uint4*>(source)[lane];
     }
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
     split_keys(const __grid_constant__ Params p, const __grid_constant__ SplitLengths lengths,
-               uint4* packed_q, const __grid_constant__ Divisor heads,
-               const __grid_constant__ Divisor q_len) {
+               uint4* prefix_q, const __grid_constant__ Divisors by) {
   let_next_launch_start();
   wait_for_launch_before();
   const int thread = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (thread <= p.batch) {
     split(p, lengths, thread);
   }
-  if (packed_q != nullptr) {
-    pack(p, packed_q, heads, q_len);
-  }
+  pack(p, prefix_q, by);
 }
 
 }  // namespace split_keys
 
 void launch_split_keys(const AttentionWithKvCacheParams& p, const SplitLengths& lengths,
-                       void* packed_q, Stream stream) {
+                       void* prefix_q, Stream stream) {
   using namespace split_keys;
-  const int of_sequences = ceil_div(p.batch + 1, kThreads);
-  const int blocks =
-      packed_q == nullptr ? of_sequences : std::max(of_sequences, kBlocksPerSm * p.multiprocessors);
+  const int of_rows = ceil_div(all_tokens(p) * p.heads, kWarps);
+  const int blocks = std::max(ceil_div(p.batch + 1, kThreads),
+                              std::min(of_rows, kBlocksPerSm * p.multiprocessors));
   launch_with<split_keys::split_keys>({.may_start_early = true}, blocks, kThreads, 0, stream, p,
-                                      lengths, static_cast<uint4*>(packed_q), Divisor(p.heads),
-                                      Divisor(p.q_len));
+                                      lengths, static_cast<uint4*>(prefix_q),
+                                      Divisors{.heads = Divisor(p.heads),
+                                               .group = Divisor(p.heads / p.kv_heads),
+                                               .q_len = Divisor(p.q_len)});
 }
 
 }  // namespace tilewright::cuda
