@@ -304,11 +304,15 @@ TEST(DecodePlan, WorkspaceDoesNotGrowWithTheCache) {
   EXPECT_EQ(plan_decode(small, kSms, 6).at.bytes, plan_decode(large, kSms, 6).at.bytes);
 }
 
-TEST(DecodePlan, WhereKeysAreTheRowsPagesMayHaveAnySize) {
+TEST(DecodePlan, WhereKeysAreTheRowsCachesAreLoadedByTma) {
   Problem p = problem(4, 8, 4096);
-  for (const int page_size : {0, 1, 8, 16, 24, 32, 64, 100, 128, 256}) {
-    p.page_size = page_size;
-    EXPECT_TRUE(kDecodeConfigs[plan_of(p).config].swaps) << page_size;
+  for (const DecodeConfig& c : kDecodeConfigs) {
+    p.head_dim = c.head_dim;
+    p.value_dim = c.value_dim;
+    for (const int page_size : {0, 1, 8, 16, 24, 32, 64, 100, 128, 256}) {
+      p.page_size = page_size;
+      EXPECT_EQ(takes(c, p), !c.swaps || loads_boxes(p)) << page_size;
+    }
   }
 }
 

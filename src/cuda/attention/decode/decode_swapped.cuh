@@ -279,9 +279,6 @@ class SwappedCompute {
     auto s = Tiles::scores();
     auto rS = by_rows<typename Tiles::MmaQk>(s);  // (keys, queries)
     shared_.k.wait(at);
-    if (!Config::kIsE4m3) {
-      cutlass::arch::fence_view_async_shared();  // before WGMMA reads what lanes have copied
-    }
     wgmma<false>(typename Tiles::MmaQk{}, Tiles::operand_k(tile_k),
                  Tiles::operand_q(shared_.compute.q[at_q_.stage]), s);
     if (scales_rows(p_.k_descale)) {

@@ -62,6 +62,11 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
 }
 
 std::optional<Reason> refuses_in(const Row& kernel, const Problem& problem, int config) {
+  if (kDecodeConfigs[config].swaps && !loads_boxes(problem)) {
+    return takes_reason(kernel.info, "block_table",
+                        "pages of " + std::to_string(problem.page_size) + " rows",
+                        "pages of 16 or 32 rows, or of a multiple of 64");
+  }
   constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
   if (most_units(problem, kDecodeConfigs[config]) > kMostUnits) {
     return takes_reason(kernel.info, "q", "a batch with more than 2^31 tiles of keys", "fewer");

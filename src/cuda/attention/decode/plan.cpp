@@ -82,7 +82,7 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
 
 bool takes(const DecodeConfig& c, const Problem& p) {
   return c.head_dim == p.head_dim && c.value_dim == value_dim(p) &&
-         (p.cache_dtype != DType::e4m3 || takes_e4m3(c));
+         (p.cache_dtype != DType::e4m3 || takes_e4m3(c)) && (!c.swaps || loads_boxes(p));
 }
 
 // A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
