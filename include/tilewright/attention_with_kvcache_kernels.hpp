@@ -82,7 +82,7 @@ struct AttentionWithKvCacheProblem {
   bool new_rows = false;
   bool tree_mask = false;
   bool batch_invariant = false;
-  std::int64_t prefix_groups = 1;  // where prefixes are shared
+  std::int64_t prefix_groups = 1;  // of sequences, where prefixes are shared
 
   bool asks_for(KvCacheFeature feature) const;
 };

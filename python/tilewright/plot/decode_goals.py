@@ -102,7 +102,7 @@ def named_prefix_to_not(results: DecodeResults) -> Iterator[float | None]:
 
 
 def named_prefix_to_none(results: DecodeResults) -> Iterator[float | None]:
-    """How many times as fast it is as one whose sequences have all keys to themselves."""
+    """How many times as fast such a call is as one whose sequences share no keys."""
     for case in results.cases:
         if case.names_prefix:
             others = tuple(word for word in case.features if not word.startswith(PREFIX))

@@ -127,7 +127,7 @@ __host__ __device__ constexpr int score_of(int block, int n) {
 constexpr int kBlockScores = kBlockRows / 4;  // of a row and a thread
 
 // What scores of keys of each block are multiplied by, in units of log2, where that of the queries
-// is `q_scale_log2`. Masked scores are -infinity, and stay it, as the scale is not 0 then.
+// is `q_scale_log2`. Masked scores are -infinity, and stay so, as the scale is not 0 then.
 template <bool kIsMasked>
 __device__ void find_scales(const TileDescales& descales, float q_scale_log2,
                             float (&scale_log2)[kBlocks]) {
@@ -156,7 +156,7 @@ __device__ void cap_blocks(TensorS& rS, const float (&scale_log2)[kBlocks], floa
 }
 
 // A row that has seen no key has the maximum -infinity, and 0 in its place in exponents. Where
-// scores are not masked, there is none.
+// scores are not masked, there is no such row.
 template <bool kIsMasked>
 __device__ float reference_of(float m) {
   return kIsMasked && m == kMinusInf ? 0.0f : m;
