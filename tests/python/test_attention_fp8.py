@@ -54,13 +54,27 @@ def test_quantised_attention_is_near_attention(qkv, causal, descale_rows):
     assert (fp8_lse - lse).abs().max() < 0.15
 
 
+def powers_of_two(descale):
+    """The least powers of two that are not below the descales."""
+    mantissa, exponent = descale.frexp()
+    return torch.where(mantissa == 0.5, descale, torch.ones_like(descale).ldexp(exponent))
+
+
+def codes_of(rows, descale):
+    """Rows (L, H, D) by descales (H, blocks of 128 rows)."""
+    of_rows = descale.repeat_interleave(128, 1)[:, : len(rows)]
+    return (rows.float() / of_rows.T[..., None]).to(torch.float8_e4m3fn)
+
+
 def test_transposed_values_give_the_same_bits(qkv):
     arguments = quantized(qkv)
-    expected = tilewright.attention_fp8(**arguments)
     columns, descale = tilewright.rotate_quantize(qkv[2], transposed=True)
     assert columns.shape == (BATCH, KV_HEADS, DIM, 160)
-    assert (descale == arguments["v_descale"]).all()
+    assert (descale == powers_of_two(arguments["v_descale"])).all()
     assert not columns[..., LEN:].view(torch.uint8).any()
+    arguments["v_descale"] = descale
+    arguments["v"] = torch.stack([codes_of(*x) for x in zip(qkv[2], descale, strict=True)])
+    expected = tilewright.attention_fp8(**arguments)
     del arguments["v"]
     assert (tilewright.attention_fp8(**arguments, v_transposed=columns) == expected).all()
 
@@ -78,17 +92,25 @@ def test_packed_rows_are_those_of_their_sequences(qkv):
         assert (descale[:, block : block + its_descale.shape[2]] == its_descale[0]).all()
 
 
+def codes_of_packed(x, descale):
+    """Packed rows by descales of their sequences' blocks."""
+    codes = torch.zeros(x.shape, dtype=torch.float8_e4m3fn)
+    for b, (first, end) in enumerate(zip(STARTS[:-1].tolist(), STARTS[1:].tolist(), strict=True)):
+        codes[first:end] = codes_of(x[first:end], descale[:, first // 128 + b :])
+    return codes
+
+
 def test_packed_columns_begin_at_multiples_of_16(qkv):
     x = qkv[2].flatten(0, 1)
-    codes, descale = tilewright.rotate_quantize(x, cu_seqlens=STARTS)
-    columns, same_descale = tilewright.rotate_quantize(x, cu_seqlens=STARTS, transposed=True)
+    _, of_rows = tilewright.rotate_quantize(x, cu_seqlens=STARTS)
+    columns, descale = tilewright.rotate_quantize(x, cu_seqlens=STARTS, transposed=True)
     assert columns.shape == (KV_HEADS, DIM, 16 * (300 // 16 + 3))
-    assert (same_descale == descale).all()
+    assert (descale == powers_of_two(of_rows)).all()
+    codes = codes_of_packed(x, descale).view(torch.uint8)
     expected = torch.zeros(columns.shape, dtype=torch.uint8)
     for b, (first, end) in enumerate(zip(STARTS[:-1].tolist(), STARTS[1:].tolist(), strict=True)):
         column = 16 * (first // 16 + b)
-        rows = codes[first:end].view(torch.uint8)
-        expected[..., column : column + end - first] = rows.permute(1, 2, 0)
+        expected[..., column : column + end - first] = codes[first:end].permute(1, 2, 0)
     assert (columns.view(torch.uint8) == expected).all()
 
 
@@ -96,8 +118,9 @@ def test_packed_columns_give_the_same_bits(qkv):
     packed = [x.flatten(0, 1) for x in qkv]
     arguments = quantized(packed, cu_seqlens=STARTS)
     starts = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS}
+    columns, descale = tilewright.rotate_quantize(packed[2], cu_seqlens=STARTS, transposed=True)
+    arguments |= {"v": codes_of_packed(packed[2], descale), "v_descale": descale}
     expected = tilewright.attention_fp8(**arguments, **starts)
-    columns, _ = tilewright.rotate_quantize(packed[2], cu_seqlens=STARTS, transposed=True)
     del arguments["v"]
     out = tilewright.attention_fp8(**arguments, v_transposed=columns, **starts)
     assert (out == expected).all()
