@@ -61,7 +61,7 @@ def powers_of_two(descale):
 
 
 def codes_of(rows, descale):
-    """Rows (L, H, D) by descales (H, blocks of 128 rows)."""
+    """E4M3 codes of rows (L, H, D) under descales (H, blocks of 128 rows)."""
     of_rows = descale.repeat_interleave(128, 1)[:, : len(rows)]
     return (rows.float() / of_rows.T[..., None]).to(torch.float8_e4m3fn)
 
@@ -93,7 +93,7 @@ def test_packed_rows_are_those_of_their_sequences(qkv):
 
 
 def codes_of_packed(x, descale):
-    """Packed rows by descales of their sequences' blocks."""
+    """The same of packed rows, whose sequences have blocks of their own."""
     codes = torch.zeros(x.shape, dtype=torch.float8_e4m3fn)
     for b, (first, end) in enumerate(zip(STARTS[:-1].tolist(), STARTS[1:].tolist(), strict=True)):
         codes[first:end] = codes_of(x[first:end], descale[:, first // 128 + b :])
