@@ -80,12 +80,12 @@ __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowForm
       cute::cp_async_fence();
       if (under_way != nullptr) {
         cute::cp_async_wait<1>();
-        fill(*under_way);
+        arrive(*under_way);
       }
       under_way = &to.full(quarter);
     }
     cute::cp_async_wait<0>();
-    fill(*under_way);
+    arrive(*under_way);
   }
 }
 
@@ -119,7 +119,7 @@ struct HeldQuarters {
         to.wait(quarter, pair);
         store<0>(place, rows, set, i);
         store<1>(place, rows, set, i);
-        fill(to.full(quarter));
+        arrive(to.full(quarter));
         load_behind(rows, set, i);
       }
     }
@@ -210,7 +210,7 @@ __device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePla
         place.store(group, pass, values);
       }
     }
-    fill(to.full(quarter));
+    arrive(to.full(quarter));
   }
 }
 

@@ -7,6 +7,8 @@
 // multiplied with V, divides O, so that weights add up to 1.
 #pragma once
 
+#include <cute/arch/copy_sm90.hpp>
+
 #include "cuda/attention/blocks/accumulator.cuh"
 #include "cuda/attention/dsv4_decode/tiles.cuh"
 
@@ -114,29 +116,42 @@ struct TileSums {
   float rounded[kThreadRows];
 };
 
-// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16.
+// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16: stmatrix writes four matrices,
+// eight rows by a vector each, of both rows of a thread and of two neighbouring vectors.
 template <typename Mma, typename TensorS>
 __device__ TileSums weigh(const TensorS& rS, float scale_log2,
                           const float (&reference)[kThreadRows], Element* sP) {
-  TileSums sums;
-  const int thread = this_thread();
+  float subtracted[kThreadRows];
+  float exact[kThreadRows] = {};
+  float rounded[kThreadRows] = {};
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    const float subtracted = reference[i] == kMinusInf ? 0.0f : reference[i];
-    float exact = 0.0f;
-    float rounded = 0.0f;
+    subtracted[i] = reference[i] == kMinusInf ? 0.0f : reference[i];
+  }
+  const int thread = this_thread();
+  const int row = thread % kWarpgroupThreads / 32 * 16 + thread % 16;  // of a matrix
 #pragma unroll
-    for (int j = 0; j < cute::size<1>(rS); j += 2) {
-      const float low = exp2_approx(fmaf(rS(i, j), scale_log2, -subtracted));
-      const float high = exp2_approx(fmaf(rS(i, j + 1), scale_log2, -subtracted));
-      exact += low + high;
-      const std::uint32_t pair = pack_bf16x2(low, high);
-      rounded += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-      Element* const vector = vector_of(sP, row_of_thread(i, thread), j / 2);
-      *reinterpret_cast<std::uint32_t*>(vector + 2 * (thread % 4)) = pair;
+  for (int vector = 0; vector < kBlockDims / 8; vector += 2) {
+    std::uint32_t pairs[2 * kThreadRows];
+#pragma unroll
+    for (int k = 0; k < 2 * kThreadRows; ++k) {
+      const int i = k % kThreadRows;
+      const int j = 2 * (vector + k / kThreadRows);
+      const float low = exp2_approx(fmaf(rS(i, j), scale_log2, -subtracted[i]));
+      const float high = exp2_approx(fmaf(rS(i, j + 1), scale_log2, -subtracted[i]));
+      exact[i] += low + high;
+      pairs[k] = pack_bf16x2(low, high);
+      rounded[i] += __uint_as_float(pairs[k] << 16) + __uint_as_float(pairs[k] & 0xffff0000u);
     }
-    sums.exact[i] = row_sum<Mma>(exact);
-    sums.rounded[i] = row_sum<Mma>(rounded);
+    auto* const to =
+        reinterpret_cast<cute::uint128_t*>(vector_of(sP, row, vector + thread % 32 / 16));
+    cute::SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3], *to);
+  }
+  TileSums sums;
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    sums.exact[i] = row_sum<Mma>(exact[i]);
+    sums.rounded[i] = row_sum<Mma>(rounded[i]);
   }
   return sums;
 }

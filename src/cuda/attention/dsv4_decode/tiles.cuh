@@ -64,15 +64,6 @@ __device__ inline void load_q(Element* sQ, TmaBarrier& full, const Unit& unit, c
   }
 }
 
-// A warp says that what it has written to SMEM is there, for WGMMA to read.
-__device__ inline void fill(cutlass::arch::ClusterBarrier& full) {
-  cutlass::arch::fence_view_async_shared();
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    full.arrive();
-  }
-}
-
 // The element of row `row` of a column block, columns from 8 * vector on: the 128-byte swizzle
 // exchanges a row's vectors.
 __device__ inline Element* vector_of(Element* block, int row, int vector) {
