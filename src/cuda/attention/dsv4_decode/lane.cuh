@@ -69,11 +69,10 @@ class Lane {
   // The number of a tile's pair.
   __device__ int pair_of(int tile) const { return dsv4::pair_of(job_, tile); }
 
-  // Finds where the warp's rows of a tile lie, for take(), and brings them to L2, line by line.
+  // Finds where the warp's rows of a tile lie, for take(), and may bring them to L2, line by line.
   // From tile `end` on there are none. Two neighbouring lanes have a row.
-  __device__ void locate(int tile, int end, RowAt* located) const {
+  __device__ void locate(int tile, int end, RowAt* located, bool brings) const {
     constexpr KvRowParts kParts = parts_of(kFormat);
-    constexpr int kBytes = kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes();
     const int thread = this_thread();
     const int key = first_key(thread) + thread % 32 / 2;
     const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
@@ -81,13 +80,15 @@ class Lane {
     if (place != kNoRow) {
       const TileAt at = tile_at(job_.unit, tile);
       row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, kParts);
-      const int own = thread % 2;
+      if (brings) {
+        const int own = thread % 2;
 #pragma unroll
-      for (int line = 0; line < kBytes; line += 2 * kLine_bytes) {
-        prefetch_line(row.data + min(line + own * kLine_bytes, kBytes - 1));
+        for (int line = 0; line < kRow_bytes; line += 2 * kLine_bytes) {
+          prefetch_line(row.data + min(line + own * kLine_bytes, kRow_bytes - 1));
+        }
+        constexpr bool kHasScales = kParts.scales_bytes > 0;
+        prefetch_line(own == 0 || !kHasScales ? row.data + kRow_bytes - 1 : row.scales);
       }
-      constexpr bool kHasScales = kParts.scales_bytes > 0;
-      prefetch_line(own == 0 || !kHasScales ? row.data + kBytes - 1 : row.scales);
     }
     __syncwarp();  // all lanes have taken what was there
     if (thread % 2 == 0) {
@@ -113,6 +114,17 @@ class Lane {
     return rows;
   }
 
+  // Brings what lies behind the first quarters of these rows to L2.
+  __device__ static void bring_rest(const Rows& rows, int quarters) {
+    const int lane = this_thread() % 4;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int first = quarters * (4 * F::kLane_bytes * kGroups / 4);
+      prefetch_line(rows.data[pass] - lane * F::kLane_bytes +
+                    min(first + lane * kLine_bytes, kRow_bytes - 1));
+    }
+  }
+
   // Loads a group of 64 dims of a pass's row.
   __device__ static Raw load(const Rows& rows, int pass, int group) {
     return F::load(here(rows.data[pass]), group);
@@ -127,6 +139,9 @@ class Lane {
   }
 
  private:
+  static constexpr int kRow_bytes = parts_of(kFormat).has_planes ? parts_of(kFormat).data_bytes()
+                                                                 : parts_of(kFormat).row_bytes();
+
   // Keeps the compiler from computing further addresses ahead of a loop: no registers are left for
   // them.
   __device__ static const std::uint8_t* here(const std::uint8_t* address) {

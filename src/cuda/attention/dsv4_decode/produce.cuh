@@ -63,13 +63,12 @@ struct KeyTile {
 __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowFormat::bf16>& lane,
                                          int& tile, int end) {
   const LanePlace place = to.place();
-  lane.locate(tile, end, to.located());
+  lane.locate(tile, end, to.located(), false);
 #pragma unroll 1
   for (; tile < end; tile += kPairTiles) {
     const int pair = lane.pair_of(tile);
     cutlass::arch::ClusterBarrier* under_way = nullptr;
     const auto rows = lane.take(to.located());
-    lane.locate(tile + kPairTiles, end, to.located());
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       to.wait(quarter, pair);
@@ -84,6 +83,7 @@ __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowForm
       }
       under_way = &to.full(quarter);
     }
+    lane.locate(tile + kPairTiles, end, to.located(), true);
     cute::cp_async_wait<0>();
     arrive(*under_way);
   }
@@ -108,9 +108,12 @@ struct HeldQuarters {
   }
 
   // Stores all quarters for the consumers, and loads those behind the first kHeld. A set is kHeld
-  // quarters; the loop over sets is not unrolled, to keep the code small.
+  // quarters; the loop over sets is not unrolled, to keep the code small. `half_way` is called when
+  // half of the quarters have been stored.
+  template <typename HalfWay>
   __device__ __forceinline__ void run(const KeyTile& to, const LanePlace& place,
-                                      const typename Lane::Rows& rows, int pair) {
+                                      const typename Lane::Rows& rows, int pair,
+                                      const HalfWay& half_way) {
 #pragma unroll 1
     for (int set = 0; set < kSets; ++set) {
 #pragma unroll
@@ -121,6 +124,9 @@ struct HeldQuarters {
         store<1>(place, rows, set, i);
         arrive(to.full(quarter));
         load_behind(rows, set, i);
+      }
+      if (set == kSets / 2 - 1) {
+        half_way();
       }
     }
   }
@@ -215,27 +221,34 @@ __device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePla
 }
 
 // Loads every second tile from `tile` up to `end()`, all of one coded format. A tile's rows are
-// located while the tile before is on its way.
+// located while the tile before is on its way. Of the first one's, the first quarters are loaded
+// before anything else is asked for: all blocks start at once, and memory is the limit then.
 template <int kHeld, KvRowFormat kFormat, typename End>
 __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
                                           const End& end) {
   const LanePlace place = to.place();
   HeldQuarters<Lane<kFormat>, kHeld> held;
-  lane.locate(tile, end(), to.located());
+  lane.locate(tile, end(), to.located(), false);
+  bool is_first = true;
 #pragma unroll 1
   while (tile < end()) {
     const int pair = lane.pair_of(tile);
     tile += kPairTiles;
     const auto rows = lane.take(to.located());
     held.begin(rows);
-    lane.locate(tile, end(), to.located());
+    const auto locate_next = [&] { lane.locate(tile, end(), to.located(), true); };
     if constexpr (requires { rows.scales[0].rest(0); }) {
       if (__any_sync(0xffffffffu, rows.scales[0].some_exceed() || rows.scales[1].some_exceed())) {
+        locate_next();
         widen_exceeding<Lane<kFormat>>(to, place, rows, pair);
         continue;
       }
     }
-    held.run(to, place, rows, pair);
+    if (is_first) {
+      lane.bring_rest(rows, kHeld);
+      is_first = false;
+    }
+    held.run(to, place, rows, pair, locate_next);
   }
 }
 
