@@ -139,8 +139,8 @@ class Lane {
   }
 
  private:
-  static constexpr int kRow_bytes = parts_of(kFormat).has_planes ? parts_of(kFormat).data_bytes()
-                                                                 : parts_of(kFormat).row_bytes();
+  static constexpr int kRow_bytes =
+      parts_of(kFormat).has_planes ? parts_of(kFormat).data_bytes() : parts_of(kFormat).row_bytes();
 
   // Keeps the compiler from computing further addresses ahead of a loop: no registers are left for
   // them.

@@ -2,8 +2,8 @@
 // one the first tile of each pair, the other the second. A warp takes 16 keys of a tile, in two
 // passes of eight, four lanes a key.
 //
-//   tile t       load quarters 0 and 1 | locate t + 2 | store 0 | load 2 | store 1 | load 3 | ...
-//   tile t + 2   load quarters 0 and 1 | locate t + 4 | store 0 | ...
+//   tile t       load quarters 0, 1 | store 0, load 2 | store 1, load 3 | locate t + 2 | store 2, 3
+//   tile t + 2   load quarters 0, 1 | store 0, load 2 | ...
 //
 // A quarter of a tile's dims is two column blocks, one of each consumer's columns of O. It has
 // barriers of its own: P V gives it back while other quarters are still read, and scores begin when
@@ -221,7 +221,7 @@ __device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePla
 }
 
 // Loads every second tile from `tile` up to `end()`, all of one coded format. A tile's rows are
-// located while the tile before is on its way. Of the first one's, the first quarters are loaded
+// located when half of the tile before is stored. Of the first one, the first quarters are loaded
 // before anything else is asked for: all blocks start at once, and memory is the limit then.
 template <int kHeld, KvRowFormat kFormat, typename End>
 __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
