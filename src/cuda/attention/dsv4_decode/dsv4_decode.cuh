@@ -215,7 +215,7 @@ class Consumer {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const int own = number();
       shared_.keys.full[own][quarter].wait(tiles_ & 1);
-      cutlass::arch::fence_view_async_shared();  // for both consumers, before WGMMA reads the keys
+      cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int block = block_of_quarter(quarter, i);

@@ -114,14 +114,14 @@ class Lane {
     return rows;
   }
 
-  // Brings what lies behind the first quarters of these rows to L2.
-  __device__ static void bring_rest(const Rows& rows, int quarters) {
+  // Brings these rows from group `first` on to L2, a line a lane.
+  __device__ static void bring_rest(const Rows& rows, int first) {
+    constexpr int kGroup_bytes = 4 * F::kLane_bytes;
     const int lane = this_thread() % 4;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int first = quarters * (4 * F::kLane_bytes * kGroups / 4);
       prefetch_line(rows.data[pass] - lane * F::kLane_bytes +
-                    min(first + lane * kLine_bytes, kRow_bytes - 1));
+                    min(first * kGroup_bytes + lane * kLine_bytes, kRow_bytes - 1));
     }
   }
 

@@ -108,8 +108,8 @@ struct HeldQuarters {
   }
 
   // Stores all quarters for the consumers, and loads those behind the first kHeld. A set is kHeld
-  // quarters; the loop over sets is not unrolled, to keep the code small. `half_way` is called when
-  // half of the quarters have been stored.
+  // quarters; the loop over sets is not unrolled, to keep the code small. When half of the quarters
+  // have been stored, half_way() is called.
   template <typename HalfWay>
   __device__ __forceinline__ void run(const KeyTile& to, const LanePlace& place,
                                       const typename Lane::Rows& rows, int pair,
@@ -221,8 +221,8 @@ __device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePla
 }
 
 // Loads every second tile from `tile` up to `end()`, all of one coded format. A tile's rows are
-// located when half of the tile before is stored. Of the first one, the first quarters are loaded
-// before anything else is asked for: all blocks start at once, and memory is the limit then.
+// located when half of the tile before is stored. Of the first tile, the quarters that are held are
+// loaded before anything else is asked for: all blocks start at once, and memory is the limit then.
 template <int kHeld, KvRowFormat kFormat, typename End>
 __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>& lane, int& tile,
                                           const End& end) {
@@ -245,7 +245,7 @@ __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>
       }
     }
     if (is_first) {
-      lane.bring_rest(rows, kHeld);
+      lane.bring_rest(rows, block_of_quarter(kHeld, 0));  // the first group that is not held
       is_first = false;
     }
     held.run(to, place, rows, pair, locate_next);

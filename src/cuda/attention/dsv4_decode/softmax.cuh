@@ -116,8 +116,8 @@ struct TileSums {
   float rounded[kThreadRows];
 };
 
-// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16: stmatrix writes four matrices,
-// eight rows by a vector each, of both rows of a thread and of two neighbouring vectors.
+// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16. An stmatrix stores two
+// neighbouring vectors of the warp's 16 rows, each lane giving the address of one row's vector.
 template <typename Mma, typename TensorS>
 __device__ TileSums weigh(const TensorS& rS, float scale_log2,
                           const float (&reference)[kThreadRows], Element* sP) {
@@ -129,7 +129,7 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
     subtracted[i] = reference[i] == kMinusInf ? 0.0f : reference[i];
   }
   const int thread = this_thread();
-  const int row = thread % kWarpgroupThreads / 32 * 16 + thread % 16;  // of a matrix
+  const int row = thread % kWarpgroupThreads / 32 * 16 + thread % 16;  // whose address is given
 #pragma unroll
   for (int vector = 0; vector < kBlockDims / 8; vector += 2) {
     std::uint32_t pairs[2 * kThreadRows];
