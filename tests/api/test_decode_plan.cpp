@@ -108,25 +108,41 @@ TEST(DecodeSchedule, EqualItemsStayWholeWhereAMergeTakesLonger) {
   EXPECT_EQ(split.workers(), 264);
 }
 
+TEST(DecodeSchedule, LaterSharesAreThoseOfEarlierBlocks) {
+  const Workers workers{
+      .count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 12, .may_take = false};
+  const UnitShares few(100, 10, 19, workers);
+  EXPECT_EQ(few.workers(), 100);
+  EXPECT_EQ(few.share_of(0), 99);
+  EXPECT_EQ(few.share_of(99), 0);
+  EXPECT_LT(few.share_of(100), 0) << "there is no work for it";
+}
+
 // ---- Parts and their places
 
-struct Share {
-  int worker;
+struct PartOfShare {
+  int share;
   int item;
   PartPlace place;
 };
 
-// All parts of items that are not whole, where item i has units[i] units.
-std::vector<Share> shares_of(const std::vector<int>& units, const UnitShares& shares) {
-  std::vector<Share> all;
+// All parts of items of which item i has units[i] units, share by share. Each unit is one if
+// `is_invariant`, else items that are whole have none.
+std::vector<PartOfShare> parts_of(const std::vector<int>& units, const UnitShares& shares,
+                                  bool is_invariant) {
+  std::vector<PartOfShare> all;
   int first = 0;
   for (int item = 0; item < static_cast<int>(units.size()); ++item) {
     const int count = units[static_cast<std::size_t>(item)];
-    for (int w = 0; w < shares.workers(); ++w) {
-      const int begin = std::max(shares.begin(w), first);
-      const int end = std::min(shares.begin(w + 1), first + count);
-      if (begin < end && end - begin < count) {
-        all.push_back({w, item, place_of_share(shares, w, first, count)});
+    for (int s = 0; s < shares.workers(); ++s) {
+      const int begin = std::max(shares.begin(s), first);
+      const int end = std::min(shares.begin(s + 1), first + count);
+      if (is_invariant) {
+        for (int unit = begin; unit < end; ++unit) {
+          all.push_back({s, item, place_of_unit(shares, s, first, count, unit - first)});
+        }
+      } else if (begin < end && end - begin < count) {
+        all.push_back({s, item, place_of_share(shares, s, first, count)});
       }
     }
     first += count;
@@ -134,38 +150,73 @@ std::vector<Share> shares_of(const std::vector<int>& units, const UnitShares& sh
   return all;
 }
 
-TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
-  Random random;
-  for (int i = 0; i < 2000; ++i) {
-    std::vector<int> units(static_cast<std::size_t>(random(1, 60)));
+struct RandomShares {
+  std::vector<int> units;
+  UnitShares shares;
+
+  explicit RandomShares(Random& random)
+      : units(static_cast<std::size_t>(random(1, 60))), shares(0, 0, 0, workers(1, false)) {
     int total = 0;
     for (int& count : units) {
       count = random(1, random(0, 5) == 0 ? 900 : 12);
       total += count;
     }
-    const UnitShares shares(total, static_cast<int>(units.size()), total + 1,
-                            {.count = Divisor(random(1, 264)),
-                             .cluster_log2 = 0,
-                             .merge_tiles = 0,
-                             .may_take = i % 2 == 0});
-    std::set<int> slots;
-    std::vector<int> parts(units.size(), 0);
-    std::vector<std::optional<int>> counter(units.size());
-    std::set<int> counters;
-    for (const Share& share : shares_of(units, shares)) {
-      const auto item = static_cast<std::size_t>(share.item);
-      ASSERT_EQ(share.place.index, parts[item]) << "parts come in the order of workers";
-      ++parts[item];
-      ASSERT_TRUE(slots.insert(share.place.slot(share.place.index)).second);
-      ASSERT_LT(share.place.slot(share.place.index), 2 * shares.workers());
-      ASSERT_TRUE(!counter[item] || *counter[item] == share.place.counter);
-      if (!counter[item]) {
-        counter[item] = share.place.counter;
-        ASSERT_TRUE(counters.insert(share.place.counter).second) << "two items share a counter";
+    shares = UnitShares(total, static_cast<int>(units.size()), total + 1,
+                        workers(random(1, 264), random(0, 1) == 1));
+  }
+
+ private:
+  static Workers workers(int count, bool may_take) {
+    return {.count = Divisor(count), .cluster_log2 = 0, .merge_tiles = 0, .may_take = may_take};
+  }
+};
+
+TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
+  Random random;
+  for (int i = 0; i < 2000; ++i) {
+    const RandomShares of(random);
+    for (const bool is_invariant : {false, true}) {
+      const std::vector<PartOfShare> all = parts_of(of.units, of.shares, is_invariant);
+      std::vector<int> parts(of.units.size(), 0);
+      for (const PartOfShare& part : all) {
+        ASSERT_EQ(part.place.index, parts[static_cast<std::size_t>(part.item)]++)
+            << "parts come in the order of shares";
+      }
+      const int slots_end =
+          is_invariant ? of.shares.begin(of.shares.workers()) : of.shares.workers();
+      std::set<int> slots;
+      for (const PartOfShare& part : all) {
+        ASSERT_EQ(part.place.parts, parts[static_cast<std::size_t>(part.item)]);
+        if (!part.place.merges) {
+          ASSERT_TRUE(slots.insert(part.place.slot0 + part.place.index).second);
+          ASSERT_LT(part.place.slot0 + part.place.index, slots_end);
+        }
       }
     }
-    for (const Share& share : shares_of(units, shares)) {
-      ASSERT_EQ(share.place.parts, parts[static_cast<std::size_t>(share.item)]);
+  }
+}
+
+TEST(DecodeSchedule, OnePartMergesAndWaitsForLaterSharesOnly) {
+  Random random;
+  for (int i = 0; i < 2000; ++i) {
+    const RandomShares of(random);
+    for (const bool is_invariant : {false, true}) {
+      const std::vector<PartOfShare> all = parts_of(of.units, of.shares, is_invariant);
+      std::vector<std::optional<std::size_t>> merging(of.units.size());
+      for (std::size_t k = 0; k < all.size(); ++k) {
+        auto& of_item = merging[static_cast<std::size_t>(all[k].item)];
+        if (all[k].place.merges) {
+          ASSERT_FALSE(of_item) << "two parts merge an item";
+          of_item = k;
+        }
+      }
+      for (std::size_t k = 0; k < all.size(); ++k) {
+        const auto& of_item = merging[static_cast<std::size_t>(all[k].item)];
+        ASSERT_TRUE(of_item);
+        // Its own share's parts come before it, and a later share's before that share waits.
+        ASSERT_TRUE(k <= *of_item ? all[k].share == all[*of_item].share
+                                  : all[k].share > all[*of_item].share);
+      }
     }
   }
 }
@@ -202,7 +253,15 @@ TEST(DecodeSchedule, WorkHasEveryKeyThatIsSeen) {
     const SequenceWork work = work_of(shape, lengths);
     const CacheKeys keys = shape.keys_of(lengths);
     ASSERT_GE(work.units, 1);
-    ASSERT_GE(work.units * work.unit_tiles, work.tile_end - work.tile_first);
+    int next = work.tile_first;
+    for (int unit = 0; unit < work.units; ++unit) {
+      const TileRange tiles = tiles_of_units(shape, work, unit, unit + 1);
+      ASSERT_EQ(tiles.first, next);
+      ASSERT_LE(tiles.first, tiles.end);
+      ASSERT_LE(tiles.end - tiles.first, work.unit_tiles);
+      next = tiles.end;
+    }
+    ASSERT_EQ(next, work.tile_end);
     ASSERT_GE(work.row_tiles * shape.tile_tokens, lengths.q_len);
     ASSERT_GE(work.items * shape.tile_tokens * shape.tile_heads, heads * lengths.q_len);
     if (shape.is_invariant) {
@@ -241,19 +300,33 @@ TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   EXPECT_EQ(rows_of(p), 64);
   p.q_len = 1000;
   EXPECT_EQ(rows_of(p), 64);
-  p = problem(4, 1, 4096);
+  p = problem(64, 1, 4096);
   EXPECT_EQ(rows_of(p), 32);
 }
 
-TEST(DecodePlan, WhereAClusterSharesFewTilesARowTileIsSmall) {
-  EXPECT_EQ(rows_of(problem(1, 1, 2048)), 8);
-  EXPECT_EQ(rows_of(problem(1, 1, 2049)), 32);  // more than four tiles for each of eight blocks
-  EXPECT_EQ(rows_of(problem(8, 1, 1024)), 16);  // in clusters of four
-  EXPECT_EQ(rows_of(problem(16, 1, 1024)), 32);
-  EXPECT_EQ(rows_of(problem(64, 1, 128)), 32);  // in no cluster
-  Problem p = problem(1, 1, 128);
+TEST(DecodePlan, WhereAnSmComputesFewTilesARowTileIsSmall) {
+  EXPECT_EQ(rows_of(problem(1, 1, 132 * 64)), 8);  // four row tiles: four tiles for each SM
+  EXPECT_EQ(rows_of(problem(1, 1, 132 * 64 + 1)), 16);
+  EXPECT_EQ(rows_of(problem(1, 1, 2 * 132 * 64 + 1)), 32);
+  EXPECT_EQ(rows_of(problem(64, 1, 1024)), 16);  // a block has a whole item
+  EXPECT_EQ(rows_of(problem(67, 1, 1024)), 32);  // more items than SMs
+  Problem p = problem(1, 1, 65536);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(rows_of(p), 16) << "32 rows have two warpgroups";
+}
+
+TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereBitsDoNotDependOnThem) {
+  Problem p = problem(1, 1, 1024);
   p.batch_invariant = true;
-  EXPECT_EQ(rows_of(p), 32) << "its bits do not depend on the batch";
+  EXPECT_EQ(rows_of(p), 8);
+  p.batch = 64;
+  EXPECT_EQ(rows_of(p), 32);
+  p.batch = 1;
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(rows_of(p), 32) << "fewer rows have three warpgroups";
+  p.cache_dtype = DType::bf16;
+  p.heads = 64;
+  EXPECT_EQ(rows_of(p), 64) << "likewise";
 }
 
 TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
@@ -271,6 +344,17 @@ TEST(DecodePlan, FewItemsRunInClusters) {
   EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
+}
+
+TEST(DecodePlan, ClustersShareLongItemsOfE4m3WhereSmsWouldIdle) {
+  Problem p = problem(1, 8, 65536);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(plan_of(p).cluster, 2);  // eight for each of eight items; of eight blocks, one
+  p.capacity = 8192;
+  EXPECT_EQ(plan_of(p).cluster, 8);  // 16 tiles a block
+  p = problem(1, 1, 65536);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(plan_of(p).cluster, 8);  // seven for each of two items
 }
 
 TEST(DecodePlan, WhereRowsAreCopiedAnSmHasTwoBlocks) {
@@ -341,7 +425,7 @@ TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
     p.head_dim = p.value_dim = 256;
     EXPECT_FALSE(swaps(p));
   }
-  Problem p = problem(8, 1, 4096);
+  Problem p = problem(64, 1, 4096);
   p.q_len = 2;
   p.cache_dtype = DType::e4m3;  // 64 rows
   EXPECT_FALSE(swaps(p));

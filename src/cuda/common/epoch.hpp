@@ -22,4 +22,10 @@ inline std::uint64_t next_epoch() {
   return value;
 }
 
+// A number of 64 bits other than 0 for an epoch. It differs from that of any other, and is not a
+// pattern that memory is likely to have.
+constexpr std::uint64_t mark_of(std::uint64_t epoch) {
+  return epoch * 0x9e3779b97f4a7c15u;  // odd, so that no two products are equal modulo 2^64
+}
+
 }  // namespace tilewright::cuda

@@ -1,6 +1,10 @@
 // For kernels that may start before the launch ahead of them has ended (programmatic dependent
 // launch; LaunchOptions::may_start_early). Every block of such a kernel waits before it ends, even
 // if it reads nothing: otherwise the launches after it might run before the one ahead.
+//
+// A launch may run beside the one ahead if neither reads what the other writes. The one ahead waits
+// for those before it, and only then lets the next one start, which waits when it has done its
+// work.
 #pragma once
 
 namespace tilewright::cuda {

@@ -94,7 +94,9 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   if (Config::kMayCluster && launch.workers.cluster_log2 > 0 && warp != 0) {
     cute::cluster_arrive_relaxed();
   }
-  let_next_launch_start();
+  if (!launch.next_may_join) {
+    let_next_launch_start();
+  }
   if (warp == 0) {
     set_up<Config, Compute>(shared, p, launch);
     if (Config::kMayCluster && launch.workers.cluster_log2 > 0) {
@@ -124,6 +126,9 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     }
     if (!rehearses) {
       wait_for_launch_before();
+    }
+    if (loader == 0 && launch.next_may_join) {
+      let_next_launch_start();  // only now, so that it need not wait for what this launch waits for
     }
     if (loader == 0 || rehearses) {
       find_parts<Config>(shared, p, launch, rehearses ? &shared.rehearsed : nullptr,

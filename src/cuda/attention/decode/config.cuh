@@ -138,7 +138,6 @@ struct SharedStorage {
   Part rehearsed;                       // which nobody reads (find_parts)
   cutlass::arch::ClusterBarrier asked;  // for another part
   typename Form::Memory compute;
-  int ticket;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;
 };
 
@@ -147,18 +146,25 @@ struct TensorMaps {
   CUtensorMap q;  // where keys are the rows of MMAs, and caches of 16 bits
 };
 
+// Where partial results lie in the workspace.
+struct Slots {
+  float4* o;             // (slots, slot_rows, Dv / 4)
+  float2* statistics;    // likewise: m and l
+  std::uint64_t* marks;  // (slots, cluster, passes, the consumer's warps)
+  std::uint64_t mark;    // of this launch
+};
+
 // A launch's schedule, and where partial results lie.
 struct Launch {
   DecodeShape shape;
   Workers workers;
-  bool loads_boxes;  // by TMA; or else row by row
+  bool next_may_join;  // the next launch may run beside this one
+  bool loads_boxes;    // by TMA; or else row by row
   CacheBoxes boxes;
   CacheBoxes rows;  // boxes of one row
   int slot_rows;
-  float* o;                 // (slots, slot_rows, Dv)
-  float2* statistics;       // (slots, slot_rows): m and l
-  std::uint64_t* counters;  // (slots, cluster)
-  std::uint64_t* tickets;   // of further shares
+  Slots slots;
+  std::uint64_t* tickets;  // of further shares
   std::uint64_t epoch;
 };
 

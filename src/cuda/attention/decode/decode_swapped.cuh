@@ -102,9 +102,7 @@ struct SwappedPieces {
     int query;
     int column;
 
-    template <bool kInSmem>
     __device__ Piece at(int piece) const {
-      static_assert(kInSmem);
       const int stage = pieces.stage_of(piece);
       const auto& compute = pieces.shared.compute;
       const float2 statistics = compute.statistics[stage % kMost][query];

@@ -90,6 +90,7 @@ constexpr auto kernel_of() {
 template <int kIndex, typename Element, typename CacheElement>
 void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
   using Config = ConfigOf<kIndex, Element, CacheElement>;
+  static_assert(Config::kPasses * Config::kConsumerWarps <= kMostMarks);
   constexpr auto kKernel = kernel_of<kIndex, Element, CacheElement>();
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
   const auto& [plan, at] = details;
@@ -110,24 +111,26 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   const int most_workers =
       plan.cluster > 1 ? active_clusters<kKernel>(plan.cluster, Config::kThreads, kSmem_bytes)
                        : plan.workers;
-  const Workers workers{
-      .count = Divisor(std::min(plan.workers, most_workers)),
-      .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
-      .merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster),
-      .may_take = Config::kMayTake && plan.cluster == 1 && !p.batch_invariant};
+  const Workers workers{.count = Divisor(std::min(plan.workers, most_workers)),
+                        .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
+                        .merge_tiles = plan.merge_tiles,
+                        .may_take = Config::kMayTake && plan.cluster == 1 && !p.batch_invariant};
 
   auto* const workspace = static_cast<char*>(p.workspace);
+  const std::uint64_t epoch = next_epoch();
   const Launch launch{.shape = shape,
                       .workers = workers,
+                      .next_may_join = plan.next_may_join,
                       .loads_boxes = plan.loads_boxes,
                       .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
                       .rows = cache_boxes(p.rows.page_size, 1),
                       .slot_rows = plan.slot_rows,
-                      .o = reinterpret_cast<float*>(workspace + at.o),
-                      .statistics = reinterpret_cast<float2*>(workspace + at.statistics),
-                      .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
+                      .slots = {.o = reinterpret_cast<float4*>(workspace + at.o),
+                                .statistics = reinterpret_cast<float2*>(workspace + at.statistics),
+                                .marks = reinterpret_cast<std::uint64_t*>(workspace + at.marks),
+                                .mark = mark_of(epoch)},
                       .tickets = reinterpret_cast<std::uint64_t*>(workspace + at.tickets),
-                      .epoch = next_epoch()};
+                      .epoch = epoch};
   launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},
                        workers.count << workers.cluster_log2, Config::kThreads, kSmem_bytes, stream,
                        p, maps, launch);

@@ -30,27 +30,49 @@ std::int64_t most_items(const Problem& p, const DecodeConfig& c) {
 // The SMs that clusters leave unused. SMs come in pairs, which clusters of two fill.
 int unfilled_sms(std::int64_t cluster) { return cluster == 2 ? 0 : 12; }
 
+std::int64_t tiles_of(const Problem& p) {
+  return ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
+}
+
 // The largest cluster, of a power of two, of which there is room for one for each item.
-// Batch-invariant problems do not run in them, since their size depends on the batch.
+// Batch-invariant problems do not run in them, since their size depends on the batch. Long items of
+// E4M3, which blocks take longer to compute than to load, are shared by several clusters: by the
+// largest ones of which few SMs are left over.
 int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
+  constexpr std::int64_t kLongTiles = 24;  // of a block
   const std::int64_t most = p.batch_invariant ? 1 : c.most_cluster;
   const std::int64_t items = most_items(p, c);
+  const auto room = [&](std::int64_t cluster) {  // for clusters
+    return cluster == 1 ? std::int64_t{sms} * c.blocks_per_sm
+                        : (sms - unfilled_sms(cluster)) * c.blocks_per_sm / cluster;
+  };
   std::int64_t cluster = 1;
-  while (2 * cluster <= most &&
-         2 * cluster * items <= (sms - unfilled_sms(2 * cluster)) * c.blocks_per_sm) {
+  while (2 * cluster <= most && items <= room(2 * cluster)) {
     cluster *= 2;
+  }
+  if (p.cache_dtype == DType::e4m3 && tiles_of(p) > kLongTiles * cluster) {
+    for (std::int64_t shared = cluster; shared > 1; shared /= 2) {
+      const std::int64_t blocks = room(shared) / items * items * shared;
+      if (4 * blocks >= 3 * std::int64_t{sms} * c.blocks_per_sm) {
+        return static_cast<int>(shared);
+      }
+    }
   }
   return static_cast<int>(cluster);
 }
 
-// Whether clusters share items' keys, a block at most a few tiles. Then row tiles of fewer rows
-// than a sequence has are faster, although its keys are read once for each: a block computes and
-// merges less.
-bool shares_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
-  constexpr std::int64_t kFewTiles = 4;
-  const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
-  const int cluster = cluster_of(p, c, sms);
-  return c.swaps && cluster > 1 && tiles <= kFewTiles * cluster;
+// Whether an SM computes so few tiles that row tiles of fewer rows than a sequence has are faster,
+// although its keys are read once for each: a block computes and merges less. That counts for more
+// where blocks neither merge nor send anything, and for E4M3, of which many rows have two
+// warpgroups, not three.
+bool computes_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
+  constexpr std::int64_t kFew = 4;
+  constexpr std::int64_t kQuiteFew = 16;
+  const std::int64_t items = most_items(p, c);
+  const bool is_e4m3 = p.cache_dtype == DType::e4m3;
+  const bool merges = p.batch_invariant || items > sms || cluster_of(p, c, sms) > 1;
+  const std::int64_t most = !merges || (is_e4m3 && c.rows >= 16) ? kQuiteFew : kFew;
+  return c.swaps && items * tiles_of(p) <= most * sms;
 }
 
 }  // namespace
@@ -72,11 +94,13 @@ DecodeWorkspace decode_workspace(const DecodePlan& plan, std::int64_t value_dim)
     return start;
   };
   const auto slots = static_cast<std::size_t>(plan.slots);
-  const std::size_t rows = slots * static_cast<std::size_t>(plan.slot_rows);
-  at.counters = place(slots * static_cast<std::size_t>(plan.cluster) * sizeof(std::uint64_t));
+  const std::size_t columns =
+      slots * static_cast<std::size_t>(plan.slot_rows) * static_cast<std::size_t>(value_dim);
   at.tickets = place(sizeof(std::uint64_t));
-  at.statistics = place(2 * rows * sizeof(float));
-  at.o = place(rows * static_cast<std::size_t>(value_dim) * sizeof(float));
+  at.marks =
+      place(slots * static_cast<std::size_t>(plan.cluster) * kMostMarks * sizeof(std::uint64_t));
+  at.statistics = place(columns / 4 * 2 * sizeof(float));
+  at.o = place(columns * sizeof(float));
   return at;
 }
 
@@ -86,15 +110,18 @@ bool takes(const DecodeConfig& c, const Problem& p) {
 }
 
 // A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
-// nothing else, it is one token that counts.
+// nothing else, it is one token that counts; and row tiles may have fewer rows where as many
+// warpgroups share the keys, since a row's bits do not depend on the others of its tile.
 std::optional<int> best_decode_config(const Problem& problem, int sms) {
   const std::int64_t tokens = problem.batch_invariant ? 1
                               : problem.packed        ? ceil_div(problem.q_len, problem.batch)
                                                       : problem.q_len;
   const std::int64_t rows = tokens * (problem.heads / problem.kv_heads);
+  const bool has_three_groups = rows <= 32 && problem.cache_dtype != DType::e4m3;
+  const bool may_have_fewer = !problem.batch_invariant || has_three_groups;
   // The fewest rows that are enough, or else the most; keys as rows of the MMAs, where that can be.
   const auto suffices = [&](const DecodeConfig& c) {
-    return c.rows >= rows || shares_few_tiles(problem, c, sms);
+    return c.rows >= rows || (may_have_fewer && computes_few_tiles(problem, c, sms));
   };
   const auto is_better = [&](const DecodeConfig& a, const DecodeConfig& b) {
     const bool suffice = suffices(a) && suffices(b);
@@ -126,10 +153,10 @@ DecodeShape decode_shape(int heads, int kv_heads, int tile_rows) {
 
 // Of a batch-invariant problem only items of sequences with few row tiles are split.
 std::int64_t most_units(const Problem& p, const DecodeConfig& c) {
-  const std::int64_t tiles = ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
+  const std::int64_t tiles = tiles_of(p);
   const std::int64_t items = most_items(p, c);
   if (!p.batch_invariant) {
-    return items * tiles;
+    return items * (tiles + kEmptyUnits);
   }
   const DecodeShape shape = shape_of(p, c);
   const std::int64_t split =
@@ -152,8 +179,9 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
       plan.loads_boxes ? static_cast<int>(std::min<std::int64_t>(page_size, kDecodeTileKeys)) : 1;
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(int{shape.tile_tokens}, p.q_len));
+  plan.merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster);
   plan.most_tokens = shape.most_tokens;
-  plan.slots = p.batch_invariant ? most_units(p, c) : 2 * plan.workers;
+  plan.slots = p.batch_invariant ? most_units(p, c) : plan.workers;
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
 }
 

@@ -15,18 +15,23 @@ struct DecodePlan {
   int config;   // of kDecodeConfigs
   int cluster;  // blocks of a worker
   int workers;
-  bool loads_boxes;    // by TMA; or else row by row
+  int merge_tiles;     // key tiles that a block computes in the time that a merge of parts takes
   int box_rows;        // keys that a load brings
   int slot_rows;       // rows of a partial result
   int most_tokens;     // a sequence with more new tokens is another launch's
+  bool next_may_join;  // that launch is the next one, and may run beside this one
+  bool loads_boxes;    // by TMA; or else row by row
   std::int64_t slots;  // partial results in the workspace
 };
 
+// The most marks that a block leaves beside a partial result: of each pass and warp.
+inline constexpr int kMostMarks = 12;
+
 // What lies where in the workspace, in bytes from its start.
 struct DecodeWorkspace {
-  std::size_t counters;    // (slots, cluster) 8 bytes each
   std::size_t tickets;     // of further shares, 8 bytes
-  std::size_t statistics;  // (slots, slot_rows, 2) FP32: m and l
+  std::size_t marks;       // (slots, cluster, kMostMarks) 8 bytes each
+  std::size_t statistics;  // (slots, slot_rows, Dv / 4, 2) FP32: m and l, for each four columns
   std::size_t o;           // (slots, slot_rows, Dv) FP32
   std::size_t bytes;
 };

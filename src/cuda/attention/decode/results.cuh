@@ -1,8 +1,8 @@
 // What becomes of a part's O, m and l, of which each warp, or warpgroup, has its own from its keys.
-// They leave theirs in SMEM, where the part's last key tiles were, and merge them. A worker that
-// computes a whole item stores the results. The parts of other items leave partial results in the
-// workspace, and the last part to arrive merges them. In a cluster, each block has a slice of the
-// columns: the others send it theirs, and it goes on with those.
+// They leave theirs in SMEM, where the part's last key tiles were, and merge them. In a cluster,
+// each block has a slice of the columns: the others send it theirs, and it goes on with those. A
+// worker that computes a whole item stores the results. Of other items, one worker merges the
+// parts; the others leave theirs in the workspace for it.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
@@ -10,9 +10,8 @@
 #pragma once
 
 #include "cuda/attention/blocks/row_results.cuh"
-#include "cuda/attention/decode/config.cuh"
+#include "cuda/attention/decode/slots.cuh"
 #include "cuda/common/cluster.cuh"
-#include "cuda/common/ticket.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
@@ -38,50 +37,34 @@ __device__ inline Row row_of(const Part& part, const DecodeShape& shape, int row
           .exists = token < part.tokens && head < part.heads};
 }
 
-// ---- Pieces: four columns of a row of O, and the row's m and l
+// ---- Pieces
 
-struct Piece {
-  float m = kMinusInf;
-  float l = 0.0f;
-  float4 o{};
-};
-
-// Where the pieces lie that become one: the first, and from the second on, each a step behind the
-// one before. In the block's SMEM, or in the workspace, where other blocks have written.
+// Where the pieces lie in SMEM that become one, each a step behind the one before.
 struct PieceSource {
-  const float2* statistics0;  // m and l
-  const float4* o0;
-  const float2* statistics1;
-  const float4* o1;
+  const float2* statistics;  // m and l
+  const float4* o;
   int step;    // of statistics
   int o_step;  // in pieces
 
-  template <bool kInSmem>
   __device__ Piece at(int i) const {
-    return i == 0 ? load<kInSmem>(statistics0, o0)
-                  : load<kInSmem>(statistics1 + (i - 1) * step, o1 + (i - 1) * o_step);
-  }
-
- private:
-  template <bool kInSmem>
-  __device__ static Piece load(const float2* statistics, const float4* o) {
-    // Other blocks' writes to the workspace do not reach L1.
-    const float2 of_row = kInSmem ? *statistics : __ldcg(statistics);
-    return {.m = of_row.x, .l = of_row.y, .o = kInSmem ? *o : __ldcg(o)};
+    const float2 of_row = statistics[i * step];
+    return {.m = of_row.x, .l = of_row.y, .o = o[i * o_step]};
   }
 };
 
-// Merges `count` pieces in their order: some at a time, whose loads are under way together.
-template <bool kInSmem, int kAhead, typename Source>
+// Merges `count` pieces in their order, kAhead at a time, whose loads are under way together. It
+// runs at least once, for none if there are none.
+template <int kAhead, typename Source>
 __device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
   Piece merged;
+  int first = 0;
 #pragma unroll 1
-  for (int first = 0; first < count; first += kAhead) {
+  do {
     Piece pieces[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (first + i < count) {
-        pieces[i] = source.template at<kInSmem>(first + i);
+        pieces[i] = source.at(first + i);
       }
     }
     float m = merged.m;
@@ -103,7 +86,8 @@ __device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
       merged.o = {fmaf(weight, piece.o.x, merged.o.x), fmaf(weight, piece.o.y, merged.o.y),
                   fmaf(weight, piece.o.z, merged.o.z), fmaf(weight, piece.o.w, merged.o.w)};
     }
-  }
+    first += kAhead;
+  } while (first < count);
   return merged;
 }
 
@@ -161,53 +145,6 @@ __device__ __forceinline__ void store_final(const Params& p, const Part& part,
   }
 }
 
-// A row of a partial result in the workspace.
-struct SlotRow {
-  float* o;
-  float2* statistics;
-};
-
-template <int kValueDim>
-__device__ SlotRow slot_row(const Launch& launch, int slot, int row) {
-  const std::int64_t index = std::int64_t{slot} * launch.slot_rows + row;
-  return {.o = launch.o + index * kValueDim, .statistics = launch.statistics + index};
-}
-
-// The pieces of all of an item's parts, of one row, columns from `column` on.
-template <int kValueDim>
-__device__ PieceSource of_parts(const Launch& launch, const PartPlace& place, int row, int column) {
-  const SlotRow first = slot_row<kValueDim>(launch, place.slot0, row);
-  const SlotRow second = slot_row<kValueDim>(launch, place.slot1, row);
-  const int step = place.slot_step * launch.slot_rows;
-  return {first.statistics,
-          reinterpret_cast<const float4*>(first.o + column),
-          second.statistics,
-          reinterpret_cast<const float4*>(second.o + column),
-          step,
-          step * (kValueDim / 4)};
-}
-
-// The consumer says that its slice of a partial result is in the workspace. Returns whether all
-// parts' are.
-template <typename Config>
-__device__ bool arrives_last(SharedStorage<Config>& shared, const Launch& launch,
-                             const PartPlace& place) {
-  sync_consumer<Config>();  // all threads have stored
-  if (threadIdx.x == 0) {
-    __threadfence();
-    const TicketCounter tickets{
-        .word = launch.counters + (place.counter << launch.workers.cluster_log2) + rank_in(launch),
-        .epoch = launch.epoch};
-    shared.ticket = tickets.take();
-    if (shared.ticket == place.parts - 1) {
-      tickets.clear();
-    }
-    __threadfence();
-  }
-  sync_consumer<Config>();
-  return shared.ticket == place.parts - 1;
-}
-
 // ---- A part's results
 
 // Says to all blocks of the cluster that this one has read what they sent in the last exchange. The
@@ -220,9 +157,9 @@ __device__ void allow_exchange(SharedStorage<Config>& shared, const Launch& laun
   }
 }
 
-// Merging goes from level to level: the warps of a block, or its warpgroups; the blocks of a
-// cluster; the parts of an item.
-enum class Level { warps, blocks, parts };
+// Merging goes from level to level: the warps of a block, or its warpgroups; then the blocks of a
+// cluster. What comes of the last level is merged with the item's other parts.
+enum class Level { warps, blocks };
 
 // `BlockPieces` is what a block's warps or warpgroups leave in SMEM, in passes:
 //   int rows_of(int rows, int pass)        that a pass merges, of the part's
@@ -254,14 +191,11 @@ class Finish {
         merge<Level::blocks>(exchanges);
       }
     }
-    if (part_.place.parts > 1 && arrives_last(shared_, launch_, part_.place)) {
-      rows_ = rows;
-      merge<Level::parts>(exchanges);
-    }
   }
 
  private:
   static constexpr int kPieces = Config::C.value_dim / 4;  // of a row
+  static constexpr bool kIsWide = Config::C.value_dim > 128;
 
   __device__ bool is_cluster() const {
     return Config::kMayCluster && launch_.workers.cluster_log2 > 0;
@@ -275,7 +209,7 @@ class Finish {
       if (is_cluster()) {
         begin_exchange(exchanges);
       }
-    } else if constexpr (Config::kMayCluster && kLevel == Level::blocks) {
+    } else if constexpr (Config::kMayCluster) {
       shared_.exchange.written.wait(exchanges++ & 1);
     }
   }
@@ -294,75 +228,107 @@ class Finish {
     }
   }
 
-  // Merges the pieces of each row, spread over the consumer's threads: all columns of the block's,
-  // or, of a cluster's and of all parts', the block's slice of the columns.
+  // Merges the pieces of each row, spread over the consumer's threads: all columns of the block's
+  // or, of a cluster's, the block's slice of the columns.
   template <Level kLevel>
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
-    // As many at a time as there are registers for. Parts come from far away.
-    constexpr bool kIsWide = Config::C.value_dim > 128;
+    // As many at a time as there are registers for.
     constexpr int kMany = kIsWide || (!Config::C.swaps && Config::kIsE4m3) ? 4 : 8;
-    constexpr int kMost = !kIsWide && Config::C.swaps && !Config::kIsE4m3 ? 16 : kMany;
-    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kLevel == Level::parts ? kMost : kMany;
+    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMany;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
     const int slice = kPieces >> slices_log2;
     const int rank = is_cluster() ? rank_in(launch_) : 0;
     const int pieces = kIsWhole ? kPieces : slice;
-    const bool is_final =
-        kLevel == Level::parts || (part_.place.parts == 1 && !(kIsWhole && is_cluster()));
+    const bool is_last_level = !(kIsWhole && is_cluster());
+    const bool is_final = is_last_level && part_.place.merges;
     if constexpr (kIsWhole) {  // until O has been left there are no registers for a place
       wait<kLevel>(exchanges);
     }
     bool is_there = kIsWhole;
+    const int count = rows_ * pieces;
+    const int first = static_cast<int>(threadIdx.x) & ~31;  // of the warp
 #pragma unroll 1
-    for (int i = threadIdx.x;; i += Config::kConsumerThreads) {
-      const bool exists = i < rows_ * pieces;
+    for (int of_warp = first;; of_warp += Config::kConsumerThreads) {
+      const int i = of_warp + static_cast<int>(threadIdx.x) % 32;
+      const bool exists = i < count;
       const int index = (kIsWhole ? i : i << slices_log2) / kPieces;
       const int in_row = i - index * pieces;
-      const int column = 4 * (kIsWhole ? in_row : rank * slice + in_row);
-      const int tile_row = kLevel == Level::parts ? index : block_.tile_row(index, pass_);
+      const int q = kIsWhole ? in_row : rank * slice + in_row;
+      const int tile_row = block_.tile_row(index, pass_);
       const Row row = row_of(part_, launch_.shape, tile_row);
+      const bool is_stored = exists && row.exists;
       ResultPlace place;
-      if (is_final && exists && row.exists) {
-        place = result_place<typename Config::Element>(p_, part_, row, column);
+      if (is_final && is_stored) {
+        place = result_place<typename Config::Element>(p_, part_, row, 4 * q);
       }
       if (!is_there) {
         wait<kLevel>(exchanges);
         is_there = true;
       }
-      if (!exists) {
+      if (of_warp >= count) {
         break;
       }
-      const auto source = [&] {
+      Piece merged;
+      if (exists) {
         if constexpr (kIsWhole) {
-          return block_.source(index, in_row);
-        } else if constexpr (kLevel == Level::blocks) {
-          return of_blocks(index, in_row, slice);
+          merged = merge_pieces<kAhead>(block_.count(), block_.source(index, in_row));
         } else {
-          return of_parts<Config::C.value_dim>(launch_, part_.place, tile_row, column);
+          merged = merge_pieces<kAhead>(1 << slices_log2, of_blocks(index, in_row, slice));
         }
-      }();
-      const int count = kIsWhole                  ? block_.count()
-                        : kLevel == Level::blocks ? 1 << slices_log2
-                                                  : part_.place.parts;
-      const Piece merged = merge_pieces<kLevel != Level::parts, kAhead>(count, source);
-      if (kIsWhole && is_cluster()) {
-        send_piece(merged, index, in_row, slices_log2, rank);
-      } else if (row.exists && is_final) {
+        if (!is_last_level) {
+          send_piece(merged, index, in_row, slices_log2, rank);
+        }
+      }
+      if (is_last_level && part_.place.parts != 1) {
+        const PartSlots<Config> slots = slots_of(rank);
+        const int piece = tile_row * kPieces + q;
+        if (part_.place.merges) {
+          if (of_warp == first) {
+            slots.wait();
+          }
+          merged = with_other_parts(merged, slots, piece, is_stored ? part_.place.parts : 0);
+        } else if (is_stored) {
+          slots.leave(piece, merged);
+        }
+      }
+      if (is_final && is_stored) {
         store_final<typename Config::Element>(p_, part_, place, merged);
-      } else if (row.exists) {
-        store_partial(merged, tile_row, column, in_row == 0);
       }
     }
+    if (is_last_level && !part_.place.merges && first < count) {
+      slots_of(rank).announce();
+    }
+  }
+
+  __device__ PartSlots<Config> slots_of(int rank) const {
+    return {launch_, part_.place, rank, pass_};
+  }
+
+  // The pieces of all of an item's parts, of which this block has its own.
+  struct PartSource {
+    const PartSlots<Config>& slots;
+    const Piece& own;
+    int own_part;
+    int piece;
+
+    __device__ Piece at(int part) const { return part == own_part ? own : slots.at(part, piece); }
+  };
+
+  // Merges a piece with those of all `parts` of the item, in their order.
+  __device__ __forceinline__ Piece with_other_parts(const Piece& own,
+                                                    const PartSlots<Config>& slots, int piece,
+                                                    int parts) const {
+    constexpr int kAhead = Config::C.swaps ? 6 : 4;
+    const int own_part = part_.place.index;
+    return merge_pieces<kAhead>(parts, PartSource{slots, own, own_part, piece});
   }
 
   __device__ PieceSource of_blocks(int row, int q, int slice) const {
     if constexpr (Config::kMayCluster) {
       const auto& exchange = shared_.exchange;
-      const float2* const statistics = &exchange.statistics[0][row];
-      const float4* const o = &exchange.o[row * slice + q];
-      constexpr int kStep = Config::kPassRows;
-      return {statistics, o, statistics + kStep, o + rows_ * slice, kStep, rows_ * slice};
+      return {&exchange.statistics[0][row], &exchange.o[row * slice + q], Config::kPassRows,
+              rows_ * slice};
     }
     return {};
   }
@@ -379,17 +345,6 @@ class Finish {
       if (in_slice == 0) {
         send(&exchange.statistics[rank][row], owner, float2{piece.m, piece.l}, written);
       }
-    }
-  }
-
-  // Stores a merged piece in the workspace. A cluster's blocks all leave a row's m and l, of which
-  // each waits for its own.
-  __device__ void store_partial(const Piece& piece, int tile_row, int column, bool is_first) {
-    const SlotRow at =
-        slot_row<Config::C.value_dim>(launch_, part_.place.slot(part_.place.index), tile_row);
-    *reinterpret_cast<float4*>(at.o + column) = piece.o;
-    if (is_first) {
-      *at.statistics = {piece.m, piece.l};
     }
   }
 

@@ -3,7 +3,8 @@
 //   item   a row tile: up to 64 rows, each a (new token, query head) pair, of one sequence and one
 //          KV head; it needs the key tiles that its rows see
 //   unit   a run of an item's key tiles: one tile or, if batch-invariant, a split whose length
-//          follows from the sequence's own lengths
+//          follows from the sequence's own lengths. In place of the time that an item takes beside
+//          its tiles, it begins with units that have none
 //   part   what a worker computes of an item at once: a run of its units or, if batch-invariant,
 //          one unit. The parts of an item are merged in their order
 //
@@ -11,6 +12,10 @@
 // Each worker has one, so that every worker reads as many keys. A worker is a block or, for few
 // items, a cluster of blocks, which share each part's key tiles. SMs do not read equally fast:
 // where there are many short items, half of them are further shares, for workers that are done.
+//
+// The worker with an item's first unit merges its parts, when it has computed those of its own. It
+// waits for workers with later shares. These are blocks with smaller indices, which have started
+// before: so no worker waits for one that waits for its place on an SM.
 #pragma once
 
 #include <cstdint>
@@ -84,15 +89,24 @@ struct DecodeShape {
   }
 };
 
+// Key tiles [first, end).
+struct TileRange {
+  int first;
+  int end;
+};
+
 // One sequence's work.
 struct SequenceWork {
   int tile_first;  // some query sees key tiles [tile_first, tile_end)
   int tile_end;
   int row_tiles;   // of one head block
   int unit_tiles;  // key tiles of a unit
-  int units;       // of each item: at least 1, which may have no keys
+  int units;       // of each item: at least 1
   int items;
 };
+
+// Units without a tile with which an item begins, unless it is batch-invariant.
+inline constexpr int kEmptyUnits = 2;
 
 // Splits of a batch-invariant item.
 inline constexpr int kMinSplitTiles = 4;
@@ -113,10 +127,19 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
   const int tiles = work.tile_end - work.tile_first;
   work.row_tiles = ceil_div(of.q_len, shape.tile_tokens);
   work.unit_tiles = shape.is_invariant ? invariant_unit_tiles(tiles, work.row_tiles) : 1;
-  work.units =
-      most(shape.is_invariant ? quotient(tiles + work.unit_tiles - 1, work.unit_tiles) : tiles, 1);
+  work.units = shape.is_invariant ? most(quotient(tiles + work.unit_tiles - 1, work.unit_tiles), 1)
+                                  : tiles + kEmptyUnits;
   work.items = work.row_tiles * shape.kv_heads * shape.head_blocks;
   return work;
+}
+
+// The key tiles of an item's units [first, end).
+TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_units(const DecodeShape& shape,
+                                                          const SequenceWork& work, int first,
+                                                          int end) {
+  const int empty = shape.is_invariant ? 0 : kEmptyUnits;
+  return {.first = work.tile_first + most(first - empty, 0) * work.unit_tiles,
+          .end = least(work.tile_first + most(end - empty, 0) * work.unit_tiles, work.tile_end)};
 }
 
 // Who computes: workers, which are blocks or clusters of blocks.
@@ -131,7 +154,8 @@ struct Workers {
 };
 
 // How units are shared out. Items that all have the same number of units stay whole where the time
-// that is lost since some workers have less to do is shorter than a merge of parts.
+// that is lost since some workers have less to do is shorter than a merge of parts. Where workers
+// share an item, they share no other, if that costs little.
 class UnitShares {
  public:
   // `most_units` is the largest item's.
@@ -152,13 +176,21 @@ class UnitShares {
     further_ = are_taken ? items / 2 : 0;
     const int grains = are_whole ? items - further_ : units;
     workers_ = least(are_whole ? grains : (units + of.cluster() - 1) >> of.cluster_log2, of.count);
+    if (are_equal && !are_whole && items <= workers_) {
+      const int sharing = quotient(workers_, items) * items;
+      const bool cost_little =
+          quotient(units, sharing) <= quotient(units, workers_) + (kPartTiles << of.cluster_log2);
+      workers_ = cost_little ? sharing : workers_;
+    }
     step_ = of_workers(grains);
     rest_ = grains - step_ * workers_;
   }
 
-  // How many workers there is work for: no worker before this one goes without. Share w is worker
-  // w's.
+  // How many workers there is work for: no worker before this one goes without.
   TILEWRIGHT_HOST_DEVICE constexpr int workers() const { return workers_; }
+
+  // The share of the worker whose blocks come `index`-th: the last share is the first one's.
+  TILEWRIGHT_HOST_DEVICE constexpr int share_of(int index) const { return workers_ - 1 - index; }
 
   // Further shares, which are items, and are numbered from workers() on.
   TILEWRIGHT_HOST_DEVICE constexpr int further() const { return further_; }
@@ -169,8 +201,8 @@ class UnitShares {
     return grain_ * (w * step_ + (rest_ == 0 ? 0 : of_workers(w * rest_)) + s - w);
   }
 
-  // The worker that computes unit u, where items are not whole. The estimate is at most 1 off.
-  TILEWRIGHT_HOST_DEVICE constexpr int worker_of(int u) const {
+  // The share that has unit u, where items are not whole. The estimate is at most 1 off.
+  TILEWRIGHT_HOST_DEVICE constexpr int share_with(int u) const {
     const float per_unit = static_cast<float>(workers_) * reciprocal(units_);
     int w = least(static_cast<int>((static_cast<float>(u) + 0.5f) * per_unit), workers_ - 1);
     w -= begin(w) > u;
@@ -178,6 +210,8 @@ class UnitShares {
   }
 
  private:
+  // Key tiles that a block computes in the time that a second part takes.
+  static constexpr int kPartTiles = 2;
   // There are further shares where items are so many for each worker, and have so many units.
   static constexpr int kLeastItems = 2;
   static constexpr int kLeastTaken = 8;
@@ -197,11 +231,7 @@ class UnitShares {
   int rest_ = 0;
 };
 
-// The key tiles of a part that block `rank` of a cluster of 2^size_log2 computes: [first, end).
-struct TileRange {
-  int first;
-  int end;
-};
+// The key tiles of a part that block `rank` of a cluster of 2^size_log2 computes.
 TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_block(const TileRange& of, int rank,
                                                           int size_log2) {
   const int tiles = of.end - of.first;
@@ -213,39 +243,29 @@ TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_block(const TileRange& of, i
 struct PartPlace {
   int parts;    // of the item; 1: nothing is to be merged
   int index;    // of this part
-  int counter;  // that counts the item's parts
-  int slot0;    // of part 0
-  int slot1;    // of part 1; each further part's is slot_step behind
-  int slot_step;
-
-  TILEWRIGHT_HOST_DEVICE constexpr int slot(int part) const {
-    return part == 0 ? slot0 : slot1 + (part - 1) * slot_step;
-  }
+  bool merges;  // all parts, of which the others leave theirs
+  int slot0;    // part i's is slot0 + i
 };
 
-// A worker has two slots: for a part with which its share begins, and for one that begins within
-// the share and ends beyond it. At most one item begins within a share and ends beyond it: it has
-// the worker's counter. `first_unit` is the item's first.
-TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shares, int worker,
+// A share has one slot: for the part with which it begins, if that is not an item's first. The
+// first one merges. `first_unit` is the item's first.
+TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shares, int share,
                                                           int first_unit, int units) {
-  const int first = shares.worker_of(first_unit);
-  const int last = shares.worker_of(first_unit + units - 1);
-  return {.parts = last - first + 1,
-          .index = worker - first,
-          .counter = first,
-          .slot0 = 2 * first + (shares.begin(first) < first_unit),
-          .slot1 = 2 * (first + 1),
-          .slot_step = 2};
+  const int first = shares.share_with(first_unit);
+  const int last = shares.share_with(first_unit + units - 1);
+  return {
+      .parts = last - first + 1, .index = share - first, .merges = share == first, .slot0 = first};
 }
 
-// If batch-invariant, each unit has a slot.
-TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_unit(int first_unit, int units, int unit) {
+// If batch-invariant, each unit has a slot. The share with an item's first unit merges after the
+// last unit that it has of the item. `unit` counts from the item's first.
+TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_unit(const UnitShares& shares, int share,
+                                                         int first_unit, int units, int unit) {
+  const bool is_last = unit + 1 == units || first_unit + unit + 1 == shares.begin(share + 1);
   return {.parts = units,
           .index = unit,
-          .counter = first_unit,
-          .slot0 = first_unit,
-          .slot1 = first_unit + 1,
-          .slot_step = 1};
+          .merges = is_last && first_unit >= shares.begin(share),
+          .slot0 = first_unit};
 }
 
 }  // namespace tilewright::cuda

@@ -83,16 +83,17 @@ class Walk {
   UnitShares shares_;
 };
 
-// Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends
-// before `end` at the latest. Returns how many units it has.
+// Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends with
+// share `share` at the latest. Returns how many units it has.
 __device__ inline int write_part(Part& part, const Params& p, const Launch& launch,
                                  const UnitShares& shares, int sequence,
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
-                                 int unit, int end) {
+                                 int unit, int share) {
   const DecodeShape& shape = launch.shape;
   const int item = quotient(at, work.units);
   const int first = at - item * work.units;  // unit of the item
-  const int units = shape.is_invariant ? 1 : min(work.units - first, end - unit);
+  const int units =
+      shape.is_invariant ? 1 : min(work.units - first, shares.begin(share + 1) - unit);
   const int head_block = work.row_tiles == 1 ? item : item / work.row_tiles;
   const int kv_head = shape.head_blocks == 1 ? head_block : head_block / shape.head_blocks;
   const int head_in_group = (head_block - kv_head * shape.head_blocks) * shape.tile_heads;
@@ -110,23 +111,20 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   part.end = keys.end(last);
   part.whole_first = keys.first(last);
   part.whole_end = min(keys.end(part.token0), p.tree.bits != nullptr ? keys.diagonal : keys.kv_len);
-  const int tile_first = work.tile_first + first * work.unit_tiles;
-  TileRange tiles{.first = max(tile_first, part.first / kDecodeTileKeys),
-                  .end = min(min(tile_first + units * work.unit_tiles, work.tile_end),
-                             ceil_div(part.end, kDecodeTileKeys))};
-  tiles.end = max(tiles.end, tiles.first);
+  TileRange tiles = tiles_of_units(shape, work, first, first + units);
+  tiles.first = max(tiles.first, part.first / kDecodeTileKeys);
+  tiles.end = max(min(tiles.end, ceil_div(part.end, kDecodeTileKeys)), tiles.first);
   part.tiles = launch.workers.cluster_log2 == 0
                    ? tiles
                    : tiles_of_block(tiles, rank_in(launch), launch.workers.cluster_log2);
   part.seen_first = keys.first(0);
   part.seen_end = keys.end(lengths.q_len - 1);
   if (units == work.units) {
-    part.place = {.parts = 1};
+    part.place = {.parts = 1, .merges = true};
   } else if (shape.is_invariant) {
-    part.place = place_of_unit(unit - first, work.units, first);
+    part.place = place_of_unit(shares, share, unit - first, work.units, first);
   } else {
-    const int worker = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
-    part.place = place_of_share(shares, worker, unit - first, work.units);
+    part.place = place_of_share(shares, share, unit - first, work.units);
   }
   part.is_end = false;
   return units;
@@ -151,14 +149,14 @@ __device__ inline void prefetch_lengths(const Params& p) {
   }
 }
 
-// Puts a part without keys and without rows into the ring, ahead of all others. It has no results.
-// The consumer executes the code of a part's end for it, which is then in the SM's instruction
-// caches before the first key has come. One thread calls it.
+// Puts a part without keys and without rows into the ring, ahead of all others. It has no results,
+// and is merged with no parts. The consumer executes the code of a part's end for it, which is then
+// in the SM's instruction caches before the first key has come. One thread calls it.
 __device__ inline void put_empty_part(PartRing& ring) {
   Part part{};
   part.tokens = 1;
   part.lengths.q_len = 1;
-  part.place = {.parts = 1};
+  part.place = {.parts = 0, .merges = true};
   ring.tiles[0] = part;
   ring.put({});
 }
@@ -192,8 +190,8 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
   }
   Walk walk(p, launch, is_rehearsal);
   const UnitShares& shares = walk.shares();
-  int share = static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2;
-  const bool has_work = share < shares.workers();
+  int share = shares.share_of(static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2);
+  const bool has_work = share >= 0;
   int end = has_work ? shares.begin(share + 1) : 0;
   int unit = has_work ? shares.begin(share) : 0;
   const bool may_take = Config::kMayTake && has_work && shares.further() > 0;
@@ -224,8 +222,8 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
       int units = 0;
       walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
                         int unit_of_sequence) {
-        units =
-            write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit, end);
+        units = write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit,
+                           share);
         part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
         part.asks = may_take && unit + units >= end;
         has_written = true;

@@ -47,7 +47,7 @@ struct WarpsPieces {
     const float2* const statistics = &shared.compute.statistics[warp][g];
     const float4* const o = tile + place_in_tile<Config>(warp, g, q);
     constexpr int kStep = 8 * kWarp * (Config::C.value_dim / 4);
-    return {statistics, o, statistics + 8 * kWarp, o + kStep, 8 * kWarp, kStep};
+    return {statistics, o, 8 * kWarp, kStep};
   }
 
  private:

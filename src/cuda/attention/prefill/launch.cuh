@@ -44,7 +44,8 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
   constexpr auto C = Config::C;
   Launch launch{.schedule = {},
                 .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
-                .others_tokens = plan.others_tokens};
+                .others_tokens = plan.others_tokens,
+                .joins = plan.joins};
   FlashSchedule& schedule = launch.schedule;
   schedule.row_tiles = ceil_div(p.q_len, C.br());
   schedule.section = plan.section;

@@ -86,6 +86,8 @@ PrefillDetails plan_chunks(const Problem& p, int sms) {
   if (may_have_few_tokens(p)) {
     details.decode = plan_decode(p, sms, best_decode_config(p, sms).value());
     details.decode.plan.most_tokens = kMostDecodeTokens;
+    details.plan.joins = p.packed && may_have_chunks(p);
+    details.decode.plan.next_may_join = details.plan.joins;
     details.bytes = kPrefillDecodeAt + details.decode.at.bytes;
     details.plan.splits = 1;
   }

@@ -18,6 +18,7 @@ struct PrefillPlan {
   int box_rows;       // keys that a TMA load brings
   int others_tokens;  // sequences of at most so many tokens run in decode; 0: none does
   int splits;         // pieces of the keys, each computed by blocks of its own
+  bool joins;         // runs beside the launch before, which has the other sequences
 };
 
 // What a Plan of this kernel has.

@@ -50,6 +50,7 @@ struct Launch {
   FlashSchedule schedule;
   CacheBoxes boxes;
   int others_tokens;  // a packed sequence of at most so many tokens is another launch's
+  bool joins;         // that launch is the one before, and lets this one run beside it
 };
 
 // A warp loads key tile j into stage `at`, whose bytes `full` counts. Boxes without a key that is
@@ -170,7 +171,9 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
   }
   let_next_launch_start();
   __syncthreads();
-  wait_for_launch_before();
+  if (!launch.joins) {
+    wait_for_launch_before();
+  }
 
   run_roles<Config::kConsumers>(
       [&](int warp) {
@@ -185,6 +188,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
         }
       },
       [&](int consumer) { flash::consume(shared, p, consumer); });
+  wait_for_launch_before();
 }
 
 }  // namespace prefill

@@ -1,0 +1,95 @@
+// Partial results on their way from one worker to another, through the workspace.
+//
+// The blocks that compute an item's parts spread its pieces over their threads alike. So no block
+// has to wait as a whole: a warp leaves its pieces and then a mark, and in the block that merges
+// them the warp with the same number waits for the marks of all parts, and clears them for the next
+// replay.
+#pragma once
+
+#include "cuda/attention/decode/config.cuh"
+
+namespace tilewright::cuda {
+namespace decode {
+
+// Four columns of a row of O, and the row's m and l.
+struct Piece {
+  float m = kMinusInf;
+  float l = 0.0f;
+  float4 o{};
+};
+
+// The slots of an item's parts, as this warp uses them in one pass.
+template <typename Config>
+class PartSlots {
+ public:
+  __device__ PartSlots(const Launch& launch, const PartPlace& place, int rank, int pass)
+      : slots_(launch.slots),
+        place_(place),
+        pieces_(launch.slot_rows * (Config::C.value_dim / 4)),
+        step_((Config::kPasses * Config::kConsumerWarps) << launch.workers.cluster_log2),
+        mark_((rank * Config::kPasses + pass) * Config::kConsumerWarps +
+              static_cast<int>(threadIdx.x) / 32) {}
+
+  // Leaves piece number `piece` of this part.
+  __device__ void leave(int piece, const Piece& value) const {
+    const std::int64_t at = slot(place_.index) * pieces_ + piece;
+    slots_.o[at] = value.o;
+    slots_.statistics[at] = {value.m, value.l};
+  }
+
+  // Says that this warp has left its pieces of this part.
+  __device__ void announce() const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(mark_of(place_.index)),
+                   "l"(slots_.mark)
+                   : "memory");
+    }
+  }
+
+  // Waits until all parts but this one have been left, and clears their marks.
+  __device__ void wait() const {
+    int first = 0;
+    do {
+      const int part = first + static_cast<int>(threadIdx.x) % 32;
+      const bool waits = part < place_.parts && part != place_.index;
+      bool is_left = true;
+      do {
+        if (waits) {
+          std::uint64_t mark = 0;
+          asm volatile("ld.acquire.gpu.global.u64 %0, [%1];"
+                       : "=l"(mark)
+                       : "l"(mark_of(part))
+                       : "memory");
+          is_left = mark == slots_.mark;
+        }
+      } while (!__all_sync(0xffffffffu, is_left));
+      if (waits) {
+        *mark_of(part) = 0;
+      }
+      first += 32;
+    } while (first < place_.parts);
+  }
+
+  // Piece number `piece` of part `part`. Other blocks' writes do not reach L1.
+  __device__ Piece at(int part, int piece) const {
+    const std::int64_t at = slot(part) * pieces_ + piece;
+    const float2 of_row = __ldcg(slots_.statistics + at);
+    return {.m = of_row.x, .l = of_row.y, .o = __ldcg(slots_.o + at)};
+  }
+
+ private:
+  __device__ std::int64_t slot(int part) const { return place_.slot0 + part; }
+  __device__ std::uint64_t* mark_of(int part) const {
+    return slots_.marks + slot(part) * step_ + mark_;
+  }
+
+  const Slots& slots_;
+  const PartPlace& place_;
+  int pieces_;  // of a slot
+  int step_;    // marks of a slot
+  int mark_;    // of the warp
+};
+
+}  // namespace decode
+}  // namespace tilewright::cuda
