@@ -320,6 +320,8 @@ TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereBitsDoNotDependOnThem) {
   p.batch_invariant = true;
   EXPECT_EQ(rows_of(p), 8);
   p.batch = 64;
+  EXPECT_EQ(rows_of(p), 16);
+  p.batch = 128;
   EXPECT_EQ(rows_of(p), 32);
   p.batch = 1;
   p.cache_dtype = DType::e4m3;

@@ -48,11 +48,20 @@ TEST_F(KvCacheGpu, SmallProblems) {
                    });
 }
 
-TEST_F(KvCacheGpu, RandomProblems) {
-  constexpr int kCount = 2000;
+// 2,000 problems, in parts that processes may share.
+class RandomKvCacheGpu : public KvCacheGpu, public testing::WithParamInterface<int> {};
+constexpr int kParts = 20;
+INSTANTIATE_TEST_SUITE_P(Part, RandomKvCacheGpu, testing::Range(0, kParts));
+
+TEST_P(RandomKvCacheGpu, IsRight) {
+  constexpr int kCount = 2000 / kParts;
+  constexpr std::uint64_t kFirstSeed = 100;
   for_each_problem(
       usable_kernels(),
-      [](const KvCacheChoices& choices) { return random_kvcache_problems(choices, kCount); },
+      [](const KvCacheChoices& choices) {
+        return random_kvcache_problems(choices, kCount,
+                                       kFirstSeed + static_cast<std::uint64_t>(GetParam()));
+      },
       [](const KvCacheProblem& problem, const KvCacheKernel& kernel) {
         check_problem(problem, kernel.info.name);
       });

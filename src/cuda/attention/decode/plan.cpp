@@ -63,15 +63,15 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
 
 // Whether an SM computes so few tiles that row tiles of fewer rows than a sequence has are faster,
 // although its keys are read once for each: a block computes and merges less. That counts for more
-// where blocks neither merge nor send anything, and for E4M3, of which many rows have two
-// warpgroups, not three.
+// where blocks neither merge nor send anything; in batch-invariant calls, which have many parts to
+// merge; and for E4M3, of which many rows have two warpgroups, not three.
 bool computes_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
   constexpr std::int64_t kFew = 4;
   constexpr std::int64_t kQuiteFew = 16;
   const std::int64_t items = most_items(p, c);
-  const bool is_e4m3 = p.cache_dtype == DType::e4m3;
   const bool merges = p.batch_invariant || items > sms || cluster_of(p, c, sms) > 1;
-  const std::int64_t most = !merges || (is_e4m3 && c.rows >= 16) ? kQuiteFew : kFew;
+  const bool has_slow_rows = p.batch_invariant || p.cache_dtype == DType::e4m3;
+  const std::int64_t most = !merges || (has_slow_rows && c.rows >= 16) ? kQuiteFew : kFew;
   return c.swaps && items * tiles_of(p) <= most * sms;
 }
 
