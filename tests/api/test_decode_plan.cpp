@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -171,54 +171,59 @@ struct RandomShares {
   }
 };
 
-TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
+// Calls check(parts, items, slots) with the parts of random shares, how many items there are, and
+// how many slots.
+template <typename Check>
+void for_random_parts(const Check& check) {
   Random random;
   for (int i = 0; i < 2000; ++i) {
     const RandomShares of(random);
-    for (const bool is_invariant : {false, true}) {
-      const std::vector<PartOfShare> all = parts_of(of.units, of.shares, is_invariant);
-      std::vector<int> parts(of.units.size(), 0);
-      for (const PartOfShare& part : all) {
-        ASSERT_EQ(part.place.index, parts[static_cast<std::size_t>(part.item)]++)
-            << "parts come in the order of shares";
-      }
-      const int slots_end =
-          is_invariant ? of.shares.begin(of.shares.workers()) : of.shares.workers();
-      std::set<int> slots;
-      for (const PartOfShare& part : all) {
-        ASSERT_EQ(part.place.parts, parts[static_cast<std::size_t>(part.item)]);
-        if (!part.place.merges) {
-          ASSERT_TRUE(slots.insert(part.place.slot0 + part.place.index).second);
-          ASSERT_LT(part.place.slot0 + part.place.index, slots_end);
-        }
-      }
-    }
+    const int workers = of.shares.workers();
+    check(parts_of(of.units, of.shares, false), of.units.size(), workers);
+    check(parts_of(of.units, of.shares, true), of.units.size(), of.shares.begin(workers));
   }
 }
 
-TEST(DecodeSchedule, OnePartMergesAndWaitsForLaterSharesOnly) {
-  Random random;
-  for (int i = 0; i < 2000; ++i) {
-    const RandomShares of(random);
-    for (const bool is_invariant : {false, true}) {
-      const std::vector<PartOfShare> all = parts_of(of.units, of.shares, is_invariant);
-      std::vector<std::optional<std::size_t>> merging(of.units.size());
-      for (std::size_t k = 0; k < all.size(); ++k) {
-        auto& of_item = merging[static_cast<std::size_t>(all[k].item)];
-        if (all[k].place.merges) {
-          ASSERT_FALSE(of_item) << "two parts merge an item";
-          of_item = k;
-        }
-      }
-      for (std::size_t k = 0; k < all.size(); ++k) {
-        const auto& of_item = merging[static_cast<std::size_t>(all[k].item)];
-        ASSERT_TRUE(of_item);
-        // Its own share's parts come before it, and a later share's before that share waits.
-        ASSERT_TRUE(k <= *of_item ? all[k].share == all[*of_item].share
-                                  : all[k].share > all[*of_item].share);
+TEST(DecodeSchedule, PartsHavePlacesOfTheirOwn) {
+  for_random_parts([](const std::vector<PartOfShare>& all, std::size_t items, int slots_end) {
+    std::vector<int> parts(items, 0);
+    for (const PartOfShare& part : all) {
+      ASSERT_EQ(part.place.index, parts[static_cast<std::size_t>(part.item)]++)
+          << "parts come in the order of shares";
+    }
+    std::set<int> slots;
+    for (const PartOfShare& part : all) {
+      ASSERT_EQ(part.place.parts, parts[static_cast<std::size_t>(part.item)]);
+      if (!part.place.merges) {
+        ASSERT_TRUE(slots.insert(part.place.slot0 + part.place.index).second);
+        ASSERT_LT(part.place.slot0 + part.place.index, slots_end);
       }
     }
-  }
+  });
+}
+
+// And only when its own share has nothing more to leave, so that no two shares wait for each other.
+TEST(DecodeSchedule, OnePartMergesAndWaitsForLaterSharesOnly) {
+  for_random_parts([](const std::vector<PartOfShare>& all, std::size_t items, int) {
+    std::vector<const PartOfShare*> merging(items, nullptr);
+    std::map<int, const PartOfShare*> last_of_share;
+    for (const PartOfShare& part : all) {
+      last_of_share[part.share] = &part;
+      if (part.place.merges) {
+        ASSERT_EQ(merging[static_cast<std::size_t>(part.item)], nullptr)
+            << "two parts merge an item";
+        merging[static_cast<std::size_t>(part.item)] = &part;
+      }
+    }
+    for (const PartOfShare& part : all) {
+      const PartOfShare* const merges = merging[static_cast<std::size_t>(part.item)];
+      ASSERT_NE(merges, nullptr);
+      ASSERT_GE(part.share, merges->share);
+      if (part.share > merges->share) {
+        ASSERT_EQ(last_of_share[merges->share], merges);
+      }
+    }
+  });
 }
 
 TEST(DecodeSchedule, AClusterSharesATileRange) {

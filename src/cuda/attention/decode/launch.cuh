@@ -44,9 +44,9 @@ int active_clusters(int cluster, int threads, std::size_t smem_bytes) {
   return count;
 }
 
-// The bytes that a load which misses in L2 brings there. With those of a whole row, up to 256, an
-// H100 reads 3 % faster, and an H200, whose memory has a wider bus, slower (steps 2 and 39 of the
-// worklog).
+// The bytes that a load which misses in L2 brings there. With 256, an H100 reads rows of as many
+// bytes 3 % faster, and shorter ones slower (step 39 of the worklog). An H200 read slower with 256
+// (step 2); its memory has a wider bus.
 inline int promotion_bytes(int row_bytes) {
   constexpr int kBusOfH100_bits = 5120;
   int device = 0;

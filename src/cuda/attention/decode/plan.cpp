@@ -61,10 +61,10 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
-// Whether an SM computes so few tiles that row tiles of fewer rows than a sequence has are faster,
-// although its keys are read once for each: a block computes and merges less. That counts for more
-// where blocks neither merge nor send anything; in batch-invariant calls, which have many parts to
-// merge; and for E4M3, of which many rows have two warpgroups, not three.
+// Whether an SM computes so few key tiles that row tiles of fewer rows than a sequence has are
+// faster. Its keys are then read once for each of its row tiles, but a block computes and merges
+// less. An SM may have more tiles where no block merges or sends anything; in batch-invariant
+// calls, which have many parts to merge; and of E4M3, where many rows have only two warpgroups.
 bool computes_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
   constexpr std::int64_t kFew = 4;
   constexpr std::int64_t kQuiteFew = 16;

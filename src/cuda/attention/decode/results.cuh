@@ -52,8 +52,8 @@ struct PieceSource {
   }
 };
 
-// Merges `count` pieces in their order, kAhead at a time, whose loads are under way together. It
-// runs at least once, for none if there are none.
+// Merges `count` pieces in their order. The loads of kAhead are under way together. The loop runs
+// once even if there are no pieces, for the sake of a rehearsal.
 template <int kAhead, typename Source>
 __device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
   Piece merged;
@@ -319,7 +319,7 @@ class Finish {
   __device__ __forceinline__ Piece with_other_parts(const Piece& own,
                                                     const PartSlots<Config>& slots, int piece,
                                                     int parts) const {
-    constexpr int kAhead = Config::C.swaps ? 6 : 4;
+    constexpr int kAhead = Config::C.swaps ? 6 : 4;  // as many as there are registers for
     const int own_part = part_.place.index;
     return merge_pieces<kAhead>(parts, PartSource{slots, own, own_part, piece});
   }

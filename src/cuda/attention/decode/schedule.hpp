@@ -3,8 +3,8 @@
 //   item   a row tile: up to 64 rows, each a (new token, query head) pair, of one sequence and one
 //          KV head; it needs the key tiles that its rows see
 //   unit   a run of an item's key tiles: one tile or, if batch-invariant, a split whose length
-//          follows from the sequence's own lengths. In place of the time that an item takes beside
-//          its tiles, it begins with units that have none
+//          follows from the sequence's own lengths. An item begins with units that have no tile:
+//          they stand for the time that it takes beside its tiles
 //   part   what a worker computes of an item at once: a run of its units or, if batch-invariant,
 //          one unit. The parts of an item are merged in their order
 //
@@ -14,8 +14,9 @@
 // where there are many short items, half of them are further shares, for workers that are done.
 //
 // The worker with an item's first unit merges its parts, when it has computed those of its own. It
-// waits for workers with later shares. These are blocks with smaller indices, which have started
-// before: so no worker waits for one that waits for its place on an SM.
+// waits for workers with later shares. Those are blocks with smaller indices. GPUs start blocks in
+// the order of their indices, although CUDA does not promise it: so no worker waits for one that
+// has no place on an SM yet.
 #pragma once
 
 #include <cstdint>
@@ -243,8 +244,8 @@ TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_block(const TileRange& of, i
 struct PartPlace {
   int parts;    // of the item; 1: nothing is to be merged
   int index;    // of this part
-  bool merges;  // all parts, of which the others leave theirs
-  int slot0;    // part i's is slot0 + i
+  bool merges;  // its worker merges all parts; each other part is left in its slot
+  int slot0;    // part i's slot is slot0 + i
 };
 
 // A share has one slot: for the part with which it begins, if that is not an item's first. The

@@ -1,9 +1,8 @@
 // Partial results on their way from one worker to another, through the workspace.
 //
 // The blocks that compute an item's parts spread its pieces over their threads alike. So no block
-// has to wait as a whole: a warp leaves its pieces and then a mark, and in the block that merges
-// them the warp with the same number waits for the marks of all parts, and clears them for the next
-// replay.
+// has to wait as a whole. A warp leaves its pieces, and then a mark. In the block that merges, the
+// warp with the same number waits for the marks of all parts, and clears them for the next replay.
 #pragma once
 
 #include "cuda/attention/decode/config.cuh"
@@ -69,6 +68,7 @@ class PartSlots {
       }
       first += 32;
     } while (first < place_.parts);
+    __syncwarp();  // what a lane has found is there for all lanes
   }
 
   // Piece number `piece` of part `part`. Other blocks' writes do not reach L1.

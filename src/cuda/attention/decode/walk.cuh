@@ -149,9 +149,10 @@ __device__ inline void prefetch_lengths(const Params& p) {
   }
 }
 
-// Puts a part without keys and without rows into the ring, ahead of all others. It has no results,
-// and is merged with no parts. The consumer executes the code of a part's end for it, which is then
-// in the SM's instruction caches before the first key has come. One thread calls it.
+// Puts a part without keys and without rows into the ring, ahead of all others. It has no results.
+// The consumer executes the code of a part's end for it, which is then in the SM's instruction
+// caches before the first key has come; with 0 parts, that includes a merge of parts. One thread
+// calls it.
 __device__ inline void put_empty_part(PartRing& ring) {
   Part part{};
   part.tokens = 1;
