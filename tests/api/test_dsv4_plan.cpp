@@ -65,6 +65,23 @@ TEST(Dsv4Plan, AllClustersRunAtOnce) {
   EXPECT_EQ(cluster_of(67), 1);
 }
 
+bool spreads(std::int64_t batch, int compressed, bool e4m3_output) {
+  Problem problem = problem_of(128, compressed);
+  problem.batch = batch;
+  problem.q_len = 1;
+  problem.e4m3_output = e4m3_output;
+  return plan_dsv4_decode(problem, kSms, best_dsv4_config(problem, kSms)).plan.spreads;
+}
+
+// In small batches, where P of all pairs is in SMEM at once, and a block has all columns that share
+// a scale.
+TEST(Dsv4Plan, ClustersSpreadPartsOfFivePairs) {
+  EXPECT_TRUE(spreads(15, 512, false));
+  EXPECT_FALSE(spreads(16, 512, false));
+  EXPECT_FALSE(spreads(1, 513, false));
+  EXPECT_FALSE(spreads(1, 512, true));
+}
+
 // Every pair belongs to one part, and every part but an item's only one has 16 tiles at most.
 TEST(Dsv4Plan, PartsShareAllPairs) {
   for (int tiles = 1; tiles <= 16 * dsv4::kPartTiles; ++tiles) {

@@ -265,7 +265,7 @@ class Consumer {
     TileSums sums{};
     if (has_own) {
       sums = weigh<MmaQk>(by_rows<MmaQk>(tSrS), scale_to_log2(p_.scale), reference,
-                          shared_.sP[number()]);
+                          PutInShared{shared_.sP[number()]});
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -402,7 +402,7 @@ class Consumer {
                                is_of_parts ? int{launch_.items} : 1, column0, tOrO, rows_);
         if (is_part && !is_of_parts) {
           leave(launch_, unit.index, column0, tOrO);
-          if (column0 == 0) {
+          if (strip == block_rank() * strips) {  // each block for those that merge its columns
             leave_statistics(launch_, unit.index, rows_);
           }
         } else {

@@ -57,15 +57,22 @@ int most_pairs(const Dsv4AttentionProblem& problem) {
   return dsv4::most_pairs_of_part(tiles, dsv4::parts_of_tiles(tiles));
 }
 
+// Columns that share a scale of E4M3 would not be in one block.
+bool may_spread(const Dsv4AttentionProblem& problem) { return !problem.e4m3_output; }
+
 }  // namespace
 
 // The largest cluster with which all units run at once, and which has no more blocks than twice the
-// pairs that they share.
+// pairs that they share. It spreads a part whose P is in SMEM at once.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
   const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
+  const int pairs = most_pairs(problem);
   for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
-    const auto [blocks, at_once] = kDsv4Clusters[config];
-    if (units <= at_once * sms / kDsv4ClusterSms && blocks < 2 * most_pairs(problem)) {
+    const auto [blocks, at_once, spreads] = kDsv4Clusters[config];
+    if (spreads && (pairs > dsv4::kSpreadPairs || !may_spread(problem))) {
+      continue;
+    }
+    if (units <= at_once * sms / kDsv4ClusterSms && blocks < 2 * pairs) {
       return config;
     }
   }
@@ -78,6 +85,7 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
   const std::int64_t units = items * most_parts;
   const int cluster = kDsv4Clusters[config].blocks;
   const int pairs = most_pairs(problem);
+  const bool spreads = kDsv4Clusters[config].spreads && may_spread(problem);
   const Dsv4Plan plan{
       .shape = shape_of(problem),
       .items = items,
@@ -85,8 +93,11 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
       .cluster = cluster,
       .blocks =
           static_cast<int>(cluster > 1 ? units * cluster : std::min<std::int64_t>(units, sms)),
-      .pair_slots = std::clamp(pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1, 1,
-                               kMostPairSlots)};
+      .pair_slots = spreads
+                        ? dsv4::kSpreadSlots
+                        : std::clamp(pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1,
+                                     1, kMostPairSlots),
+      .spreads = spreads};
   return {.plan = plan, .at = workspace_of(plan)};
 }
 

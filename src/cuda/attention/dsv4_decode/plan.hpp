@@ -18,6 +18,7 @@ struct Dsv4Plan {
   int cluster;     // blocks that share a part
   int blocks;      // of the launch
   int pair_slots;  // of a part, for what its cluster's blocks leave each other; without clusters 1
+  bool spreads;    // spread.cuh: the cluster's blocks share O's columns, and exchange P
 
   // Slots for results of parts.
   int part_slots() const { return most_parts > 1 ? static_cast<int>(items) * most_parts : 0; }
@@ -38,14 +39,16 @@ struct Dsv4Details {
   Dsv4Workspace at;
 };
 
-// The configs: the blocks of a cluster, and how many clusters an H200, with 132 SMs, runs at once.
+// The configs: the blocks of a cluster, how many clusters an H200, with 132 SMs, runs at once, and
+// whether they spread a part (spread.cuh) or share its pairs (dsv4_decode.cuh).
 struct Dsv4Cluster {
   int blocks;
   int at_once;
+  bool spreads = false;
 };
 inline constexpr int kDsv4ClusterSms = 132;
-inline constexpr std::array<Dsv4Cluster, 6> kDsv4Clusters = {
-    {{1, 132}, {2, 66}, {3, 40}, {4, 30}, {5, 22}, {8, 15}}};
+inline constexpr std::array<Dsv4Cluster, 7> kDsv4Clusters = {
+    {{1, 132}, {2, 66}, {3, 40}, {4, 30}, {5, 22}, {8, 15}, {8, 15, true}}};
 
 // The config for `problem` on a GPU of `sms` SMs, as an index.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms);

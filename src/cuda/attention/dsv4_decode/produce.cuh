@@ -110,8 +110,8 @@ struct HeldQuarters {
   // Stores all quarters for the consumers, and loads those behind the first kHeld. A set is kHeld
   // quarters; the loop over sets is not unrolled, to keep the code small. When half of the quarters
   // have been stored, half_way() is called.
-  template <typename HalfWay>
-  __device__ __forceinline__ void run(const KeyTile& to, const LanePlace& place,
+  template <typename To, typename HalfWay>
+  __device__ __forceinline__ void run(const To& to, const LanePlace& place,
                                       const typename Lane::Rows& rows, int pair,
                                       const HalfWay& half_way) {
 #pragma unroll 1
@@ -194,8 +194,8 @@ struct HeldQuarters {
 };
 
 // Stores a tile of which some row has a scale that exceeds: its values are multiplied twice.
-template <typename Lane>
-__device__ __forceinline__ void widen_exceeding(const KeyTile& to, const LanePlace& place,
+template <typename Lane, typename To>
+__device__ __forceinline__ void widen_exceeding(const To& to, const LanePlace& place,
                                                 const typename Lane::Rows& rows, int pair) {
 #pragma unroll 1
   for (int quarter = 0; quarter < kQuarters; ++quarter) {

@@ -89,14 +89,19 @@ __device__ __forceinline__ void take_statistics(const Launch& launch, int slot,
   }
 }
 
-// Appends the results in `count` slots, `step` apart, to columns of O. Several slots are loaded at
-// once, as registers allow.
+// Slots that are merged at once, where a thread has 192 registers.
 template <int kColumns>
+inline constexpr int kSlotsOf = kColumns == kOutputColumns ? 1
+                                : kColumns == 64           ? 3
+                                                           : kSlotsAtOnce;
+
+// Appends the results in `count` slots, `step` apart, to columns of O. kSlots slots are loaded at
+// once.
+template <int kColumns, int kSlots = kSlotsOf<kColumns>>
 __device__ __forceinline__ void append_slots(const Launch& launch, int first, int count, int step,
                                              int column0, typename Output<kColumns>::Fragment& tOrO,
                                              RowSoFar (&rows)[kThreadRows]) {
   using Mma = typename Output<kColumns>::Mma;
-  constexpr int kSlots = kColumns == kOutputColumns ? 1 : kColumns == 64 ? 3 : kSlotsAtOnce;
 #pragma unroll 1
   for (int i = 0; i < count; i += kSlots) {
     typename Output<kColumns>::Fragment its[kSlots];

@@ -22,6 +22,13 @@ inline constexpr int kOnePartTiles = 18;  // key tiles that are one part, at mos
 inline constexpr int kPartTiles = 16;     // of a part where there are more, until there are
 inline constexpr int kMostParts = 16;     // so many parts of an item
 
+// A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
+// one pair. P of the pairs and its statistics lie in so many slots of the workspace, those of a
+// round and of the one before.
+inline constexpr int kSpreadBlocks = 8;
+inline constexpr int kSpreadPairs = 5;  // whose P is in SMEM at once
+inline constexpr int kSpreadSlots = 3;
+
 // The parts of an item with so many key tiles. An item without keys has one, too.
 TILEWRIGHT_HOST_DEVICE constexpr int parts_of_tiles(int tiles) {
   const int parts = tiles <= kOnePartTiles ? 1 : (tiles + kPartTiles - 1) / kPartTiles;

@@ -116,11 +116,12 @@ struct TileSums {
   float rounded[kThreadRows];
 };
 
-// Scores (rows, keys) become P, which goes to sP (64, 64) in BF16. An stmatrix stores two
-// neighbouring vectors of the warp's 16 rows, each lane giving the address of one row's vector.
-template <typename Mma, typename TensorS>
-__device__ TileSums weigh(const TensorS& rS, float scale_log2,
-                          const float (&reference)[kThreadRows], Element* sP) {
+// Scores (rows, keys) become P in BF16. `put` gets it by two neighbouring vectors of eight keys at
+// once: put(vector, pairs), where pairs[k] holds two keys of the thread's row k % 2, in vector
+// vector + k / 2.
+template <typename Mma, typename TensorS, typename Put>
+__device__ __forceinline__ TileSums weigh(const TensorS& rS, float scale_log2,
+                                          const float (&reference)[kThreadRows], const Put& put) {
   float subtracted[kThreadRows];
   float exact[kThreadRows] = {};
   float rounded[kThreadRows] = {};
@@ -128,8 +129,6 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
   for (int i = 0; i < kThreadRows; ++i) {
     subtracted[i] = reference[i] == kMinusInf ? 0.0f : reference[i];
   }
-  const int thread = this_thread();
-  const int row = thread % kWarpgroupThreads / 32 * 16 + thread % 16;  // whose address is given
 #pragma unroll
   for (int vector = 0; vector < kBlockDims / 8; vector += 2) {
     std::uint32_t pairs[2 * kThreadRows];
@@ -143,9 +142,7 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
       pairs[k] = pack_bf16x2(low, high);
       rounded[i] += __uint_as_float(pairs[k] << 16) + __uint_as_float(pairs[k] & 0xffff0000u);
     }
-    auto* const to =
-        reinterpret_cast<cute::uint128_t*>(vector_of(sP, row, vector + thread % 32 / 16));
-    cute::SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3], *to);
+    put(vector, pairs);
   }
   TileSums sums;
 #pragma unroll
@@ -155,6 +152,41 @@ __device__ TileSums weigh(const TensorS& rS, float scale_log2,
   }
   return sums;
 }
+
+// Puts P in a tile (64, 64) in SMEM: an stmatrix stores two vectors of the warp's 16 rows, each
+// lane giving the address of one row's vector.
+struct PutInShared {
+  Element* sP;
+
+  __device__ __forceinline__ void operator()(int vector,
+                                             const std::uint32_t (&pairs)[2 * kThreadRows]) const {
+    const int thread = this_thread();
+    const int row = thread % kWarpgroupThreads / 32 * 16 + thread % 16;
+    auto* const to =
+        reinterpret_cast<cute::uint128_t*>(vector_of(sP, row, vector + thread % 32 / 16));
+    cute::SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3], *to);
+  }
+};
+
+// Puts P in memory, as it lies in SMEM. Two neighbouring lanes exchange what each has of two
+// vectors, so that each has 8 bytes of one.
+struct PutInMemory {
+  Element* tile;
+
+  __device__ __forceinline__ void operator()(int vector,
+                                             const std::uint32_t (&pairs)[2 * kThreadRows]) const {
+    const int lane = threadIdx.x % 32;
+    const bool is_odd = lane % 2 != 0;
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      const std::uint32_t first = pairs[i];
+      const std::uint32_t second = pairs[i + kThreadRows];
+      const std::uint32_t others = __shfl_xor_sync(0xffffffffu, is_odd ? first : second, 1);
+      Element* const to = vector_of(tile, row_of_thread(i), vector + is_odd) + lane % 4 / 2 * 4;
+      __stcg(reinterpret_cast<uint2*>(to), is_odd ? uint2{others, second} : uint2{first, others});
+    }
+  }
+};
 
 // Must O be brought under another reference before later keys are added? If no lane's must, it is
 // not touched.
