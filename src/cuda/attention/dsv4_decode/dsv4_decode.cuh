@@ -20,7 +20,8 @@
 // What P V of a pair gives is added to O by FMAs, under the largest reference so far (softmax.cuh).
 // So the pairs of a unit can be computed in any blocks. In small batches a cluster of blocks shares
 // them: block 0 merges its own, the others leave the results of each pair in the workspace, and
-// then each block merges some of O's columns, in the pairs' order. The bits are the same.
+// then each block merges some of O's columns, in the pairs' order. The bits are the same. Where
+// there are few pairs, spread.cuh has another way.
 //
 // Limits    BF16 q. A NaN code of E4M3 under a scale that is not NaN counts as 480.
 // Worklog   docs/worklog/dsv4-decode.md
