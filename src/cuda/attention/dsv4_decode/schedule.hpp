@@ -23,8 +23,8 @@ inline constexpr int kPartTiles = 16;     // of a part where there are more, unt
 inline constexpr int kMostParts = 16;     // so many parts of an item
 
 // A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
-// one pair. P of the pairs and its statistics lie in so many slots of the workspace, those of a
-// round and of the one before.
+// one pair. kSpreadSlots slots of the workspace hold P and statistics of a round's pairs, and of
+// those of the round before.
 inline constexpr int kSpreadBlocks = 8;
 inline constexpr int kSpreadPairs = 5;  // whose P is in SMEM at once
 inline constexpr int kSpreadSlots = 3;

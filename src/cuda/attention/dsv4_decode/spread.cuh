@@ -17,10 +17,10 @@
 //              consumer 0  ........ S | softmax | P0 to memory | O += P V of pairs 0, 1, 2, ...
 //              consumer 1  ........ S | softmax | P1 to memory | P of pair j to all blocks' SMEM
 //
-// A round is 16 tiles, a pair a block; an item without long parts has one. P goes through memory
-// since TMA multicasts from there alone. A block asks for its multicast when all blocks have said
-// that the place is free: Q's, when they have computed S; of pairs 5 to 7, when P V of pairs 0 to 2
-// is done.
+// A round is 16 tiles, a pair for each block. The plan chooses this kernel for parts of five pairs,
+// which have one round, but any part is right. P goes through memory since TMA multicasts from
+// there alone. A block multicasts P when all blocks have said that its place is free: Q's place
+// when they have computed S; the places of pairs 5 to 7 when P V of pairs 0 to 2 is done.
 //
 // Worklog   docs/worklog/dsv4-decode.md
 #pragma once
