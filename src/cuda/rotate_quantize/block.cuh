@@ -1,0 +1,103 @@
+// What a thread block of rotate_quantize works on: a block of rows, in registers and in SMEM.
+#pragma once
+
+#include "common/divisor.hpp"
+#include "cuda/common/source_row.cuh"
+#include "ops/rotate_quantize/params.hpp"
+
+namespace tilewright::cuda::rotate_quantize {
+
+inline constexpr int kThreadValues = 64;                        // neighbours in a row
+inline constexpr int kThreadVectors = kThreadValues / kVector;  // of 16 bytes
+inline constexpr int kThreadsPerSm = 512;
+
+constexpr int threads_of(int head_dim, int rows) { return rows * head_dim / kThreadValues; }
+constexpr int blocks_per_sm(int head_dim, int rows) {
+  return kThreadsPerSm / threads_of(head_dim, rows);
+}
+
+// A thread's part of the block: values of `row()` from `dim()` on.
+template <int kHeadDim>
+struct Part {
+  static constexpr int kLanes = kHeadDim / kThreadValues;  // of a row
+
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
+  __device__ static int dim() { return kThreadValues * lane(); }
+
+  float x[kThreadValues];
+};
+
+// A warp's rows in the order of memory. In each of kThreadVectors steps a lane has eight values of
+// a row, kRowStep rows further than before.
+template <int kHeadDim>
+struct Walk {
+  static constexpr int kRowLanes = kHeadDim / kVector;
+  static constexpr int kRowStep = 32 / kRowLanes;
+  static constexpr int kWarpRows = kRowStep * kThreadVectors;
+
+  __device__ static int row() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return thread / 32 * kWarpRows + thread % 32 / kRowLanes;
+  }
+  __device__ static int dim() { return kVector * (static_cast<int>(threadIdx.x) % kRowLanes); }
+};
+
+// The block's bytes in SMEM.
+template <int kHeadDim, int kRows>
+struct ByteTile {
+  std::uint32_t words[kRows * kHeadDim / 4];
+
+  // The place of word `word` of a row. Words of a row move by whole vectors of 16 bytes, within
+  // their 128 bytes of SMEM.
+  __device__ static int place(int row, int word) {
+    const int line = kHeadDim == 64 ? row / 2 : row;  // of 128 bytes, or the first of two
+    return (row * (kHeadDim / 4) + word) ^ 4 * ((line + row / 16) % 8);
+  }
+};
+
+template <int kHeadDim, int kRows, bool kHasRope>
+struct SharedStorage {
+  static constexpr int kThreads = threads_of(kHeadDim, kRows);
+  // A thread's values of the next block. With RoPE they are those of this block in FP32: of each
+  // eight, the second four are kThreadVectors further than the first.
+  uint4 next[kThreads][kHasRope ? 2 * kThreadVectors : kThreadVectors];
+  // Of a vector of a lane: the sign bits of eight 16-bit values. One more keeps lanes apart.
+  uint4 signs[Part<kHeadDim>::kLanes][kThreadVectors + 1];
+  std::uint32_t largest[2][kThreads / 32];  // of the warps; for every other block
+  ByteTile<kHeadDim, kRows> tile;
+
+  // Where the values go that this lane has in step i of its warp's walk.
+  __device__ uint4* place(int i) {
+    const int vector = 32 * i + static_cast<int>(threadIdx.x) % 32;  // of the warp's
+    const int thread = static_cast<int>(threadIdx.x) / 32 * 32 + vector / kThreadVectors;
+    return &next[thread][(vector ^ thread) % kThreadVectors];
+  }
+};
+
+// Blocks in their order: all heads of some rows, then those of the rows behind them.
+struct BlockOrder {
+  Divisor heads;
+  Divisor blocks;  // of a batch entry and head
+  int count;       // of all
+};
+
+// The block's place: its rows in x, counted from the batch entry's first.
+struct Block {
+  RowBlock rows;
+  int entry;
+  int index;
+  int head;
+  int first;  // row, in the batch entry
+
+  __device__ Block(const RotateQuantizeParams& p, const BlockOrder& order, int number) {
+    const int blocks = number / order.heads;
+    head = number - blocks * order.heads;
+    entry = blocks / order.blocks;
+    index = blocks - entry * order.blocks;
+    rows = p.blocks.block(entry, index);
+    first = rows.first + (p.blocks.cu_seqlens == nullptr ? 0 : p.blocks.cu_seqlens[rows.sequence]);
+  }
+};
+
+}  // namespace tilewright::cuda::rotate_quantize
