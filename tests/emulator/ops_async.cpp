@@ -83,6 +83,22 @@ void check_global(const void* address, std::size_t bytes) {
   resolve_global(reinterpret_cast<std::uintptr_t>(address), static_cast<std::uint32_t>(bytes), 1);
 }
 
+// Calls f with the places in SMEM of each block of a multicast's mask that have these addresses
+// here.
+template <typename F>
+void each_target(std::uint32_t mask, std::uint32_t to, std::uint32_t barrier, F&& f) {
+  for (std::uint32_t rank = 0; rank < 16; ++rank) {
+    if ((mask >> rank & 1) != 0) {
+      const std::uint32_t window = (rank + 1) << kRankShift;
+      f(window | (to & kOffsetMask), window | (barrier & kOffsetMask));
+    }
+  }
+}
+
+std::uint32_t mask_of(Warp& warp, const Copy& copy, int lane) {
+  return warp.row<std::uint32_t>(copy.mask)[lane] & 0xffff;
+}
+
 // A tensor map and coordinates, as they are when a copy is issued.
 struct Tile {
   const std::byte* map;
@@ -104,26 +120,21 @@ void tensor_load(Warp& warp, const Instruction& in, LaneMask lanes) {
     const Tile tile = tile_of(warp, copy.from, copy, lane);
     const auto to = static_cast<std::uint32_t>(value_of(warp, copy.to, lane));
     const auto at = static_cast<std::uint32_t>(value_of(warp, copy.barrier, lane));
-    const auto load = [&](Block& block, std::uint32_t offset, std::byte* barrier) {
+    const auto load = [&](std::uint32_t its_to, std::uint32_t its_at) {
+      const SharedPlace place = shared_place(warp, its_to);
+      Block& block = *place.block;
+      std::byte* const barrier = resolve_shared(warp, its_at, 8, 8);
       const std::uint32_t bytes = tma_bytes(tile.map);
-      poison_if_late(block.shared.at(offset, bytes, 16), bytes);
-      issue(warp, [&warp, tile, &block, offset, barrier] {
+      poison_if_late(block.shared.at(place.offset, bytes, 16), bytes);
+      issue(warp, [&warp, tile, &block, offset = place.offset, barrier] {
         tma_load(tile.view(), block.shared, offset, check_global);
         complete(warp, barrier, tma_bytes(tile.map));
       });
     };
     if (copy.mask == 0) {
-      const SharedPlace place = shared_place(warp, to);
-      load(*place.block, place.offset, resolve_shared(warp, at, 8, 8));
-      return;
-    }
-    const std::uint32_t mask = warp.row<std::uint32_t>(copy.mask)[lane] & 0xffff;
-    for (std::uint32_t rank = 0; rank < 16; ++rank) {
-      if ((mask >> rank & 1) != 0) {
-        const std::uint32_t window = (rank + 1) << kRankShift;
-        const SharedPlace place = shared_place(warp, window | (to & kOffsetMask));
-        load(*place.block, place.offset, resolve_shared(warp, window | (at & kOffsetMask), 8, 8));
-      }
+      load(to, at);
+    } else {
+      each_target(mask_of(warp, copy, lane), to, at, load);
     }
   });
 }
@@ -202,6 +213,26 @@ void bulk_copy(Warp& warp, const Instruction& in, LaneMask lanes) {
   });
 }
 
+// A copy of bytes from memory to the same place of several blocks, each with its mbarrier.
+void bulk_multicast(Warp& warp, const Instruction& in, LaneMask lanes) {
+  const Copy& copy = *in.details->copy;
+  each(lanes, [&](int lane) {
+    const std::uint32_t bytes = bulk_bytes(warp, copy, lane);
+    std::byte* const from = place_of(warp, copy.from, Space::global, lane, bytes, 16);
+    const auto to = static_cast<std::uint32_t>(value_of(warp, copy.to, lane));
+    const auto at = static_cast<std::uint32_t>(value_of(warp, copy.barrier, lane));
+    each_target(mask_of(warp, copy, lane), to, at, [&](std::uint32_t its_to, std::uint32_t its_at) {
+      std::byte* const target = resolve_shared(warp, its_to, bytes, 16);
+      std::byte* const barrier = resolve_shared(warp, its_at, 8, 8);
+      poison_if_late(target, bytes);
+      issue(warp, [&warp, from, target, barrier, bytes] {
+        std::memcpy(target, from, bytes);
+        complete(warp, barrier, bytes);
+      });
+    });
+  });
+}
+
 bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
   auto copy = std::make_shared<Copy>();
   const bool is_tensor = s.has("tensor");
@@ -239,7 +270,7 @@ bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
   }
   if (s.has("multicast::cluster")) {
     copy->mask = builder.source(s.operands.at(next++), Width::w32);
-    if (!is_tensor) {
+    if (!is_tensor && (!has_barrier || copy->from_space != Space::global)) {
       return false;
     }
   }
@@ -257,7 +288,7 @@ bool decode_bulk(Builder& builder, const Statement& s, Instruction& in) {
       copy->format = *format;
     }
     in.option = adds ? 1 : 0;
-    in.run = bulk_copy;
+    in.run = copy->mask == 0 ? bulk_copy : bulk_multicast;
   }
   builder.details(in).copy = copy;
   return true;
