@@ -33,6 +33,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/rotate_quantize/block.cuh"
 #include "cuda/rotate_quantize/store.cuh"
+#include "ops/rotate_quantize/params.hpp"
 
 namespace tilewright::cuda {
 namespace rotate_quantize {

@@ -66,7 +66,7 @@ std::vector<Row> variants_of(const Row& decode, std::integer_sequence<int, kConf
 Row dsv4_decode_kernel() {
   Row decode{
       .info = {.name = "dsv4_decode",
-               .summary = "rows are widened once; pairs of key tiles are merged in order",
+               .summary = "pairs of key tiles are merged in order; small batches in clusters",
                .device = DeviceKind::cuda,
                .architectures = {90},
                .dtypes = {DType::bf16},
