@@ -315,9 +315,7 @@ TEST(DecodePlan, WhereAnSmComputesFewTilesARowTileIsSmall) {
   EXPECT_EQ(rows_of(problem(1, 1, 2 * 132 * 64 + 1)), 32);
   EXPECT_EQ(rows_of(problem(64, 1, 1024)), 16);  // a block has a whole item
   EXPECT_EQ(rows_of(problem(67, 1, 1024)), 32);  // more items than SMs
-  Problem p = problem(1, 1, 65536);
-  p.cache_dtype = DType::e4m3;
-  EXPECT_EQ(rows_of(p), 16) << "32 rows have two warpgroups";
+  EXPECT_EQ(rows_of(problem(8, 1, 8192)), 32);   // in clusters, which merge
 }
 
 TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereBitsDoNotDependOnThem) {
@@ -329,11 +327,8 @@ TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereBitsDoNotDependOnThem) {
   p.batch = 128;
   EXPECT_EQ(rows_of(p), 32);
   p.batch = 1;
-  p.cache_dtype = DType::e4m3;
-  EXPECT_EQ(rows_of(p), 32) << "fewer rows have three warpgroups";
-  p.cache_dtype = DType::bf16;
   p.heads = 64;
-  EXPECT_EQ(rows_of(p), 64) << "likewise";
+  EXPECT_EQ(rows_of(p), 64) << "fewer rows have three warpgroups";
 }
 
 TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
@@ -346,17 +341,20 @@ TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
 }
 
 TEST(DecodePlan, FewItemsRunInClusters) {
-  EXPECT_EQ(plan_of(problem(1, 8, 65536)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(3, 8, 65536)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(1, 8, 4096)).cluster, 8);
+  EXPECT_EQ(plan_of(problem(3, 8, 4096)).cluster, 4);
   EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
 }
 
-TEST(DecodePlan, ClustersShareLongItemsOfE4m3WhereSmsWouldIdle) {
-  Problem p = problem(1, 8, 65536);
-  p.cache_dtype = DType::e4m3;
+TEST(DecodePlan, ClustersShareLongItemsWhereSmsWouldIdle) {
+  Problem p = problem(1, 8, 8192);
   EXPECT_EQ(plan_of(p).cluster, 2);  // eight for each of eight items; of eight blocks, one
+  EXPECT_EQ(plan_of(problem(1, 1, 65536)).cluster, 8);  // 32 rows
+  p = problem(1, 8, 65536);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(plan_of(p).cluster, 2);
   p.capacity = 8192;
   EXPECT_EQ(plan_of(p).cluster, 8);  // 16 tiles a block
   p = problem(1, 1, 65536);
@@ -446,8 +444,7 @@ TEST(DecodePlan, ColumnsAndStagesAreDivided) {
     EXPECT_LE(c.most_cluster, kMaxDecodeCluster);
     EXPECT_EQ(64 % c.rows, 0);
     for (const bool is_e4m3 : {false, takes_e4m3(c)}) {
-      EXPECT_EQ((is_e4m3 ? c.e4m3_stages : c.stages) % (c.swaps ? swapped_groups(c, is_e4m3) : 1),
-                0);
+      EXPECT_EQ((is_e4m3 ? c.e4m3_stages : c.stages) % (c.swaps ? swapped_groups(c) : 1), 0);
     }
   }
 }

@@ -50,18 +50,23 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   }
 }
 
-// Sets up the barriers. A warp calls it, of which each lane has a stage.
+// Sets up the barriers. So many warps call it, each for a quarter of the stages' barriers: a lane
+// has one, and those of a warp are set up one after the other.
+inline constexpr int kSetUpWarps = 4;
 template <typename Config, typename Compute>
 __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
   static_assert(Config::kStages <= 32);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int stage = threadIdx.x % 32;
+  auto& ring = warp % 2 == 0 ? shared.k : shared.v;
   if (stage < Config::kStages) {
-    shared.k.full[stage].init(arrivals_of(launch, p.k_descale));
-    shared.v.full[stage].init(arrivals_of(launch, p.v_descale));
-    shared.k.empty[stage].init(Config::kTileWarps);
-    shared.v.empty[stage].init(Config::kTileWarps);
+    if (warp < 2) {
+      ring.full[stage].init(arrivals_of(launch, warp == 0 ? p.k_descale : p.v_descale));
+    } else {
+      ring.empty[stage].init(Config::kTileWarps);
+    }
   }
-  if (stage == 0) {
+  if (threadIdx.x == 0) {
     shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
     shared.asked.init(1);
     Compute::set_up(shared);
@@ -71,7 +76,7 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
     }
   }
   cutlass::arch::fence_barrier_init();
-  if (stage == 0) {
+  if (threadIdx.x == 0) {
     put_empty_part(shared.parts);
   }
 }
@@ -85,25 +90,26 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
-  // Named barriers, beside the consumer's. The finder waits for warp 0, which sets the block's
-  // barriers up, only when it has found a part; all other warps wait at once.
+  // Named barriers, beside the consumer's. The finder waits for the warps that set the block's
+  // barriers up only when it has found a part; all other warps wait at once.
   constexpr std::uint32_t kIsSetUp = 5;
   constexpr std::uint32_t kFinderMayGoOn = 6;
+  constexpr int kFinderThreads = 32 * (kSetUpWarps + 1);
   const int warp = cutlass::canonical_warp_idx_sync();
   const int loader = warp - Config::kConsumerWarps;
-  if (Config::kMayCluster && launch.workers.cluster_log2 > 0 && warp != 0) {
+  if (Config::kMayCluster && launch.workers.cluster_log2 > 0 && warp >= kSetUpWarps) {
     cute::cluster_arrive_relaxed();
   }
   if (!launch.next_may_join) {
     let_next_launch_start();
   }
-  if (warp == 0) {
+  if (warp < kSetUpWarps) {
     set_up<Config, Compute>(shared, p, launch);
     if (Config::kMayCluster && launch.workers.cluster_log2 > 0) {
       cute::cluster_arrive_relaxed();  // barriers are set up; who uses others' waits for them
     }
-    cutlass::arch::NamedBarrier::arrive(64, kFinderMayGoOn);
-  } else if (threadIdx.x == 32 && launch.loads_boxes) {
+    cutlass::arch::NamedBarrier::arrive(kFinderThreads, kFinderMayGoOn);
+  } else if (threadIdx.x == 32 * (Config::kConsumerWarps + 1) && launch.loads_boxes) {
     cute::prefetch_tma_descriptor(&maps.k);
     cute::prefetch_tma_descriptor(&maps.v);
   }
@@ -132,7 +138,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     }
     if (loader == 0 || rehearses) {
       find_parts<Config>(shared, p, launch, rehearses ? &shared.rehearsed : nullptr,
-                         [] { cutlass::arch::NamedBarrier::sync(64, kFinderMayGoOn); });
+                         [] { cutlass::arch::NamedBarrier::sync(kFinderThreads, kFinderMayGoOn); });
     }
     if (loader == 1 || loader == 2) {
       load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);

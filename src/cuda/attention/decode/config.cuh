@@ -31,8 +31,7 @@ struct ConfigOf {
 
   static constexpr int kRows = C.rows;  // of a row tile
   static constexpr int kTileWarps = 4;  // that read a key tile
-  static constexpr int kConsumerWarps =
-      C.swaps ? swapped_groups(C, kIsE4m3) * kTileWarps : kTileWarps;
+  static constexpr int kConsumerWarps = C.swaps ? swapped_groups(C) * kTileWarps : kTileWarps;
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
@@ -114,12 +113,15 @@ struct SwappedForm {
   static constexpr int kGroups = Config::kConsumerThreads / 128;
   static constexpr int kQuery_elements = Config::kRows * Config::C.head_dim;
   static constexpr int kQueryStages = kQuery_elements < 4096 ? 2 : 1;
+  // Beside E4M3 caches Q's columns change their order on their way to SMEM. Of many rows that would
+  // take one warp longer than the first K takes: the consumer brings them.
+  static constexpr bool kConsumerBringsQ = Config::kIsE4m3 && Config::kRows >= 32;
 
   struct Memory {
     alignas(1024) Element q[kQueryStages][kQuery_elements];
     float reduced[kGroups][4][Config::kRows];   // of each warp's keys: maxima, then sums
     float2 statistics[kGroups][Config::kRows];  // m and l
-    TmaRing<kQueryStages> queries;
+    TmaRing<kQueryStages> queries;              // unless the consumer brings them
   };
 };
 

@@ -35,21 +35,19 @@ inline constexpr DecodeConfig kDecodeConfigs[] = {
     {256, 256, 64, 3, 5, 1, 1, false},  //
     {64, 64, 8, 12, 24, 1, 8, true},    //
     {64, 64, 16, 12, 24, 1, 8, true},   //
-    {64, 64, 32, 12, 24, 1, 8, true},   //
+    {64, 64, 32, 12, 21, 1, 8, true},   //
     {64, 64, 64, 12, 24, 1, 1, true},   //
     {128, 128, 8, 6, 12, 1, 8, true},   //
     {128, 128, 16, 6, 12, 1, 8, true},  //
-    {128, 128, 32, 6, 10, 1, 8, true},  //
+    {128, 128, 32, 6, 9, 1, 8, true},   //
     {128, 128, 64, 6, 12, 1, 1, true},  //
 };
 inline constexpr int kDecodeConfigCount = sizeof(kDecodeConfigs) / sizeof(kDecodeConfigs[0]);
 
-// The consumer's warpgroups where keys are the rows of MMAs: many rows, and E4M3's widened keys,
-// take the registers of a third. Key tiles go round among them, and so do the stages, so that a
-// stage is always the same warpgroup's: their number divides the stages'.
-constexpr int swapped_groups(const DecodeConfig& c, bool is_e4m3) {
-  return c.rows < (is_e4m3 ? 32 : 64) ? 3 : 2;
-}
+// The consumer's warpgroups where keys are the rows of MMAs: many rows take the registers of a
+// third. Key tiles go round among them, and so do the stages, so that a stage is always the same
+// warpgroup's: their number divides the stages'.
+constexpr int swapped_groups(const DecodeConfig& c) { return c.rows < 64 ? 3 : 2; }
 
 // Whether the config takes E4M3 caches: of a wide head dim, there are registers for few rows only.
 // Where keys are the rows, O must fit where a tile was.

@@ -9,11 +9,11 @@
 //
 // Source    CUTLASS's word for it is swap AB; FlashDecoding; stream-K (Osama et al., 2023).
 // Tiles     8, 16, 32 or 64 queries, which are the row tile of the schedule; Bc = 64 keys. Three
-//           warpgroups take tiles in turn; two with 64 queries, or with 32 and E4M3 caches.
+//           warpgroups take tiles in turn; two with 64 queries.
 // SMEM      stages x Bc x (D + Dv) of the caches' type; Q in 1 or 2 stages; a slice of O for
 //           clusters.
-// Registers 144 or 152 for a thread of three warpgroups that compute, 216 or 224 for one of two; 56
-//           to 80 for one that loads. With n queries, n Dv / 128 hold O, n / 2 hold S, and n / 4
+// Registers 144 or 152 for a thread of three warpgroups that compute, 224 for one of two; 56 or 80
+//           for one that loads. With n queries, n Dv / 128 hold O, n / 2 hold S, and n / 4
 //           each m and l.
 //
 //   warpgroup 0       tile 0: S^T | max | P^T | O^T | tile 3 ...
@@ -27,7 +27,7 @@
 // warpgroup leaves O where its last tile was.
 //
 // E4M3      K and V are widened in registers, as operand A (swapped_operands.cuh); at most 32
-//           queries. Q is widened on its way to SMEM.
+//           queries. Q's columns change their order on their way to SMEM.
 // Limits    Caches that TMA can load: whole, or in pages of 16, 32 or a multiple of 64 rows.
 // Worklog   docs/worklog/decode.md
 #pragma once
@@ -160,9 +160,10 @@ class SwappedCompute {
   using Result = SwappedResult<Config>;
   static constexpr int kLoadWarps = 3;  // of K, of V and of Q
   static constexpr int kGroups = SwappedForm<Config>::kGroups;
+  static constexpr bool kConsumerBringsQ = SwappedForm<Config>::kConsumerBringsQ;
   static constexpr int kRegisters = kGroups == 3 ? 512 : 504;  // of a thread of each warpgroup
   static constexpr int kConsumerRegisters =
-      kGroups == 3 ? (Config::kRows < 32 ? 144 : 152) : (Config::kRows < 64 ? 216 : 224);
+      kGroups == 3 ? (Config::kRows < 32 || Config::kIsE4m3 ? 144 : 152) : 224;
   static constexpr int kLoadRegisters = kRegisters - kGroups * kConsumerRegisters;
 
   __device__ static void set_up(SharedStorage<Config>& shared) {
@@ -203,7 +204,8 @@ class SwappedCompute {
     }
   }
 
-  // Loads the parts' rows of Q. A warp calls it.
+  // Loads the parts' rows of Q. What the consumer brings is only brought to L2, where it comes
+  // ahead of most of K and V in memory's queue. A warp calls it.
   __device__ static void load_queries(SharedStorage<Config>& shared, const Params& p,
                                       const Launch& launch, const TensorMaps& maps) {
     auto& compute = shared.compute;
@@ -215,9 +217,11 @@ class SwappedCompute {
         break;
       }
       if (part.tiles.first < part.tiles.end) {
-        if constexpr (Config::kIsE4m3) {
+        if constexpr (kConsumerBringsQ) {
+          prefetch_query_rows<Config>(p, launch, part);
+        } else if constexpr (Config::kIsE4m3) {
           compute.queries.wait_until_empty(at);
-          load_query_rows<Config>(compute.q[at.stage], p, launch, part);
+          load_query_rows<Config, 32>(compute.q[at.stage], p, launch, part);
           cutlass::arch::fence_view_async_shared();
           __syncwarp();
           compute.queries.put(at);
@@ -244,7 +248,11 @@ class SwappedCompute {
     static_assert(Config::kStages % kGroups == 0);
     const int own = (place_.group + kGroups - static_cast<int>(tiles_ % kGroups)) % kGroups;
     const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_of<Config>(p_, part));
-    shared_.compute.queries.wait(at_q_);
+    if constexpr (kConsumerBringsQ) {
+      bring_queries(part);
+    } else {
+      shared_.compute.queries.wait(at_q_);
+    }
 #pragma unroll 1
     for (int i = own; i < tiles; i += kGroups) {
       const int first = (part.tiles.first + i) * kDecodeTileKeys;
@@ -254,13 +262,22 @@ class SwappedCompute {
                                          .phase = number / Config::kStages & 1};
       compute_tile(part, at, first, is_whole, i + kGroups >= tiles, scale_log2, result);
     }
-    __syncwarp();
-    shared_.compute.queries.release(at_q_);
-    at_q_.advance();
+    if constexpr (!kConsumerBringsQ) {
+      __syncwarp();
+      shared_.compute.queries.release(at_q_);
+      at_q_.advance();
+    }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       result.m[c] *= scale_log2 * (1.0f / kLog2e);
     }
+  }
+
+  // Brings the part's rows of Q from L2.
+  __device__ __forceinline__ void bring_queries(const Part& part) {
+    load_query_rows<Config, Config::kConsumerThreads>(shared_.compute.q[0], p_, launch_, part);
+    cutlass::arch::fence_view_async_shared();
+    sync_consumer<Config>();
   }
 
   // Computes the tile that begins with key `first`, of which all queries see all keys if it
@@ -277,8 +294,7 @@ class SwappedCompute {
     auto s = Tiles::scores();
     auto rS = by_rows<typename Tiles::MmaQk>(s);  // (keys, queries)
     shared_.k.wait(at);
-    wgmma<false>(typename Tiles::MmaQk{}, Tiles::operand_k(tile_k),
-                 Tiles::operand_q(shared_.compute.q[at_q_.stage]), s);
+    Tiles::compute_scores(tile_k, shared_.compute.q[at_q_.stage], s);
     if (scales_rows(p_.k_descale)) {
       scale_keys(rS, descales[0]);
     }
@@ -292,7 +308,6 @@ class SwappedCompute {
     take_exponentials(rS, scale_log2, result);
 
     shared_.v.wait(at);
-    const auto operand_v = Tiles::operand_v(tile_v);
     if (scales_rows(p_.v_descale)) {
       scale_keys(rS, descales[1]);
     }
@@ -302,7 +317,7 @@ class SwappedCompute {
     }
     cutlass::arch::fence_view_async_shared();
     place_.sync_group();
-    wgmma<true>(typename Tiles::MmaPv{}, operand_v, Tiles::operand_p(p), result.o);
+    Tiles::compute_values(tile_v, p, result.o);
     if (!is_last) {
       release_tile(at.stage);
     }

@@ -34,12 +34,21 @@ std::int64_t tiles_of(const Problem& p) {
   return ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
 }
 
+// Whether items of so many tiles are long enough for several clusters each, which takes merges in
+// memory. Those are slow where there are many rows; blocks take longer to compute many E4M3 rows
+// than to load them.
+bool are_long(const Problem& p, const DecodeConfig& c, std::int64_t cluster, int sms) {
+  const std::int64_t tiles = tiles_of(p);
+  if (p.cache_dtype == DType::e4m3) {
+    return tiles > 24 * cluster;
+  }
+  return c.rows <= 16 && tiles >= 16 * cluster && most_items(p, c) * tiles >= std::int64_t{7} * sms;
+}
+
 // The largest cluster, of a power of two, of which there is room for one for each item.
-// Batch-invariant problems do not run in them, since their size depends on the batch. Long items of
-// E4M3, which blocks take longer to compute than to load, are shared by several clusters: by the
-// largest ones of which few SMs are left over.
+// Batch-invariant problems do not run in them, since their size depends on the batch. Long items
+// are shared by several clusters: by the largest ones of which few SMs are left over.
 int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
-  constexpr std::int64_t kLongTiles = 24;  // of a block
   const std::int64_t most = p.batch_invariant ? 1 : c.most_cluster;
   const std::int64_t items = most_items(p, c);
   const auto room = [&](std::int64_t cluster) {  // for clusters
@@ -50,7 +59,7 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   while (2 * cluster <= most && items <= room(2 * cluster)) {
     cluster *= 2;
   }
-  if (p.cache_dtype == DType::e4m3 && tiles_of(p) > kLongTiles * cluster) {
+  if (are_long(p, c, cluster, sms)) {
     for (std::int64_t shared = cluster; shared > 1; shared /= 2) {
       const std::int64_t blocks = room(shared) / items * items * shared;
       if (4 * blocks >= 3 * std::int64_t{sms} * c.blocks_per_sm) {
@@ -63,15 +72,14 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
 
 // Whether an SM computes so few key tiles that row tiles of fewer rows than a sequence has are
 // faster. Its keys are then read once for each of its row tiles, but a block computes and merges
-// less. An SM may have more tiles where no block merges or sends anything; in batch-invariant
-// calls, which have many parts to merge; and of E4M3, where many rows have only two warpgroups.
+// less. An SM may have more tiles where no block merges or sends anything; and in batch-invariant
+// calls, which have many parts to merge.
 bool computes_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
   constexpr std::int64_t kFew = 4;
   constexpr std::int64_t kQuiteFew = 16;
   const std::int64_t items = most_items(p, c);
   const bool merges = p.batch_invariant || items > sms || cluster_of(p, c, sms) > 1;
-  const bool has_slow_rows = p.batch_invariant || p.cache_dtype == DType::e4m3;
-  const std::int64_t most = !merges || (has_slow_rows && c.rows >= 16) ? kQuiteFew : kFew;
+  const std::int64_t most = !merges || (p.batch_invariant && c.rows >= 16) ? kQuiteFew : kFew;
   return c.swaps && items * tiles_of(p) <= most * sms;
 }
 
@@ -117,7 +125,7 @@ std::optional<int> best_decode_config(const Problem& problem, int sms) {
                               : problem.packed        ? ceil_div(problem.q_len, problem.batch)
                                                       : problem.q_len;
   const std::int64_t rows = tokens * (problem.heads / problem.kv_heads);
-  const bool has_three_groups = rows <= 32 && problem.cache_dtype != DType::e4m3;
+  const bool has_three_groups = rows <= 32;
   const bool may_have_fewer = !problem.batch_invariant || has_three_groups;
   // The fewest rows that are enough, or else the most; keys as rows of the MMAs, where that can be.
   const auto suffices = [&](const DecodeConfig& c) {

@@ -44,6 +44,9 @@ struct SwappedGemms {
   }
 };
 
+// S^T and O^T of a tile, which a warpgroup computes and waits for:
+//   compute_scores(tile_k, q, s)   compute_values(tile_v, p, o)
+
 template <typename Config>
 using ShapeQk = cute::Shape<cute::_64, cute::Int<Config::kRows>, cute::Int<Config::C.head_dim>>;
 template <typename Config>
@@ -76,6 +79,15 @@ struct TilesInPlace
         mma.partition_A(TilesInPlace::tile(reinterpret_cast<const Element*>(tile_v), Layout{})));
   }
 
+  template <typename TensorS>
+  __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s) {
+    wgmma<false>(typename TilesInPlace::MmaQk{}, operand_k(tile_k), TilesInPlace::operand_q(q), s);
+  }
+  template <typename TensorO>
+  __device__ static void compute_values(const std::uint8_t* tile_v, const Element* p, TensorO& o) {
+    wgmma<true>(typename TilesInPlace::MmaPv{}, operand_v(tile_v), TilesInPlace::operand_p(p), o);
+  }
+
   // The column of O that row i of this thread's accumulator is, where rows 0 and 1 are eight apart
   // in the tile of the GEMM, and each further pair 64.
   __device__ static int column(int warp, int g, int i) {
@@ -94,18 +106,39 @@ struct WidenedTiles
                        cute::GMMA::rs_op_selector<Element, Element, float, ShapeQk<Config>>())),
                    decltype(cute::make_tiled_mma(
                        cute::GMMA::rs_op_selector<Element, Element, float, ShapePv<Config>>()))> {
+  template <typename TensorS>
+  __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s) {
+    const auto operand_q = WidenedTiles::operand_q(q);
+    add_half<0>(typename WidenedTiles::MmaQk{}, operand_k<0>(tile_k), operand_q, s);
+    add_half<1>(typename WidenedTiles::MmaQk{}, operand_k<1>(tile_k), operand_q, s);
+  }
+  template <typename TensorO>
+  __device__ static void compute_values(const std::uint8_t* tile_v, const Element* p, TensorO& o) {
+    const auto operand_p = WidenedTiles::operand_p(p);
+    add_half<0, true>(typename WidenedTiles::MmaPv{}, operand_v<0>(tile_v), operand_p, o);
+    add_half<1>(typename WidenedTiles::MmaPv{}, operand_v<1>(tile_v), operand_p, o);
+  }
+
+  __device__ static int column(int warp, int g, int i) {
+    return i / 2 * 64 + 16 * warp + 2 * g + i % 2;
+  }
+
+ private:
+  // Half of K's columns of this warp's keys.
+  template <int kHalf>
   __device__ static auto operand_k(const std::uint8_t* tile_k) {
     using Tile = typename Config::TileK;
+    constexpr int kChunks = Tile::kChunks / 2;
     const MatrixPlaces<Tile::kRow_bytes, true> places;
     const std::uint32_t tile = cute::cast_smem_ptr_to_uint(tile_k);
     auto a = registers_a<typename WidenedTiles::MmaQk, typename WidenedTiles::Keys,
-                         typename WidenedTiles::D>();
+                         cute::Int<Config::C.head_dim / 2>>();
     auto words = cute::recast<std::uint32_t>(a);
     const int row0 = static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
-    for (int chunk = 0; chunk < Tile::kChunks; chunk += 2) {
+    for (int chunk = 0; chunk < kChunks; chunk += 2) {
       std::uint32_t r[4];
-      load_matrices(r, places.at(tile, row0, chunk));
+      load_matrices(r, places.at(tile, row0, kHalf * kChunks + chunk));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int first = (chunk + i / 2) * 4 + i % 2;
@@ -116,38 +149,43 @@ struct WidenedTiles
     return a;
   }
 
+  // V of half of the keys.
+  template <int kHalf>
   __device__ static auto operand_v(const std::uint8_t* tile_v) {
     using Tile = typename Config::TileV;
     const int lane = threadIdx.x % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     auto a = registers_a<typename WidenedTiles::MmaPv, typename WidenedTiles::Dv,
-                         typename WidenedTiles::Keys>();
+                         cute::Int<kDecodeTileKeys / 2>>();
     auto words = cute::recast<std::uint32_t>(a);
     constexpr int kBlocks = Config::C.value_dim / 64;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const std::uint32_t rows =
           cute::cast_smem_ptr_to_uint(tile_v + Tile::offset(lane, 4 * block + warp));
+      std::uint32_t r[4];
+      load_transposed(r, rows + kHalf * 32 * Tile::kBox_bytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // of the keys
-        std::uint32_t r[4];
-        load_transposed(r, rows + half * 32 * Tile::kBox_bytes);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int first = ((2 * half + i / 2) * kBlocks + block) * 4 + i % 2 * 2;
-          words(first) = widen_even<Element>(r[i]);
-          words(first + 1) = widen_odd<Element>(r[i]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int first = (i / 2 * kBlocks + block) * 4 + i % 2 * 2;
+        words(first) = widen_even<Element>(r[i]);
+        words(first + 1) = widen_odd<Element>(r[i]);
       }
     }
     return a;
   }
 
-  __device__ static int column(int warp, int g, int i) {
-    return i / 2 * 64 + 16 * warp + 2 * g + i % 2;
+  // C (+)= A B, of half kHalf of B's steps of K, whose A is given. Without a second half, A takes
+  // half of the registers.
+  template <int kHalf, bool kAccumulate = kHalf == 1, typename Mma, typename TensorA,
+            typename TensorB, typename TensorC>
+  __device__ static void add_half(Mma mma, const TensorA& tA, const TensorB& tB, TensorC& tC) {
+    using namespace cute;
+    constexpr int kSteps = decltype(size<2>(tA))::value;
+    wgmma<kAccumulate>(mma, tA, domain_offset(make_coord(_0{}, _0{}, Int<kHalf * kSteps>{}), tB),
+                       tC);
   }
 
- private:
   template <typename Mma, typename M, typename K>
   __device__ static auto registers_a() {
     return cute::make_tensor<Element>(cute::partition_shape_A(Mma{}, cute::Shape<M, K>{}));
@@ -211,16 +249,35 @@ struct QueryChunks {
   }
 };
 
-// Brings the part's rows of Q, of elements T, to SMEM. In place of a row that does not exist, the
-// tile's first one is computed, and never stored.
+// Brings the part's rows of Q, of elements T, to L2. A warp calls it.
 template <typename T, typename Config>
+__device__ __forceinline__ void prefetch_query_rows_of(const Params& p, const Launch& launch,
+                                                       const Part& part) {
+  constexpr int kLine = 128 / sizeof(T);  // elements
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < Config::kRows; i += 32) {
+    const Row row = row_of(part, launch.shape, i);
+    if (row.exists) {
+      const T* const q = row_pointer<const T>(p.q, p.q_stride, part.sequence, row.token, row.head);
+#pragma unroll
+      for (int column = 0; column < Config::C.head_dim; column += kLine) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(q + column));
+      }
+    }
+  }
+}
+
+// Brings the part's rows of Q, of elements T, to SMEM. kThreads neighbouring threads call it. In
+// place of a row that does not exist, the tile's first one is computed, and never stored.
+template <typename T, typename Config, int kThreads>
 __device__ __forceinline__ void load_query_rows_of(typename Config::Element* target,
                                                    const Params& p, const Launch& launch,
                                                    const Part& part) {
   constexpr int kGroups = Config::C.head_dim / 16;  // of a row, of 16 columns
   constexpr int kBox_bytes = Config::kRows * 128;   // 64 columns
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < Config::kRows * kGroups; i += 32) {
+#pragma unroll(kThreads == 32 ? 4 : 1)
+  for (int i = static_cast<int>(threadIdx.x) % kThreads; i < Config::kRows * kGroups;
+       i += kThreads) {
     const int index = i / kGroups;
     const int group = i % kGroups;
     Row row = row_of(part, launch.shape, index);
@@ -257,15 +314,22 @@ __device__ __forceinline__ void load_query_boxes(typename Config::Element* targe
   }
 }
 
-// Brings them by ordinary loads, where the GEMM takes their columns in another order. A warp calls
-// it.
+// Both where the GEMM takes Q's columns in another order than memory has them.
 template <typename Config>
+__device__ void prefetch_query_rows(const Params& p, const Launch& launch, const Part& part) {
+  if (has_e4m3_queries<Config>(p)) {
+    prefetch_query_rows_of<std::uint8_t, Config>(p, launch, part);
+  } else {
+    prefetch_query_rows_of<typename Config::Element, Config>(p, launch, part);
+  }
+}
+template <typename Config, int kThreads>
 __device__ void load_query_rows(typename Config::Element* target, const Params& p,
                                 const Launch& launch, const Part& part) {
   if (has_e4m3_queries<Config>(p)) {
-    load_query_rows_of<std::uint8_t, Config>(target, p, launch, part);
+    load_query_rows_of<std::uint8_t, Config, kThreads>(target, p, launch, part);
   } else {
-    load_query_rows_of<typename Config::Element, Config>(target, p, launch, part);
+    load_query_rows_of<typename Config::Element, Config, kThreads>(target, p, launch, part);
   }
 }
 

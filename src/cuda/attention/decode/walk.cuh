@@ -17,18 +17,18 @@ class Walk {
     int items = 0;
     int most_units = 0;
     for (; first_ < p_.batch; first_ += 32) {
-      before_ = units;
-      count();
-      units = __shfl_sync(kAll, upto_, 31);
-      items += __reduce_add_sync(kAll, work_.items);
-      most_units = max(most_units, __reduce_max_sync(kAll, work_.units));
+      look_up();
+      units += work_.units * work_.items;
+      items += work_.items;
+      most_units = max(most_units, work_.units);
     }
-    shares_ = UnitShares(units, items, most_units, launch_.workers);
+    shares_ = UnitShares(__reduce_add_sync(kAll, units), __reduce_add_sync(kAll, items),
+                         __reduce_max_sync(kAll, most_units), launch_.workers);
     first_ = 0;
     if (p_.batch > 32) {
-      before_ = 0;
-      count();
+      look_up();
     }
+    count();
   }
 
   __device__ const UnitShares& shares() const { return shares_; }
@@ -40,6 +40,7 @@ class Walk {
     while (unit >= __shfl_sync(kAll, upto_, 31)) {
       before_ = __shfl_sync(kAll, upto_, 31);
       first_ += 32;
+      look_up();
       count();
     }
     const int before = upto_ - work_.units * work_.items;
@@ -51,8 +52,8 @@ class Walk {
  private:
   static constexpr unsigned kAll = 0xffffffffu;
 
-  // Counts the units of the sequences from first_ on.
-  __device__ void count() {
+  // Looks up what this lane's sequence has, of the 32 from first_ on.
+  __device__ void look_up() {
     const int lane = threadIdx.x % 32;
     work_ = {};
     if (first_ + lane < p_.batch) {
@@ -63,6 +64,11 @@ class Walk {
         work_ = work_of(launch_.shape, lengths_);
       }
     }
+  }
+
+  // Counts these sequences' units.
+  __device__ void count() {
+    const int lane = threadIdx.x % 32;
     upto_ = work_.units * work_.items;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
