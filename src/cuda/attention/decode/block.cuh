@@ -50,8 +50,8 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
   }
 }
 
-// Sets up the barriers. So many warps call it, each for a quarter of the stages' barriers: a lane
-// has one, and those of a warp are set up one after the other.
+// Sets up the barriers. The block's first kSetUpWarps warps call it, each for a quarter of the
+// stages' barriers: a lane has one, and a warp sets up those of its lanes one after the other.
 inline constexpr int kSetUpWarps = 4;
 template <typename Config, typename Compute>
 __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {

@@ -34,9 +34,8 @@ std::int64_t tiles_of(const Problem& p) {
   return ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
 }
 
-// Whether items of so many tiles are long enough for several clusters each, which takes merges in
-// memory. Those are slow where there are many rows; blocks take longer to compute many E4M3 rows
-// than to load them.
+// Whether items are so long that several clusters may share each, although their results are then
+// merged in memory. With 16-bit caches that takes long where there are many rows.
 bool are_long(const Problem& p, const DecodeConfig& c, std::int64_t cluster, int sms) {
   const std::int64_t tiles = tiles_of(p);
   if (p.cache_dtype == DType::e4m3) {

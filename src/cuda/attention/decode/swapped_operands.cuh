@@ -175,8 +175,8 @@ struct WidenedTiles
     return a;
   }
 
-  // C (+)= A B, of half kHalf of B's steps of K, whose A is given. Without a second half, A takes
-  // half of the registers.
+  // C (+)= A B over half kHalf of the steps of K. tA has that half alone, and so takes half of the
+  // registers of a whole A.
   template <int kHalf, bool kAccumulate = kHalf == 1, typename Mma, typename TensorA,
             typename TensorB, typename TensorC>
   __device__ static void add_half(Mma mma, const TensorA& tA, const TensorB& tB, TensorC& tC) {
@@ -314,7 +314,8 @@ __device__ __forceinline__ void load_query_boxes(typename Config::Element* targe
   }
 }
 
-// Both where the GEMM takes Q's columns in another order than memory has them.
+// prefetch_query_rows() and load_query_rows() serve E4M3 caches, where the GEMM takes Q's columns
+// in another order than memory has them.
 template <typename Config>
 __device__ void prefetch_query_rows(const Params& p, const Launch& launch, const Part& part) {
   if (has_e4m3_queries<Config>(p)) {
