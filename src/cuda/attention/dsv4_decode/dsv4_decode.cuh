@@ -84,7 +84,8 @@ class Producer {
         return;
       }
       ask_for_places<kProducerThreads>(job->places, p_, launch_, job->unit,
-                                       uniform(job->first_tile), uniform(job->end_tile));
+                                       uniform(job->first_tile), uniform(job->end_tile),
+                                       this_thread());
       copy_sink(*job, p_, launch_);
       // Q comes behind the places in memory's queue, since everything waits for those.
       if (this_thread() == kWarpgroupThreads && job->is_first && job->first_tile < job->end_tile) {
@@ -112,7 +113,7 @@ class Producer {
     const bool is_first = before.is_last;
     if (is_first && (warp == 0 || (is_rehearsal && number == 1))) {
       find_unit_behind(is_rehearsal ? shared_.rehearsed : job.unit, p_, launch_, before.unit.index,
-                       is_rehearsal);
+                       is_rehearsal ? Finding::rehearsal : Finding::search);
     }
     if (warp == 0) {
       if (!is_first) {

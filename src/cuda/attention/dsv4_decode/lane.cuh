@@ -19,10 +19,12 @@ __device__ constexpr int first_key(int thread) { return thread / 32 % kTileWarps
 // swizzle makes neighbours: their addresses differ in one bit.
 class LanePlace {
  public:
-  __device__ explicit LanePlace(Element* tile) {
+  __device__ explicit LanePlace(Element* tile) : LanePlace(tile, first_key(this_thread())) {}
+  // Where the warp's keys begin with `first`.
+  __device__ LanePlace(Element* tile, int first) {
     const int thread = this_thread();
-    const int key = first_key(thread) + thread % 32 / 4;
-    first_ = cute::cast_smem_ptr_to_uint(vector_of(tile, key, 2 * (thread % 4)));
+    first_ = cute::cast_smem_ptr_to_uint(
+        vector_of(tile, first + thread % 32 / 4, 2 * (thread % 4)));
   }
 
   // The address of vector `i` of a pass's row in a column block. The passes' rows have the same

@@ -82,15 +82,26 @@ __device__ inline int checked(const Params& p, const Launch& launch, int source,
   return page < scope.pages ? place : kNoRow;
 }
 
-// Asks for the places of tiles [first, last). The block's first kThreads threads call it, and then
-// check_places().
+__device__ inline bool is_list(const Params& p, int source) {
+  return source != kFresh && scope_of(p, source).keys == Scope::Keys::list;
+}
+
+// The keys that are asked for at once.
+enum class Asked { all, lists, others };
+
+// Asks for the places of tiles [first, last). kThreads threads call it, this one as `thread`, and
+// then check_places().
 template <int kThreads>
 __device__ inline void ask_for_places(Places& places, const Params& p, const Launch& launch,
-                                      const Unit& unit, int first, int last) {
+                                      const Unit& unit, int first, int last, int thread,
+                                      Asked asked = Asked::all) {
   const int end = (last - first) * kTileKeys;
 #pragma unroll 1
-  for (int i = this_thread(); i < end; i += kThreads) {
+  for (int i = thread; i < end; i += kThreads) {
     const TileAt tile = tile_at(unit, first + i / kTileKeys);
+    if (asked != Asked::all && is_list(p, tile.source) != (asked == Asked::lists)) {
+      continue;
+    }
     const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
     if (its.at != nullptr) {
@@ -101,16 +112,19 @@ __device__ inline void ask_for_places(Places& places, const Params& p, const Lau
   }
 }
 
-// Waits for what this thread has asked for, and checks it.
-template <int kThreads>
+// Waits for what this thread has asked for, and checks it. Where places were asked for by a guess,
+// there may be fewer keys than it said.
+template <int kThreads, bool kMayBeGuessed = false>
 __device__ inline void check_places(Places& places, const Params& p, const Launch& launch,
                                     const Unit& unit, int first, int last) {
   const int end = (last - first) * kTileKeys;
   cute::cp_async_wait<0>();
 #pragma unroll 1
   for (int i = this_thread(); i < end; i += kThreads) {
+    const TileAt tile = tile_at(unit, first + i / kTileKeys);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
-    place = checked(p, launch, tile_at(unit, first + i / kTileKeys).source, place);
+    const bool exists = !kMayBeGuessed || tile.key0 + i % kTileKeys < unit.keys[tile.source];
+    place = exists ? checked(p, launch, tile.source, place) : kNoRow;
   }
 }
 

@@ -8,19 +8,20 @@
 //
 // Source    as dsv4_decode
 // Tiles     64 rows, 64 keys, 512 dims for S and 64 for P V; 512 threads; one block an SM.
-// SMEM      Q 64 KB and then P of five pairs, 80 KB; a pair of key tiles and then 64 columns of 16
-//           tiles, 128 KB: 208 KB (+ 18 KB).
-// Registers 120 for a thread of a producer, of which 64 hold its whole share of a key tile; 136 for
-//           one of a consumer.
+// SMEM      Q 64 KB and then P of five pairs, 80 KB; a pair of key tiles, 128 KB, and then 64
+//           columns of ten tiles: 208 KB (+ 16 KB).
+// Registers 128 a thread, of which 64 hold a producer's whole share of a key tile.
 //
-//   block j    producers   places | K of pair j | ... | V: columns 64 j to 64 j + 63 of all tiles
-//              consumer 0  ........ S | softmax | P0 to memory | O += P V of pairs 0, 1, 2, ...
-//              consumer 1  ........ S | softmax | P1 to memory | P of pair j to all blocks' SMEM
+//   block j    producers   places | K of pair j | V: columns 64 j to 64 j + 63 of all tiles
+//              consumer 0  ........ S | softmax | P0 to memory | O = P V, its first 32 columns
+//              consumer 1  ........ S | softmax | P1 to memory, P to all blocks | O = P V, others
 //
-// A round is 16 tiles, a pair for each block. The plan chooses this kernel for parts of five pairs,
-// which have one round, but any part is right. P goes through memory since TMA multicasts from
-// there alone. A block multicasts P when all blocks have said that its place is free: Q's place
-// when they have computed S; the places of pairs 5 to 7 when P V of pairs 0 to 2 is done.
+// A round is ten tiles, a pair for each of five blocks. The plan chooses this kernel for parts of
+// one round, but any part is right. P goes through memory since TMA multicasts from there alone. A
+// block multicasts P when all blocks have said that its place is free, where Q was.
+//
+// A list's length and its entries would be memory's latency behind each other. So a warp guesses
+// that there are as many keys as there may be: places in lists, and Q, are asked for by that.
 //
 // Worklog   docs/worklog/dsv4-decode.md
 #pragma once
@@ -32,7 +33,7 @@
 
 namespace tilewright::cuda::dsv4 {
 
-// A consumer. Both compute S of one tile of the own pair; the first one has the block's O.
+// A consumer. It computes S and P of one tile of the own pair, and has half of the block's columns.
 class SpreadConsumer {
  public:
   __device__ SpreadConsumer(SpreadStorage& shared, const Params& p, const Launch& launch)
@@ -40,14 +41,10 @@ class SpreadConsumer {
 
   __device__ __forceinline__ void run() {
     const Job& job = shared_.job;
-    typename Output<kBlockDims>::Fragment tOrO;
+    Fragment tOrO;
     cute::clear(tOrO);
-    cute::cluster_wait();  // the other blocks' barriers are there
     for (int round = 0;; ++round) {
       shared_.job_full.wait(round & 1);
-      if (uniform(job.unit.index) >= launch_.units) {
-        return;
-      }
       const Round its(job);
       if (this_thread() == kProducerThreads) {
         expect_p(its);
@@ -56,22 +53,26 @@ class SpreadConsumer {
         compute_p(job, its, round);
       } else {
         arrive(shared_.keys_read);
+        if (round == 0 && shared_.has_guessed_q()) {
+          shared_.q_full.wait(0);
+        }
         say_q_is_read();
       }
-      if (number() == 0) {
-        add_values(its, round, tOrO);
-      }
+      add_values(its, round, tOrO);
       const bool is_last = uniform(job.end_tile) == uniform(job.unit.end_tile);
       arrive(shared_.job_done);
       if (is_last) {
         break;
       }
     }
-    wait_for_launch_before();
     finish(job, tOrO);
   }
 
  private:
+  static constexpr int kColumns = kBlockDims / kConsumers;
+  using Mma = Output<kColumns>::Mma;
+  using Fragment = Output<kColumns>::Fragment;
+
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
 
   __device__ PairP& pair_in_memory(int round) const {
@@ -82,21 +83,15 @@ class SpreadConsumer {
     return pairs[round % 2 * kSpreadBlocks + block_rank()];
   }
 
-  // A pair has its place in SMEM by its number in the round.
   __device__ void expect_p(const Round& its) const {
     for (int pair = 0; pair < its.pairs; ++pair) {
       shared_.p_full[pair].arrive_and_expect_tx(sizeof(PairP));
     }
   }
 
-  // Consumer 0 says to the block whose pair has the place next that P or Q there has been read.
-  __device__ void say_place_is_free(int pair) const {
-    if (threadIdx.x % 32 == 0) {
-      shared_.p_free.arrive(pair);
-    }
-  }
+  // Consumer 0 says to the blocks that have pairs that Q has been read.
   __device__ void say_q_is_read() const {
-    if (number() == 0 && threadIdx.x % 32 < kPlaces) {
+    if (number() == 0 && threadIdx.x % 32 < kSpreadPairs) {
       shared_.p_free.arrive(threadIdx.x % 32);
     }
   }
@@ -150,9 +145,8 @@ class SpreadConsumer {
     if (this_thread() == kProducerThreads + kWarpgroupThreads) {
       shared_.p_free.wait(round & 1);
       const int number = block_rank();
-      const int place = number % kPlaces;
-      multicast(number, shared_.p[place], pair.p, sizeof(pair.p));
-      multicast(number, shared_.statistics[place], pair.statistics, sizeof(pair.statistics));
+      multicast(number, shared_.p[number], pair.p, sizeof(pair.p));
+      multicast(number, shared_.statistics[number], pair.statistics, sizeof(pair.statistics));
     }
   }
 
@@ -186,102 +180,80 @@ class SpreadConsumer {
     wgmma_wait<0>(tSrS);
   }
 
-  // Adds P V of the round's pairs to O, in their order. Two are computed at once; behind the last
-  // one, of whatever lies there.
-  template <typename TensorO>
-  __device__ __forceinline__ void add_values(const Round& its, int round, TensorO& tOrO) {
-#pragma unroll 1
-    for (int pair = 0; pair < its.pairs; pair += 2) {
-      FragmentPv even;
-      FragmentPv odd;
-      wait_for_operands(its, pair, round);
-      compute_values(pair, even);
-      wait_for_operands(its, pair + 1, round);
-      compute_values(pair + 1, odd);
-      wgmma_wait<1>(even);
-      add_pair(its, pair, even, tOrO);
-      wgmma_wait<0>(odd);
-      if (pair + 1 < its.pairs) {
-        add_pair(its, pair + 1, odd, tOrO);
+  // Adds P V of the round's pairs to O, in their order. All are computed at once; behind the last
+  // pair, of whatever lies there.
+  __device__ __forceinline__ void add_values(const Round& its, int round, Fragment& tOrO) {
+    Fragment tPv[kSpreadPairs];
+    shared_.values_full.wait(round & 1);
+#pragma unroll
+    for (int pair = 0; pair < kSpreadPairs; ++pair) {
+      if (pair < its.pairs) {
+        shared_.p_full[pair].wait(round & 1);
       }
+      if (pair == 0) {
+        cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
+      }
+      compute_values(pair, tPv[pair]);
     }
-  }
-
-  __device__ __forceinline__ void wait_for_operands(const Round& its, int pair, int round) {
-    if (pair < its.pairs) {
-      shared_.values_full[pair * kPairTiles].wait(round & 1);
-      shared_.values_full[pair * kPairTiles + 1].wait(round & 1);
-      shared_.p_full[pair].wait(round & 1);
-      cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
-    }
+    cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
+      wgmma_wait<kSpreadPairs - 1 - pair>(tPv[pair]);
+      if (pair < its.pairs) {
+        add_pair(pair, tPv[pair], tOrO);
+      }
+    });
   }
 
   // P V of a pair.
-  __device__ __forceinline__ void compute_values(int pair, FragmentPv& tPv) {
-    Element* const sP = shared_.p[pair % kPlaces][0];
-    Element* const sV = shared_.keys[0][0] + pair % kSpreadBlocks * kPairTiles * kBlock_elements;
-    wgmma_issue<false>(MmaPv{}, operand_p(sP), operand_v(sV), tPv);
-    wgmma_issue<true>(MmaPv{}, operand_p(sP + kBlock_elements), operand_v(sV + kBlock_elements),
-                      tPv);
+  __device__ __forceinline__ void compute_values(int pair, Fragment& tPv) {
+    Element* const sP = shared_.p[pair][0];
+    Element* const sV = shared_.keys[0][0] + pair * kPairTiles * kBlock_elements +
+                        number() * kColumns;  // of a row's 64
+    wgmma_issue<false>(Mma{}, operand_p(sP), operand_v(sV), tPv);
+    wgmma_issue<true>(Mma{}, operand_p(sP + kBlock_elements), operand_v(sV + kBlock_elements), tPv);
   }
 
-  // Adds it to O, and gives its place back.
-  template <typename TensorO>
-  __device__ __forceinline__ void add_pair(const Round& its, int pair, const FragmentPv& tPv,
-                                           TensorO& tOrO) {
-    const int place = pair % kPlaces;
-    const Appended row0(rows_[0], statistics_of(place, 0));
-    const Appended row1(rows_[1], statistics_of(place, 1));
-    if (pair + kPlaces < its.pairs) {
-      __syncwarp();
-      say_place_is_free(pair + kPlaces);
-    }
+  // Adds it to O.
+  __device__ __forceinline__ void add_pair(int pair, const Fragment& tPv, Fragment& tOrO) {
+    const Appended row0(rows_[0], statistics_of(pair, 0));
+    const Appended row1(rows_[1], statistics_of(pair, 1));
     if (some_change(row0, row1)) {
-      change<MmaPv>(row0, row1, tOrO);
+      change<Mma>(row0, row1, tOrO);
     }
-    add<MmaPv>(row0, row1, tOrO, tPv);
+    add<Mma>(row0, row1, tOrO, tPv);
     rows_[0] = row0.row;
     rows_[1] = row1.row;
   }
 
-  __device__ RowSoFar statistics_of(int place, int i) const {
+  __device__ RowSoFar statistics_of(int pair, int i) const {
     const int row = row_of_thread(i);
-    const float4 first = shared_.statistics[place][0][row];
-    const float4 second = shared_.statistics[place][1][row];
+    const float4 first = shared_.statistics[pair][0][row];
+    const float4 second = shared_.statistics[pair][1][row];
     return {.reference = first.x,
             .max = first.y,
             .sum = first.z + second.z,
             .rounded_sum = first.w + second.w};
   }
 
-  // Stores the block's columns, or leaves them, and merges those of all parts: each consumer a
-  // half.
-  template <typename TensorO>
-  __device__ __forceinline__ void finish(const Job& job, TensorO& tOrO) {
+  // Stores the consumer's columns, or leaves them, and merges those of all parts.
+  __device__ __forceinline__ void finish(const Job& job, Fragment& tOrO) {
     const Unit& unit = job.unit;
-    const int column0 = block_rank() * kBlockDims;
-    if (unit.parts == 1) {
-      if (number() == 0) {
-        store_results<kBlockDims>(p_, launch_, job, column0, tOrO, rows_);
-      }
-      return;
-    }
-    if (number() == 0) {
+    const int column0 = block_rank() * kBlockDims + number() * kColumns;
+    if (unit.parts > 1) {
       leave(launch_, unit.index, column0, tOrO);
-      leave_statistics(launch_, unit.index, rows_);  // for the blocks that merge these columns
+      if (number() == 0) {
+        leave_statistics(launch_, unit.index, rows_);  // for the blocks that merge these columns
+      }
+      const int item = unit.index - unit.part * launch_.items;
+      if (!arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(),
+                        shared_.ticket)) {
+        return;
+      }
+      cute::clear(tOrO);
+      rows_[0] = RowSoFar{};
+      rows_[1] = RowSoFar{};
+      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO, rows_);
     }
-    const int item = unit.index - unit.part * launch_.items;
-    if (!arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(), shared_.ticket)) {
-      return;
-    }
-    constexpr int kHalf = kBlockDims / 2;
-    const int its_column0 = column0 + number() * kHalf;
-    typename Output<kHalf>::Fragment tHalf;
-    cute::clear(tHalf);
-    rows_[0] = RowSoFar{};
-    rows_[1] = RowSoFar{};
-    append_slots<kHalf, 3>(launch_, item, unit.parts, launch_.items, its_column0, tHalf, rows_);
-    store_results<kHalf>(p_, launch_, job, its_column0, tHalf, rows_);
+    store_results<kColumns>(p_, launch_, job, column0, tOrO, rows_);
   }
 
   SpreadStorage& shared_;
@@ -290,26 +262,33 @@ class SpreadConsumer {
   RowSoFar rows_[kThreadRows];
 };
 
-inline constexpr int kSpreadThreads = kProducerThreads + kConsumerThreads;
-
 template <int kFormats>
 __global__ void __launch_bounds__(kSpreadThreads, 1)
     dsv4_spread(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map_q,
                 const __grid_constant__ Launch launch) {
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SpreadStorage*>(smem);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 64) {
     shared.init();
   }
   let_next_launch_start();
   __syncthreads();
   cute::cluster_arrive();
-  if (threadIdx.x < kProducerThreads) {
-    cutlass::arch::warpgroup_reg_dealloc<120>();
-    SpreadProducer<kFormats>(shared, p, launch).run(map_q);
-    cute::cluster_wait();
+  SpreadProducer<kFormats> producer(shared, p, launch);
+  producer.find(map_q);
+  if (threadIdx.x >= 32) {
+    cutlass::arch::NamedBarrier::sync(kGuessThreads, kGuessSync);
+    ask_by_guess(shared, p, launch);
+  }
+  __syncthreads();
+  cute::cluster_wait();  // the other blocks' barriers are there
+  if (uniform(shared.job.unit.index) >= launch.units) {
+    if (shared.has_guessed_q()) {
+      shared.q_full.wait(0);
+    }
+  } else if (threadIdx.x < kProducerThreads) {
+    producer.run(map_q);
   } else {
-    cutlass::arch::warpgroup_reg_alloc<136>();
     SpreadConsumer(shared, p, launch).run();
   }
   // No block ends while others may write to its SMEM.

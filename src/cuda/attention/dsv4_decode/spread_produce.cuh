@@ -1,5 +1,8 @@
 // The producers of dsv4_spread (spread.cuh), and what its block has in SMEM: two warpgroups that
 // bring K of the block's own pair, and the block's columns of V of all tiles.
+//
+// A warp has 16 keys of the own pair and 8 of each of a round's tiles, 96 rows: each lane finds
+// three of them, and shuffles give the lanes that load a row its place.
 #pragma once
 
 #include "cuda/attention/dsv4_decode/launch.cuh"
@@ -8,9 +11,10 @@
 
 namespace tilewright::cuda::dsv4 {
 
-inline constexpr int kRoundTiles = kSpreadBlocks * kPairTiles;
-inline constexpr int kPlaces = kSpreadPairs;  // in SMEM, of P
+inline constexpr int kRoundTiles = kSpreadPairs * kPairTiles;
+inline constexpr int kSpreadThreads = kProducerThreads + kConsumerThreads;
 static_assert(kSpreadBlocks == kBlocks, "a block has one column block of O");
+static_assert(kSpreadPairs <= kSpreadBlocks);
 static_assert(kRoundTiles <= kStretchTiles);
 
 // P of a pair in memory, as it lies in SMEM. Where the pair has one tile, the other's P is 0.
@@ -21,20 +25,19 @@ struct PairP {
 static_assert(2 * kSpreadBlocks * sizeof(PairP) <= kSpreadSlots * kRows * kDims * sizeof(float));
 
 struct SpreadStorage {
-  alignas(1024) Element p[kPlaces][kPairTiles][kBlock_elements];  // Q's blocks before
-  alignas(1024) Element keys[kPairTiles][kBlocks][kBlock_elements];
-  float4 statistics[kPlaces][kPairTiles][kRows];
+  alignas(1024) Element p[kSpreadPairs][kPairTiles][kBlock_elements];  // Q's blocks before
+  alignas(1024) Element keys[kPairTiles][kBlocks][kBlock_elements];    // V of all tiles behind
+  float4 statistics[kSpreadPairs][kPairTiles][kRows];
   float max[kPairTiles][kRows];  // of the own pair's scores
   Job job;                       // of a round
-  Unit rehearsed;                // which nobody reads
-  alignas(16) RowAt located[kPairTiles][kTileKeys];
+  Unit guessed;
   int ticket;
   TmaBarrier q_full;
-  TmaBarrier p_full[kSpreadBlocks];
+  TmaBarrier p_full[kSpreadPairs];
   cutlass::arch::ClusterBarrier p_free;  // in all blocks: the place for the own pair's P
   cutlass::arch::ClusterBarrier keys_full[kPairTiles][kQuarters];
   cutlass::arch::ClusterBarrier keys_read;
-  cutlass::arch::ClusterBarrier values_full[kRoundTiles];
+  cutlass::arch::ClusterBarrier values_full;
   cutlass::arch::ClusterBarrier job_full;
   cutlass::arch::ClusterBarrier job_done;
 
@@ -50,12 +53,25 @@ struct SpreadStorage {
       }
     }
     keys_read.init(kConsumers * kConsumerWarps);
-    for (auto& full : values_full) {
-      full.init(kTileWarps);
-    }
+    values_full.init(kProducerWarps);
     job_full.init(kProducerWarps);
     job_done.init(kConsumers * kConsumerWarps);
     cutlass::arch::fence_barrier_init();
+  }
+
+  // Has Q been loaded for the guessed unit?
+  __device__ bool has_guessed_q() const {
+    const int pairs = pairs_of_tiles(guessed.end_tile - guessed.first_tile);
+    return guessed.tokens > 0 && block_rank() < pairs;
+  }
+  // Do the guessed unit's tiles have the sources of the job's? Its keys may be more.
+  __device__ bool has_guessed_tiles() const {
+    bool are_same = guessed.tokens > 0 && guessed.first_tile == job.unit.first_tile &&
+                    guessed.end_tile == job.unit.end_tile;
+    for (int source = 0; source < kSources; ++source) {
+      are_same &= guessed.tiles[source] == job.unit.tiles[source];
+    }
+    return are_same;
   }
 };
 static_assert(sizeof(SpreadStorage) <= 227 * 1024);
@@ -65,57 +81,124 @@ struct Round {
   int tiles;
   int pairs;
   bool has_own;
-  int own_tile;  // the own pair's first, of the item
+  int first_tile;  // of the item
+  int own_tile;    // the own pair's first
 
   __device__ explicit Round(const Job& job)
       : tiles(uniform(job.end_tile - job.first_tile)),
         pairs(pairs_of_tiles(tiles)),
         has_own(block_rank() < pairs),
-        own_tile(uniform(job.first_tile) + block_rank() * kPairTiles) {}
+        first_tile(uniform(job.first_tile)),
+        own_tile(first_tile + block_rank() * kPairTiles) {}
 };
 
-// Where a producer puts its tile of the own pair. The place is free.
-struct OwnTile {
-  SpreadStorage& shared;
+// A lane's share of a row: 16 dims of each group.
+template <KvRowFormat kFormat>
+class LaneRow {
+ public:
+  using F = Format<kFormat>;
+  using Raw = typename F::Raw;
+  using Scales = typename F::Scales;
+  static constexpr KvRowParts kParts = parts_of(kFormat);
+  static constexpr int kCodedGroups = kParts.coded_dims / kBlockDims;  // the others are BF16
 
-  __device__ cutlass::arch::ClusterBarrier& full(int quarter) const {
-    return shared.keys_full[KeyTile::number()][quarter];
+  LaneRow() = default;
+  __device__ explicit LaneRow(const RowAt& row)
+      : data_(row.data), scales_(kParts.has_planes ? row.scales : row.data + kParts.data_bytes()) {}
+
+  __device__ Scales scales() const { return F::scales(scales_, quarter()); }
+  __device__ Raw load(int group) const { return F::load(data_ + quarter() * F::kLane_bytes, group); }
+
+  // Copies a BF16 group to a column block in SMEM, asynchronously.
+  __device__ void copy(int group, const LanePlace& to, int block, int pass = 0) const {
+    const std::uint8_t* const from =
+        data_ + kParts.code_bytes() + (group - kCodedGroups) * 128 + quarter() * 32;
+    copy_async<16>(to.vector(block, pass, 0), from, true);
+    copy_async<16>(to.vector(block, pass, 1), from + 16, true);
   }
-  __device__ static void wait(int, int) {}
+
+ private:
+  __device__ static int quarter() { return this_thread() % 4; }
+
+  const std::uint8_t* data_;
+  const std::uint8_t* scales_;
 };
 
-// The producers: two warpgroups, of which each has every second tile.
+// The values of a coded group of a row, whatever its scale.
+template <KvRowFormat kFormat>
+__device__ __forceinline__ SixteenValues values_of(const LaneRow<kFormat>& row, int group) {
+  const auto scales = row.scales();
+  SixteenValues values = Format<kFormat>::widen(row.load(group), group, scales);
+  if constexpr (requires { scales.rest(0); }) {
+    values.multiply(scales.rest(group));
+  }
+  return values;
+}
+
+// All warps but the first, which finds the unit, ask for places in lists as the guess says.
+inline constexpr int kGuessThreads = kSpreadThreads - 32;
+inline constexpr std::uint32_t kGuessSync = kConsumersSync + 1;
+__device__ inline void ask_by_guess(SpreadStorage& shared, const Params& p, const Launch& launch) {
+  const Unit& unit = shared.guessed;
+  const int first = unit.first_tile;
+  wait_for_launch_before();
+  ask_for_places<kGuessThreads>(shared.job.places, p, launch, unit, first,
+                                min(first + kRoundTiles, unit.end_tile), this_thread() - 32,
+                                Asked::lists);
+  cute::cp_async_wait<0>();
+}
+
+// The producers: two warpgroups, of which each has one tile of the own pair.
 template <int kFormats>
 class SpreadProducer {
  public:
   __device__ SpreadProducer(SpreadStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  __device__ __forceinline__ void run(const CUtensorMap& map_q) {
-    Job& job = shared_.job;
-    find(job);
-    wait_for_launch_before();
-    if (uniform(job.unit.index) >= launch_.units) {
-      arrive(shared_.job_full);
+  // Warp 0 of the block finds the cluster's unit, and warp 1 guesses it.
+  __device__ __forceinline__ void find(const CUtensorMap& map_q) const {
+    const int warp = this_thread() / 32;
+    if (warp > 1) {
       return;
     }
+    const bool is_guess = warp == 1;
+    Unit& unit = is_guess ? shared_.guessed : shared_.job.unit;
+    find_unit_behind(unit, p_, launch_, first_unit(launch_) - unit_step(launch_),
+                     is_guess ? Finding::guess : Finding::search);
+    if (is_guess && shared_.has_guessed_q() && this_thread() == 32) {
+      wait_for_launch_before();
+      load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
+    }
+    if (this_thread() == 0) {
+      set_round(shared_.job, shared_.job.unit.first_tile);
+    }
+  }
+
+  __device__ __forceinline__ void run(const CUtensorMap& map_q) {
+    Job& job = shared_.job;
     copy_sink(job, p_, launch_);
     for (int round = 0;; ++round) {
       const int first = uniform(job.first_tile);
       const int end = uniform(job.end_tile);
-      ask_for_places<kProducerThreads>(job.places, p_, launch_, job.unit, first, end);
+      const bool is_guessed = round == 0 && shared_.has_guessed_tiles();
+      ask_for_places<kProducerThreads>(job.places, p_, launch_, job.unit, first, end, this_thread(),
+                                       is_guessed ? Asked::others : Asked::all);
       const Round its(job);
-      if (this_thread() == kWarpgroupThreads && its.has_own) {
+      const bool has_q = round == 0 && shared_.has_guessed_q();
+      if (this_thread() == kWarpgroupThreads && its.has_own && !has_q) {
         load_q(shared_.p[0][0], shared_.q_full, job.unit, launch_, map_q);
       }
       __syncwarp();
-      check_places<kProducerThreads>(job.places, p_, launch_, job.unit, first, end);
+      check_places<kProducerThreads, true>(job.places, p_, launch_, job.unit, first, end);
       sync_producers();  // the places are there
       arrive(shared_.job_full);
+      locate(its, 0);
       if (its.has_own) {
-        bring_keys(its.own_tile + KeyTile::number(), end);
+        bring_keys(its);
       }
-      bring_values(first + KeyTile::number(), end, round);
+      locate(its, 1);
+      locate(its, 2);
+      bring_values(its, round);
       if (end == uniform(job.unit.end_tile)) {
         return;
       }
@@ -129,164 +212,196 @@ class SpreadProducer {
   }
 
  private:
+  static constexpr int kLocated = 3;
+
   __device__ static void set_round(Job& job, int first_tile) {
     job.first_tile = first_tile;
     job.end_tile = min(first_tile + kRoundTiles, job.unit.end_tile);
   }
 
-  // Finds the cluster's unit, as Producer::find() does.
-  __device__ void find(Job& job) const {
-    const int warp = this_thread() / 32;
-    const bool is_rehearsal = warp == 1;
-    if (warp <= 1) {
-      find_unit_behind(is_rehearsal ? shared_.rehearsed : job.unit, p_, launch_,
-                       first_unit(launch_) - unit_step(launch_), is_rehearsal);
+  // A warp's rows are numbered: 16 of the own tile, and then 8 of each tile of the round.
+  __device__ static int value_key() { return this_thread() / 32 * kPassKeys; }
+
+  // This lane's row i.
+  __device__ __forceinline__ void locate(const Round& its, int i) {
+    const Job& job = shared_.job;
+    const int row = i * 32 + this_thread() % 32 - kWarpKeys;
+    const bool is_own = row < 0;
+    const int tile =
+        is_own ? its.own_tile + KeyTile::number() : its.first_tile + row / kPassKeys;
+    const int key = is_own ? first_key(this_thread()) + row + kWarpKeys
+                           : value_key() + row % kPassKeys;
+    located_[i] = RowAt{};
+    if (tile < job.end_tile && (!is_own || its.has_own)) {
+      const TileAt at = tile_at(job.unit, tile);
+      const int place = job.places.of[tile - job.first_tile][key];
+      const KvRowFormat format = format_of<kFormats>(p_, at.source);
+      located_[i] =
+          row_at(p_, launch_, job.unit, at.source, at.key0 + key, place, parts_of(format));
     }
-    if (this_thread() == 0) {
-      set_round(job, job.unit.first_tile);
-    }
-    sync_producers();
+    __syncwarp();
   }
 
-  __device__ LanePlace place(int tile) const {
-    return LanePlace(shared_.keys[0][0] + tile * kBlocks * kBlock_elements);
+  // Of the warp's rows from number `first` on, the one of which this lane loads a share.
+  __device__ __forceinline__ RowAt located(int first) const {
+    const int i = first / 32;
+    RowAt row = located_[0];
+#pragma unroll
+    for (int k = 1; k < kLocated; ++k) {
+      row = i == k ? located_[k] : row;
+    }
+    const int lane = first % 32 + this_thread() % 32 / 4;
+    const auto shuffled = [&](const std::uint8_t* address) {
+      return reinterpret_cast<const std::uint8_t*>(
+          __shfl_sync(0xffffffffu, reinterpret_cast<std::uint64_t>(address), lane));
+    };
+    return {shuffled(row.data), shuffled(row.scales)};
   }
 
   // K: this producer's tile of the own pair.
-  __device__ __forceinline__ void bring_keys(int tile, int end) const {
-    if (tile >= end) {
+  __device__ __forceinline__ void bring_keys(const Round& its) {
+    const int tile = its.own_tile + KeyTile::number();
+    if (tile >= shared_.job.end_tile) {
       return;
     }
-    const OwnTile to{shared_};
-    with_format<kFormats>(
-        format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source), [&](auto format) {
-          using ItsLane = Lane<format.value>;
-          const ItsLane lane(p_, launch_, shared_.job);
-          RowAt* const located = shared_.located[KeyTile::number()];
-          lane.locate(tile, end, located, false);
-          const auto rows = lane.take(located);
-          if constexpr (format.value == KvRowFormat::bf16) {
-            copy_keys(to, rows);
-          } else {
-            HeldQuarters<ItsLane, kQuarters> held;
-            held.begin(rows);
-            if constexpr (requires { rows.scales[0].rest(0); }) {
-              if (__any_sync(0xffffffffu,
-                             rows.scales[0].some_exceed() || rows.scales[1].some_exceed())) {
-                widen_exceeding<ItsLane>(to, place(KeyTile::number()), rows, 0);
-                return;
-              }
-            }
-            held.run(to, place(KeyTile::number()), rows, 0, [] {});
-          }
-        });
+    with_format<kFormats>(format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
+                          [&](auto format) {
+                            const LaneRow<format.value> rows[kPasses] = {
+                                LaneRow<format.value>(located(0)),
+                                LaneRow<format.value>(located(kPassKeys))};
+                            bring_tile(rows);
+                          });
   }
 
-  __device__ __forceinline__ void copy_keys(const OwnTile& to,
-                                            const Lane<KvRowFormat::bf16>::Rows& rows) const {
+  template <KvRowFormat kFormat>
+  __device__ __forceinline__ void bring_tile(const LaneRow<kFormat> (&rows)[kPasses]) const {
+    constexpr int kCoded = LaneRow<kFormat>::kCodedGroups;
+    const LanePlace to(shared_.keys[KeyTile::number()][0]);
+    typename LaneRow<kFormat>::Raw raw[kGroups][kPasses];
+    typename LaneRow<kFormat>::Scales scales[kPasses];
 #pragma unroll
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+    for (int i = 0; i < kGroups; ++i) {
+      const int group = block_of_quarter(i / kConsumers, i % kConsumers);
 #pragma unroll
-      for (int i = 0; i < kPasses * kConsumers; ++i) {
-        Lane<KvRowFormat::bf16>::copy(place(KeyTile::number()), i / kConsumers,
-                                      block_of_quarter(quarter, i % kConsumers), rows);
+      for (int pass = 0; pass < kPasses; ++pass) {
+        if (group < kCoded) {
+          raw[group][pass] = rows[pass].load(group);
+        } else {
+          rows[pass].copy(group, to, group, pass);
+        }
+        if (i == 0) {
+          scales[pass] = rows[pass].scales();
+        }
       }
       cute::cp_async_fence();
     }
-    cute::cp_async_wait<3>();
-    arrive(to.full(0));
-    cute::cp_async_wait<2>();
-    arrive(to.full(1));
-    cute::cp_async_wait<1>();
-    arrive(to.full(2));
-    cute::cp_async_wait<0>();
-    arrive(to.full(3));
-  }
-
-  // V: the block's columns of every second tile from `tile` on, of whole pairs: of a tile that does
-  // not exist, zeros. The first ones are loaded while the consumers still read K.
-  __device__ __forceinline__ void bring_values(int tile, int end, int round) const {
-    constexpr bool kHasOne = kDsv4Formats[kFormats].has_one();
-    const int tiles = pairs_of_tiles(end - shared_.job.first_tile) * kPairTiles;
-    const int whole_end = shared_.job.first_tile + tiles;
-    bool is_first = true;
+    const bool exceeds =
+        __any_sync(0xffffffffu, scales[0].some_exceed() || scales[1].some_exceed());
+    if (exceeds) {
 #pragma unroll 1
-    for (int next = tile; next < whole_end;) {
-      const int run = kHasOne ? whole_end : min(next + kPairTiles, whole_end);
-      with_format<kFormats>(
-          format_of<kFormats>(p_, tile_at(shared_.job.unit, min(next, end - 1)).source),
-          [&](auto format) {
-            const Lane<format.value> lane(p_, launch_, shared_.job);
-            bring_columns<kHasOne ? 5 : 1>(lane, next, run, is_first, round);
-          });
-    }
-    if (is_first) {
-      shared_.keys_read.wait(round & 1);
-    }
-  }
-
-  // Are the last group's values BF16, and those of the others not?
-  template <typename Lane>
-  static constexpr bool kLastIsApart = Lane::kLastIsBf16&& Lane::kFormat != KvRowFormat::bf16;
-
-  // The same of tiles of one format, kBatch at once.
-  template <int kBatch, typename Lane>
-  __device__ __forceinline__ void bring_columns(const Lane& lane, int& tile, int end,
-                                                bool& is_first, int round) const {
-    const int block = block_rank();
-    RowAt* const located = shared_.located[KeyTile::number()];
-#pragma unroll 1
-    for (; tile < end; tile += kBatch * kPairTiles) {
-      typename Lane::Rows rows[kBatch];
-      typename Lane::Raw raw[kBatch][kPasses];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        lane.locate(tile + i * kPairTiles, shared_.job.end_tile, located, false);
-        rows[i] = lane.take(located);
+      for (int group = 0; group < kCoded; ++group) {
 #pragma unroll
         for (int pass = 0; pass < kPasses; ++pass) {
-          raw[i][pass] = Lane::load(rows[i], pass, block);
+          to.store(group, pass, values_of(rows[pass], group));
         }
       }
-      if (is_first) {
-        shared_.keys_read.wait(round & 1);
-        is_first = false;
-      }
+    }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int its = tile + i * kPairTiles;
-        if (its < end) {
-          const int number = its - shared_.job.first_tile;
+    for (int i = 0; i < kGroups; ++i) {
+      const int group = block_of_quarter(i / kConsumers, i % kConsumers);
+      if (group < kCoded && !exceeds) {
 #pragma unroll
-          for (int pass = 0; pass < kPasses; ++pass) {
-            LanePlace(shared_.keys[0][0])
-                .store(number, pass, values_of<Lane>(raw[i][pass], rows[i], pass, block));
-          }
-          arrive(shared_.values_full[number]);
+        for (int pass = 0; pass < kPasses; ++pass) {
+          to.store(group, pass, Format<kFormat>::widen(raw[group][pass], group, scales[pass]));
         }
+      }
+      if (i % kConsumers == kConsumers - 1) {
+        if (kCoded == 0 || i == kGroups - 1) {
+          wait_for_copies(kGroups - 1 - i);
+        }
+        arrive(shared_.keys_full[KeyTile::number()][i / kConsumers]);
       }
     }
   }
 
-  template <typename Lane>
-  __device__ __forceinline__ static SixteenValues values_of(const typename Lane::Raw& raw,
-                                                            const typename Lane::Rows& rows,
-                                                            int pass, int group) {
-    if constexpr (kLastIsApart<Lane>) {
-      if (group == kGroups - 1) {
-        return {raw.low, Lane::load(rows, pass, kGroups).low};
+  // Returns when at most `groups` groups of copies are under way.
+  __device__ static void wait_for_copies(int groups) {
+    if (groups == 6) {
+      cute::cp_async_wait<6>();
+    } else if (groups == 4) {
+      cute::cp_async_wait<4>();
+    } else if (groups == 2) {
+      cute::cp_async_wait<2>();
+    } else {
+      cute::cp_async_wait<0>();
+    }
+  }
+
+  // V: the block's columns of all tiles. Of a tile that does not exist, they are zeros.
+  __device__ __forceinline__ void bring_values(const Round& its, int round) const {
+    if constexpr (kDsv4Formats[kFormats].has_one()) {
+      bring_columns<kDsv4Formats[kFormats].first(), kRoundTiles>(0, round);
+    } else {
+      shared_.keys_read.wait(round & 1);
+#pragma unroll 1
+      for (int i = 0; i < its.pairs * kPairTiles; ++i) {
+        const int tile = min(its.first_tile + i, shared_.job.end_tile - 1);
+        with_format<kFormats>(
+            format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
+            [&](auto format) { bring_columns<format.value, 1>(i, round); });
       }
     }
-    SixteenValues values = Lane::F::widen(raw, group, rows.scales[pass]);
-    if constexpr (requires { rows.scales[0].rest(0); }) {
-      values.multiply(rows.scales[pass].rest(group));
+    arrive(shared_.values_full);
+  }
+
+  // The same of kTiles tiles of one format, at once.
+  template <KvRowFormat kFormat, int kTiles>
+  __device__ __forceinline__ void bring_columns(int first, int round) const {
+    using Row = LaneRow<kFormat>;
+    const int group = block_rank();
+    const LanePlace to(shared_.keys[0][0], value_key());
+    const auto row_of_tile = [&](int i) { return Row(located(kWarpKeys + (first + i) * kPassKeys)); };
+    if (group >= Row::kCodedGroups) {
+      shared_.keys_read.wait(round & 1);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        row_of_tile(i).copy(group, to, first + i);
+      }
+      cute::cp_async_wait<0>();
+      return;
     }
-    return values;
+    typename Row::Raw raw[kTiles];
+    typename Row::Scales scales[kTiles];
+    bool exceeds = false;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const Row row = row_of_tile(i);
+      scales[i] = row.scales();
+      raw[i] = row.load(group);
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      exceeds |= scales[i].some_exceed();
+    }
+    exceeds = __any_sync(0xffffffffu, exceeds);
+    shared_.keys_read.wait(round & 1);
+    if (exceeds) {
+#pragma unroll 1
+      for (int i = 0; i < kTiles; ++i) {
+        to.store(first + i, 0, values_of(row_of_tile(i), group));
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      to.store(first + i, 0, Format<kFormat>::widen(raw[i], group, scales[i]));
+    }
   }
 
   SpreadStorage& shared_;
   const Params& p_;
   const Launch& launch_;
+  RowAt located_[kLocated];
 };
 
 }  // namespace tilewright::cuda::dsv4

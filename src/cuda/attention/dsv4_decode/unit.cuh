@@ -114,6 +114,11 @@ __device__ inline int capacity_of(const Scope& scope) {
   return scope.ring > 0 || capacity > INT_MAX ? INT_MAX : static_cast<int>(capacity);
 }
 
+// How a warp finds a unit. A rehearsal executes the code of a search ahead of the warp that
+// searches, reads no memory, and asks L2 for what that one will read: its unit has no rows. A guess
+// does the same, and its unit has as many keys as there may be, if q is not packed.
+enum class Finding { search, rehearsal, guess };
+
 // What memory says of the keys of a scope, which may be absent, that a token sees.
 struct ToldKeys {
   int begin = 0;
@@ -134,6 +139,12 @@ __device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
               ? scope.range_begin[at(scope.begin_stride, unit.request, token)]
               : 0,
           scope.range_end[at(scope.end_stride, unit.request, token)]};
+}
+
+// The most that memory may say.
+__device__ inline ToldKeys guessed_keys(const Unit& unit, const Scope& scope) {
+  const bool has_keys = scope.rows != nullptr && this_thread() % 32 < unit.tokens;
+  return {0, has_keys ? scope.most_keys : 0};
 }
 
 // Brings what memory says of the keys of the unit's first token to L2. All lanes of a warp call it.
@@ -198,10 +209,9 @@ __device__ inline void find_fresh(Unit& unit, bool has_fresh) {
   }
 }
 
-// Sets which rows the item has. In a rehearsal it reads no memory, and there are none. All lanes of
-// a warp call it.
+// Sets which rows the item has. All lanes of a warp call it.
 __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& launch, int item,
-                                 bool is_rehearsal) {
+                                 Finding how) {
   const ItemShape& shape = launch.shape;
   const int tile = item / shape.head_tiles;
   const int head0 = (item - tile * shape.head_tiles) * kRows;
@@ -212,7 +222,7 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   const int* const cu_seqlens = p.packed_q.cu_seqlens;
   if (shape.is_by_token) {
     token = tile;
-    if (!is_rehearsal) {
+    if (how == Finding::search) {
       request = request_of(cu_seqlens, p.batch, tile);
       tokens = request >= 0;
       first = tokens > 0 ? cu_seqlens[request] : 0;
@@ -222,12 +232,14 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
     request = tile / shape.token_tiles;
     const int token0 = (tile - request * shape.token_tiles) * shape.tile_tokens;
     int len = launch.q_len;
-    if (launch.is_packed && !is_rehearsal) {
+    if (launch.is_packed && how == Finding::search) {
       first = cu_seqlens[request];
       len = cu_seqlens[request + 1] - first;
     }
     token = first + token0;
-    tokens = is_rehearsal ? 0 : max(0, min(shape.tile_tokens, len - token0));
+    const bool has_tokens =
+        how == Finding::search || (how == Finding::guess && !launch.is_packed);
+    tokens = has_tokens ? max(0, min(shape.tile_tokens, len - token0)) : 0;
   }
   if (threadIdx.x % 32 == 0) {
     unit.request = request;
@@ -240,18 +252,20 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds out what unit `index` is. In a rehearsal it only asks for what memory says of it, and the
-// unit has no rows. All lanes of a warp call it.
+// Finds out what unit `index` is. All lanes of a warp call it.
 __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index,
-                                 bool is_rehearsal) {
+                                 Finding how) {
   const int part = index / launch.items;
-  find_rows(unit, p, launch, index - part * launch.items, is_rehearsal);
-  if (is_rehearsal && launch.knows_tokens) {
+  find_rows(unit, p, launch, index - part * launch.items, how);
+  if (how != Finding::search && launch.knows_tokens) {
     prefetch_keys(unit, p.window);
     prefetch_keys(unit, p.compressed);
   }
-  const ToldKeys window = told_keys(unit, p.window);  // both are under way before one is used
-  const ToldKeys compressed = told_keys(unit, p.compressed);
+  const auto keys_of = [&](const Scope& scope) {
+    return how == Finding::guess ? guessed_keys(unit, scope) : told_keys(unit, scope);
+  };
+  const ToldKeys window = keys_of(p.window);  // both are under way before one is used
+  const ToldKeys compressed = keys_of(p.compressed);
   set_keys(unit, kWindow, p.window, window);
   set_keys(unit, kCompressed, p.compressed, compressed);
   find_fresh(unit, p.fresh.rows != nullptr);
@@ -273,16 +287,16 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
 }
 
 // Finds the block's next unit behind unit `before` that has rows. If there is none, its index is
-// launch.units or more. A rehearsal executes the code once. All lanes of a warp call it.
+// launch.units or more. A rehearsal or a guess looks at one. All lanes of a warp call it.
 __device__ inline void find_unit_behind(Unit& unit, const Params& p, const Launch& launch,
-                                        int before, bool is_rehearsal) {
+                                        int before, Finding how) {
   int index = before + unit_step(launch);
-  if (!is_rehearsal) {
+  if (how == Finding::search) {
     wait_for_launch_before();
   }
   while (index < launch.units) {
-    find_unit(unit, p, launch, index, is_rehearsal);
-    if (is_rehearsal || uniform(unit.tokens) > 0) {
+    find_unit(unit, p, launch, index, how);
+    if (how != Finding::search || uniform(unit.tokens) > 0) {
       break;
     }
     index += unit_step(launch);
