@@ -39,33 +39,29 @@ class SpreadConsumer {
   __device__ SpreadConsumer(SpreadStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(int round) {
+    shared_.job_full.wait(round & 1);
     const Job& job = shared_.job;
-    Fragment tOrO;
-    cute::clear(tOrO);
-    for (int round = 0;; ++round) {
-      shared_.job_full.wait(round & 1);
-      const Round its(job);
-      if (this_thread() == kProducerThreads) {
-        expect_p(its);
-      }
-      if (its.has_own) {
-        compute_p(job, its, round);
-      } else {
-        arrive(shared_.keys_read);
-        if (round == 0 && shared_.has_guessed_q()) {
-          shared_.q_full.wait(0);
-        }
-        say_q_is_read();
-      }
-      add_values(its, round, tOrO);
-      const bool is_last = uniform(job.end_tile) == uniform(job.unit.end_tile);
-      arrive(shared_.job_done);
-      if (is_last) {
-        break;
-      }
+    const Round its(job, round);
+    if (round <= 1) {
+      begin();
     }
-    finish(job, tOrO);
+    if (this_thread() == kProducerThreads) {
+      expect_p(its);
+    }
+    if (its.has_own) {
+      compute_p(job, its);
+    } else {
+      arrive(shared_.keys_read);
+      if (round == 1 && shared_.has_guessed_q()) {
+        shared_.q_full.wait(0);
+      }
+      say_q_is_read();
+    }
+    add_values(its);
+    if (its.is_rehearsal || uniform(job.end_tile) == uniform(job.unit.end_tile)) {
+      finish(job);
+    }
   }
 
  private:
@@ -84,8 +80,9 @@ class SpreadConsumer {
   }
 
   __device__ void expect_p(const Round& its) const {
-    for (int pair = 0; pair < its.pairs; ++pair) {
-      shared_.p_full[pair].arrive_and_expect_tx(sizeof(PairP));
+    for (int pair = 0; pair < kSpreadPairs; ++pair) {
+      const bool comes = pair < its.pairs && !its.is_rehearsal;
+      shared_.p_full[pair].arrive_and_expect_tx(comes ? sizeof(PairP) : 0);
     }
   }
 
@@ -97,14 +94,16 @@ class SpreadConsumer {
   }
 
   // P of the own pair, to all blocks.
-  __device__ __forceinline__ void compute_p(const Job& job, const Round& its, int round) {
+  __device__ __forceinline__ void compute_p(const Job& job, const Round& its) {
     const int own = number();
     const int tile = its.own_tile + own;
     const bool writes = threadIdx.x % 4 == 0;
-    shared_.q_full.wait(round & 1);
+    if (!its.is_rehearsal) {
+      shared_.q_full.wait(its.phase ^ 1);
+    }
     FragmentPv tSrS;
     if (tile < job.end_tile) {
-      compute_scores(tSrS, round);
+      compute_scores(tSrS, its);
     } else {
       cute::fill(tSrS, float{kMinusInf});  // the pair has one tile
     }
@@ -124,7 +123,7 @@ class SpreadConsumer {
     }
     sync_consumers();
     say_q_is_read();
-    PairP& pair = pair_in_memory(round);
+    PairP& pair = pair_in_memory(its.number);
     float reference[kThreadRows];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -132,10 +131,10 @@ class SpreadConsumer {
       reference[i] = ceilf(max[i]);
     }
     const TileSums sums =
-        weigh<MmaQk>(rS, scale_to_log2(p_.scale), reference, PutInMemory{pair.p[own]});
+        weigh<MmaQk>(rS, scale_to_log2(p_.scale), reference, PutInMemory{pair.p[own], !its.is_rehearsal});
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
-      if (writes) {
+      if (writes && !its.is_rehearsal) {
         __stcg(&pair.statistics[own][row_of_thread(i)],
                float4{reference[i], max[i], sums.exact[i], sums.rounded[i]});
       }
@@ -143,10 +142,12 @@ class SpreadConsumer {
     asm volatile("fence.proxy.async.global;" ::: "memory");  // before TMA reads P
     sync_consumers();
     if (this_thread() == kProducerThreads + kWarpgroupThreads) {
-      shared_.p_free.wait(round & 1);
+      shared_.p_free.wait(its.phase);
       const int number = block_rank();
-      multicast(number, shared_.p[number], pair.p, sizeof(pair.p));
-      multicast(number, shared_.statistics[number], pair.statistics, sizeof(pair.statistics));
+      if (!its.is_rehearsal) {
+        multicast(number, shared_.p[number], pair.p, sizeof(pair.p));
+        multicast(number, shared_.statistics[number], pair.statistics, sizeof(pair.statistics));
+      }
     }
   }
 
@@ -163,12 +164,12 @@ class SpreadConsumer {
 
   // S of the own tile, as its quarters arrive.
   template <typename TensorS>
-  __device__ __forceinline__ void compute_scores(TensorS& tSrS, int round) {
+  __device__ __forceinline__ void compute_scores(TensorS& tSrS, const Round& its) {
     const int own = number();
     Element* const sQ = shared_.p[0][0];
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      shared_.keys_full[own][quarter].wait(round & 1);
+      shared_.keys_full[own][quarter].wait(its.phase);
       cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
@@ -182,14 +183,12 @@ class SpreadConsumer {
 
   // Adds P V of the round's pairs to O, in their order. All are computed at once; behind the last
   // pair, of whatever lies there.
-  __device__ __forceinline__ void add_values(const Round& its, int round, Fragment& tOrO) {
+  __device__ __forceinline__ void add_values(const Round& its) {
     Fragment tPv[kSpreadPairs];
-    shared_.values_full.wait(round & 1);
+    shared_.values_full.wait(its.phase);
 #pragma unroll
     for (int pair = 0; pair < kSpreadPairs; ++pair) {
-      if (pair < its.pairs) {
-        shared_.p_full[pair].wait(round & 1);
-      }
+      shared_.p_full[pair].wait(its.phase);
       if (pair == 0) {
         cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
       }
@@ -198,7 +197,7 @@ class SpreadConsumer {
     cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
       wgmma_wait<kSpreadPairs - 1 - pair>(tPv[pair]);
       if (pair < its.pairs) {
-        add_pair(pair, tPv[pair], tOrO);
+        add_pair(pair, tPv[pair]);
       }
     });
   }
@@ -213,13 +212,13 @@ class SpreadConsumer {
   }
 
   // Adds it to O.
-  __device__ __forceinline__ void add_pair(int pair, const Fragment& tPv, Fragment& tOrO) {
+  __device__ __forceinline__ void add_pair(int pair, const Fragment& tPv) {
     const Appended row0(rows_[0], statistics_of(pair, 0));
     const Appended row1(rows_[1], statistics_of(pair, 1));
     if (some_change(row0, row1)) {
-      change<Mma>(row0, row1, tOrO);
+      change<Mma>(row0, row1, tOrO_);
     }
-    add<Mma>(row0, row1, tOrO, tPv);
+    add<Mma>(row0, row1, tOrO_, tPv);
     rows_[0] = row0.row;
     rows_[1] = row1.row;
   }
@@ -235,11 +234,11 @@ class SpreadConsumer {
   }
 
   // Stores the consumer's columns, or leaves them, and merges those of all parts.
-  __device__ __forceinline__ void finish(const Job& job, Fragment& tOrO) {
+  __device__ __forceinline__ void finish(const Job& job) {
     const Unit& unit = job.unit;
     const int column0 = block_rank() * kBlockDims + number() * kColumns;
     if (unit.parts > 1) {
-      leave(launch_, unit.index, column0, tOrO);
+      leave(launch_, unit.index, column0, tOrO_);
       if (number() == 0) {
         leave_statistics(launch_, unit.index, rows_);  // for the blocks that merge these columns
       }
@@ -248,17 +247,23 @@ class SpreadConsumer {
                         shared_.ticket)) {
         return;
       }
-      cute::clear(tOrO);
-      rows_[0] = RowSoFar{};
-      rows_[1] = RowSoFar{};
-      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO, rows_);
+      begin();
+      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO_, rows_);
     }
-    store_results<kColumns>(p_, launch_, job, column0, tOrO, rows_);
+    store_results<kColumns>(p_, launch_, job, column0, tOrO_, rows_);
+  }
+
+  // O and its statistics over no keys.
+  __device__ __forceinline__ void begin() {
+    cute::clear(tOrO_);
+    rows_[0] = RowSoFar{};
+    rows_[1] = RowSoFar{};
   }
 
   SpreadStorage& shared_;
   const Params& p_;
   const Launch& launch_;
+  Fragment tOrO_;
   RowSoFar rows_[kThreadRows];
 };
 
@@ -274,22 +279,34 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   let_next_launch_start();
   __syncthreads();
   cute::cluster_arrive();
-  SpreadProducer<kFormats> producer(shared, p, launch);
-  producer.find(map_q);
-  if (threadIdx.x >= 32) {
-    cutlass::arch::NamedBarrier::sync(kGuessThreads, kGuessSync);
-    ask_by_guess(shared, p, launch);
-  }
-  __syncthreads();
+  guess(shared, p, launch);
   cute::cluster_wait();  // the other blocks' barriers are there
-  if (uniform(shared.job.unit.index) >= launch.units) {
-    if (shared.has_guessed_q()) {
-      shared.q_full.wait(0);
+  SpreadProducer<kFormats> producer(shared, p, launch);
+  SpreadConsumer consumer(shared, p, launch);
+  const Job& job = shared.job;
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    __syncthreads();
+    if (round == 1) {
+      find(shared, p, launch, map_q);
+    } else if (round > 1 && threadIdx.x == 0) {
+      set_round(shared.job, job.end_tile);
     }
-  } else if (threadIdx.x < kProducerThreads) {
-    producer.run(map_q);
-  } else {
-    SpreadConsumer(shared, p, launch).run();
+    __syncthreads();
+    if (round == 1 && uniform(job.unit.index) >= launch.units) {
+      if (shared.has_guessed_q()) {
+        shared.q_full.wait(0);
+      }
+      break;
+    }
+    if (threadIdx.x < kProducerThreads) {
+      producer.run(map_q, round);
+    } else {
+      consumer.run(round);
+    }
+    if (round > 0 && uniform(job.end_tile) == uniform(job.unit.end_tile)) {
+      break;
+    }
   }
   // No block ends while others may write to its SMEM.
   cute::cluster_arrive_relaxed();

@@ -39,7 +39,6 @@ struct SpreadStorage {
   cutlass::arch::ClusterBarrier keys_read;
   cutlass::arch::ClusterBarrier values_full;
   cutlass::arch::ClusterBarrier job_full;
-  cutlass::arch::ClusterBarrier job_done;
 
   __device__ void init() {
     q_full.init(1);
@@ -55,7 +54,6 @@ struct SpreadStorage {
     keys_read.init(kConsumers * kConsumerWarps);
     values_full.init(kProducerWarps);
     job_full.init(kProducerWarps);
-    job_done.init(kConsumers * kConsumerWarps);
     cutlass::arch::fence_barrier_init();
   }
 
@@ -76,16 +74,23 @@ struct SpreadStorage {
 };
 static_assert(sizeof(SpreadStorage) <= 227 * 1024);
 
-// The block's own pair of a round, and how many pairs there are.
+// A round, the block's own pair, and how many pairs there are. The first round is a rehearsal: the
+// guessed unit's, without rows. It reads and writes no memory, and brings the code to the SM.
 struct Round {
+  int number;
+  bool is_rehearsal;
+  std::uint32_t phase;  // of barriers
   int tiles;
   int pairs;
   bool has_own;
   int first_tile;  // of the item
   int own_tile;    // the own pair's first
 
-  __device__ explicit Round(const Job& job)
-      : tiles(uniform(job.end_tile - job.first_tile)),
+  __device__ Round(const Job& job, int round)
+      : number(round),
+        is_rehearsal(round == 0),
+        phase(round & 1),
+        tiles(uniform(job.end_tile - job.first_tile)),
         pairs(pairs_of_tiles(tiles)),
         has_own(block_rank() < pairs),
         first_tile(uniform(job.first_tile)),
@@ -135,17 +140,51 @@ __device__ __forceinline__ SixteenValues values_of(const LaneRow<kFormat>& row, 
   return values;
 }
 
-// All warps but the first, which finds the unit, ask for places in lists as the guess says.
-inline constexpr int kGuessThreads = kSpreadThreads - 32;
-inline constexpr std::uint32_t kGuessSync = kConsumersSync + 1;
-__device__ inline void ask_by_guess(SpreadStorage& shared, const Params& p, const Launch& launch) {
-  const Unit& unit = shared.guessed;
-  const int first = unit.first_tile;
+__device__ inline void set_round(Job& job, int first_tile) {
+  job.first_tile = first_tile;
+  job.end_tile = min(first_tile + kRoundTiles, job.unit.end_tile);
+}
+
+// Before the launch ahead has ended: warp 0 guesses the cluster's unit, whose rows no round has
+// then, and warp 1 the one by which places are asked for.
+__device__ __forceinline__ void guess(SpreadStorage& shared, const Params& p,
+                                      const Launch& launch) {
+  const int thread = this_thread();
+  if (thread < 64) {
+    Unit& unit = thread < 32 ? shared.job.unit : shared.guessed;
+    find_unit_behind(unit, p, launch, first_unit(launch) - unit_step(launch), Finding::guess);
+    if (thread == 0) {
+      unit.heads = 0;
+      unit.parts = 1;
+      set_round(shared.job, unit.first_tile);
+    }
+  }
+}
+
+// Behind it: warp 0 finds the unit. All others ask for places in lists, and one thread for Q, as
+// the guess says.
+__device__ __forceinline__ void find(SpreadStorage& shared, const Params& p, const Launch& launch,
+                                     const CUtensorMap& map_q) {
+  constexpr int kWarp = 32;
+  const int thread = this_thread();
   wait_for_launch_before();
-  ask_for_places<kGuessThreads>(shared.job.places, p, launch, unit, first,
-                                min(first + kRoundTiles, unit.end_tile), this_thread() - 32,
-                                Asked::lists);
-  cute::cp_async_wait<0>();
+  if (thread < kWarp) {
+    find_unit_behind(shared.job.unit, p, launch, first_unit(launch) - unit_step(launch),
+                     Finding::search);
+    if (thread == 0) {
+      set_round(shared.job, shared.job.unit.first_tile);
+    }
+  } else {
+    const Unit& unit = shared.guessed;
+    const int first = unit.first_tile;
+    ask_for_places<kSpreadThreads - kWarp>(shared.job.places, p, launch, unit, first,
+                                           min(first + kRoundTiles, unit.end_tile), thread - kWarp,
+                                           Asked::lists);
+    if (thread == kWarp && shared.has_guessed_q()) {
+      load_q(shared.p[0][0], shared.q_full, unit, launch, map_q);
+    }
+    cute::cp_async_wait<0>();
+  }
 }
 
 // The producers: two warpgroups, of which each has one tile of the own pair.
@@ -155,69 +194,34 @@ class SpreadProducer {
   __device__ SpreadProducer(SpreadStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  // Warp 0 of the block finds the cluster's unit, and warp 1 guesses it.
-  __device__ __forceinline__ void find(const CUtensorMap& map_q) const {
-    const int warp = this_thread() / 32;
-    if (warp > 1) {
-      return;
-    }
-    const bool is_guess = warp == 1;
-    Unit& unit = is_guess ? shared_.guessed : shared_.job.unit;
-    find_unit_behind(unit, p_, launch_, first_unit(launch_) - unit_step(launch_),
-                     is_guess ? Finding::guess : Finding::search);
-    if (is_guess && shared_.has_guessed_q() && this_thread() == 32) {
-      wait_for_launch_before();
-      load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
-    }
-    if (this_thread() == 0) {
-      set_round(shared_.job, shared_.job.unit.first_tile);
-    }
-  }
-
-  __device__ __forceinline__ void run(const CUtensorMap& map_q) {
+  __device__ __forceinline__ void run(const CUtensorMap& map_q, int round) {
     Job& job = shared_.job;
+    const Round its(job, round);
+    const bool is_first = round == 1;
     copy_sink(job, p_, launch_);
-    for (int round = 0;; ++round) {
-      const int first = uniform(job.first_tile);
-      const int end = uniform(job.end_tile);
-      const bool is_guessed = round == 0 && shared_.has_guessed_tiles();
-      ask_for_places<kProducerThreads>(job.places, p_, launch_, job.unit, first, end, this_thread(),
-                                       is_guessed ? Asked::others : Asked::all);
-      const Round its(job);
-      const bool has_q = round == 0 && shared_.has_guessed_q();
-      if (this_thread() == kWarpgroupThreads && its.has_own && !has_q) {
-        load_q(shared_.p[0][0], shared_.q_full, job.unit, launch_, map_q);
-      }
-      __syncwarp();
-      check_places<kProducerThreads, true>(job.places, p_, launch_, job.unit, first, end);
-      sync_producers();  // the places are there
-      arrive(shared_.job_full);
-      locate(its, 0);
-      if (its.has_own) {
-        bring_keys(its);
-      }
-      locate(its, 1);
-      locate(its, 2);
-      bring_values(its, round);
-      if (end == uniform(job.unit.end_tile)) {
-        return;
-      }
-      shared_.job_done.wait(round & 1);
-      sync_producers();
-      if (this_thread() == 0) {
-        set_round(job, end);
-      }
-      sync_producers();
+    ask_for_places<kProducerThreads>(
+        job.places, p_, launch_, job.unit, its.first_tile, job.end_tile, this_thread(),
+        its.is_rehearsal                            ? Asked::none
+        : is_first && shared_.has_guessed_tiles() ? Asked::others
+                                                    : Asked::all);
+    if (this_thread() == kWarpgroupThreads && !its.is_rehearsal && its.has_own &&
+        !(is_first && shared_.has_guessed_q())) {
+      load_q(shared_.p[0][0], shared_.q_full, job.unit, launch_, map_q);
     }
+    __syncwarp();
+    check_places<kProducerThreads, true>(job.places, p_, launch_, job.unit, its.first_tile,
+                                         job.end_tile);
+    sync_producers();  // the places are there
+    arrive(shared_.job_full);
+    locate(its, 0);
+    bring_keys(its);
+    locate(its, 1);
+    locate(its, 2);
+    bring_values(its);
   }
 
  private:
   static constexpr int kLocated = 3;
-
-  __device__ static void set_round(Job& job, int first_tile) {
-    job.first_tile = first_tile;
-    job.end_tile = min(first_tile + kRoundTiles, job.unit.end_tile);
-  }
 
   // A warp's rows are numbered: 16 of the own tile, and then 8 of each tile of the round.
   __device__ static int value_key() { return this_thread() / 32 * kPassKeys; }
@@ -232,7 +236,7 @@ class SpreadProducer {
     const int key = is_own ? first_key(this_thread()) + row + kWarpKeys
                            : value_key() + row % kPassKeys;
     located_[i] = RowAt{};
-    if (tile < job.end_tile && (!is_own || its.has_own)) {
+    if (tile < job.end_tile) {
       const TileAt at = tile_at(job.unit, tile);
       const int place = job.places.of[tile - job.first_tile][key];
       const KvRowFormat format = format_of<kFormats>(p_, at.source);
@@ -261,7 +265,10 @@ class SpreadProducer {
   // K: this producer's tile of the own pair.
   __device__ __forceinline__ void bring_keys(const Round& its) {
     const int tile = its.own_tile + KeyTile::number();
-    if (tile >= shared_.job.end_tile) {
+    if (tile >= shared_.job.end_tile) {  // every round has its phase of each barrier
+      for (auto& full : shared_.keys_full[KeyTile::number()]) {
+        arrive(full);
+      }
       return;
     }
     with_format<kFormats>(format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
@@ -338,17 +345,17 @@ class SpreadProducer {
   }
 
   // V: the block's columns of all tiles. Of a tile that does not exist, they are zeros.
-  __device__ __forceinline__ void bring_values(const Round& its, int round) const {
+  __device__ __forceinline__ void bring_values(const Round& its) const {
     if constexpr (kDsv4Formats[kFormats].has_one()) {
-      bring_columns<kDsv4Formats[kFormats].first(), kRoundTiles>(0, round);
+      bring_columns<kDsv4Formats[kFormats].first(), kRoundTiles>(its, 0);
     } else {
-      shared_.keys_read.wait(round & 1);
+      shared_.keys_read.wait(its.phase);
 #pragma unroll 1
       for (int i = 0; i < its.pairs * kPairTiles; ++i) {
         const int tile = min(its.first_tile + i, shared_.job.end_tile - 1);
         with_format<kFormats>(
             format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
-            [&](auto format) { bring_columns<format.value, 1>(i, round); });
+            [&](auto format) { bring_columns<format.value, 1>(its, i); });
       }
     }
     arrive(shared_.values_full);
@@ -356,13 +363,13 @@ class SpreadProducer {
 
   // The same of kTiles tiles of one format, at once.
   template <KvRowFormat kFormat, int kTiles>
-  __device__ __forceinline__ void bring_columns(int first, int round) const {
+  __device__ __forceinline__ void bring_columns(const Round& its, int first) const {
     using Row = LaneRow<kFormat>;
     const int group = block_rank();
     const LanePlace to(shared_.keys[0][0], value_key());
     const auto row_of_tile = [&](int i) { return Row(located(kWarpKeys + (first + i) * kPassKeys)); };
     if (group >= Row::kCodedGroups) {
-      shared_.keys_read.wait(round & 1);
+      shared_.keys_read.wait(its.phase);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         row_of_tile(i).copy(group, to, first + i);
@@ -384,7 +391,7 @@ class SpreadProducer {
       exceeds |= scales[i].some_exceed();
     }
     exceeds = __any_sync(0xffffffffu, exceeds);
-    shared_.keys_read.wait(round & 1);
+    shared_.keys_read.wait(its.phase);
     if (exceeds) {
 #pragma unroll 1
       for (int i = 0; i < kTiles; ++i) {
