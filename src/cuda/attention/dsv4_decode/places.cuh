@@ -86,9 +86,8 @@ __device__ inline bool is_list(const Params& p, int source) {
   return source != kFresh && scope_of(p, source).keys == Scope::Keys::list;
 }
 
-// The keys that are asked for at once. Of `none`, which is a rehearsal, memory is not read: they
-// have no rows.
-enum class Asked { all, lists, others, none };
+// The keys that are asked for at once.
+enum class Asked { all, lists, others };
 
 // Asks for the places of tiles [first, last). kThreads threads call it, this one as `thread`, and
 // then check_places().
@@ -100,13 +99,12 @@ __device__ inline void ask_for_places(Places& places, const Params& p, const Lau
 #pragma unroll 1
   for (int i = thread; i < end; i += kThreads) {
     const TileAt tile = tile_at(unit, first + i / kTileKeys);
-    const bool is_of_list = is_list(p, tile.source);
-    if ((asked == Asked::lists && !is_of_list) || (asked == Asked::others && is_of_list)) {
+    if (asked != Asked::all && is_list(p, tile.source) != (asked == Asked::lists)) {
       continue;
     }
     const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
-    if (its.at != nullptr && asked != Asked::none) {
+    if (its.at != nullptr) {
       cute::SM80_CP_ASYNC_CACHEALWAYS<int>::copy(*its.at, place);
     } else {
       place = its.known;
@@ -118,11 +116,11 @@ __device__ inline void ask_for_places(Places& places, const Params& p, const Lau
 // there may be fewer keys than it said.
 template <int kThreads, bool kMayBeGuessed = false>
 __device__ inline void check_places(Places& places, const Params& p, const Launch& launch,
-                                    const Unit& unit, int first, int last) {
+                                    const Unit& unit, int first, int last, int thread) {
   const int end = (last - first) * kTileKeys;
   cute::cp_async_wait<0>();
 #pragma unroll 1
-  for (int i = this_thread(); i < end; i += kThreads) {
+  for (int i = thread; i < end; i += kThreads) {
     const TileAt tile = tile_at(unit, first + i / kTileKeys);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
     const bool exists = !kMayBeGuessed || tile.key0 + i % kTileKeys < unit.keys[tile.source];

@@ -172,7 +172,6 @@ struct PutInShared {
 // vectors, so that each has 8 bytes of one.
 struct PutInMemory {
   Element* tile;
-  bool stores;  // not in a rehearsal
 
   __device__ __forceinline__ void operator()(int vector,
                                              const std::uint32_t (&pairs)[2 * kThreadRows]) const {
@@ -184,9 +183,7 @@ struct PutInMemory {
       const std::uint32_t second = pairs[i + kThreadRows];
       const std::uint32_t others = __shfl_xor_sync(0xffffffffu, is_odd ? first : second, 1);
       Element* const to = vector_of(tile, row_of_thread(i), vector + is_odd) + lane % 4 / 2 * 4;
-      if (stores) {
-        __stcg(reinterpret_cast<uint2*>(to), is_odd ? uint2{others, second} : uint2{first, others});
-      }
+      __stcg(reinterpret_cast<uint2*>(to), is_odd ? uint2{others, second} : uint2{first, others});
     }
   }
 };

@@ -39,29 +39,49 @@ class SpreadConsumer {
   __device__ SpreadConsumer(SpreadStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  __device__ __forceinline__ void run(int round) {
-    shared_.job_full.wait(round & 1);
-    const Job& job = shared_.job;
-    const Round its(job, round);
-    if (round <= 1) {
-      begin();
-    }
-    if (this_thread() == kProducerThreads) {
-      expect_p(its);
-    }
-    if (its.has_own) {
-      compute_p(job, its);
-    } else {
-      arrive(shared_.keys_read);
-      if (round == 1 && shared_.has_guessed_q()) {
-        shared_.q_full.wait(0);
+  __device__ __forceinline__ void run(const CUtensorMap& map_q) {
+    Job& job = shared_.job;
+    Fragment tOrO;
+    cute::clear(tOrO);
+    find(map_q);
+    for (int round = 0;; ++round) {
+      if (uniform(job.unit.index) >= launch_.units) {
+        arrive(shared_.job_full);
+        if (shared_.has_guessed_q()) {
+          shared_.q_full.wait(0);
+        }
+        return;
       }
-      say_q_is_read();
+      find_places(round);
+      const Round its(job);
+      if (this_thread() == kProducerThreads) {
+        expect_p(its);
+        if (its.has_own && !(round == 0 && shared_.has_guessed_q())) {
+          load_q(shared_.p[0][0], shared_.q_full, job.unit, launch_, map_q);
+        }
+      }
+      __syncwarp();
+      if (its.has_own) {
+        compute_p(job, its, round);
+      } else {
+        arrive(shared_.keys_read);
+        if (round == 0 && shared_.has_guessed_q()) {
+          shared_.q_full.wait(0);
+        }
+        say_q_is_read();
+      }
+      add_values(its, round, tOrO);
+      if (uniform(job.end_tile) == uniform(job.unit.end_tile)) {
+        break;
+      }
+      shared_.round_done.wait(round & 1);
+      sync_consumers();
+      if (this_thread() == kProducerThreads) {
+        set_round(job, job.end_tile);
+      }
+      sync_consumers();
     }
-    add_values(its);
-    if (its.is_rehearsal || uniform(job.end_tile) == uniform(job.unit.end_tile)) {
-      finish(job);
-    }
+    finish(job, tOrO);
   }
 
  private:
@@ -70,6 +90,52 @@ class SpreadConsumer {
   using Fragment = Output<kColumns>::Fragment;
 
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
+
+  __device__ static int thread() { return this_thread() - kProducerThreads; }
+
+  // The first warp finds the cluster's unit. The others ask for places in lists, and one thread for
+  // Q, as the guess says.
+  __device__ __forceinline__ void find(const CUtensorMap& map_q) const {
+    constexpr int kWarp = 32;
+    Job& job = shared_.job;
+    const Unit& guessed = shared_.guessed;
+    if (thread() < kWarp) {
+      const int index = first_unit(launch_);
+      const int part = index / launch_.items;
+      if (launch_.is_packed) {
+        find_rows(job.unit, p_, launch_, index - part * launch_.items, Finding::search);
+      }
+      find_keys(job.unit, p_, launch_, part, Finding::search);
+      if (thread() == 0) {
+        job.unit.index = job.unit.tokens > 0 ? index : launch_.units;
+        set_round(job, job.unit.first_tile);
+      }
+    } else {
+      if (thread() == kWarp && shared_.has_guessed_q()) {
+        load_q(shared_.p[0][0], shared_.q_full, guessed, launch_, map_q);
+      }
+      __syncwarp();
+      ask_for_places<kConsumerThreads - kWarp>(
+          job.places, p_, launch_, guessed, guessed.first_tile,
+          min(guessed.first_tile + kRoundTiles, guessed.end_tile), thread() - kWarp, Asked::lists);
+      cute::cp_async_wait<0>();
+    }
+    sync_consumers();
+  }
+
+  // Finds the places of the round's rows.
+  __device__ __forceinline__ void find_places(int round) const {
+    Job& job = shared_.job;
+    const int first = uniform(job.first_tile);
+    const int end = uniform(job.end_tile);
+    const bool is_guessed = round == 0 && shared_.has_guessed_tiles();
+    ask_for_places<kConsumerThreads>(job.places, p_, launch_, job.unit, first, end, thread(),
+                                     is_guessed ? Asked::others : Asked::all);
+    copy_sink(job, p_, launch_, thread());
+    check_places<kConsumerThreads, true>(job.places, p_, launch_, job.unit, first, end, thread());
+    arrive(shared_.job_full);
+    sync_consumers();
+  }
 
   __device__ PairP& pair_in_memory(int round) const {
     auto* const pairs = reinterpret_cast<PairP*>(
@@ -80,9 +146,8 @@ class SpreadConsumer {
   }
 
   __device__ void expect_p(const Round& its) const {
-    for (int pair = 0; pair < kSpreadPairs; ++pair) {
-      const bool comes = pair < its.pairs && !its.is_rehearsal;
-      shared_.p_full[pair].arrive_and_expect_tx(comes ? sizeof(PairP) : 0);
+    for (int pair = 0; pair < its.pairs; ++pair) {
+      shared_.p_full[pair].arrive_and_expect_tx(sizeof(PairP));
     }
   }
 
@@ -94,16 +159,14 @@ class SpreadConsumer {
   }
 
   // P of the own pair, to all blocks.
-  __device__ __forceinline__ void compute_p(const Job& job, const Round& its) {
+  __device__ __forceinline__ void compute_p(const Job& job, const Round& its, int round) {
     const int own = number();
     const int tile = its.own_tile + own;
     const bool writes = threadIdx.x % 4 == 0;
-    if (!its.is_rehearsal) {
-      shared_.q_full.wait(its.phase ^ 1);
-    }
+    shared_.q_full.wait(round & 1);
     FragmentPv tSrS;
     if (tile < job.end_tile) {
-      compute_scores(tSrS, its);
+      compute_scores(tSrS, round);
     } else {
       cute::fill(tSrS, float{kMinusInf});  // the pair has one tile
     }
@@ -123,7 +186,7 @@ class SpreadConsumer {
     }
     sync_consumers();
     say_q_is_read();
-    PairP& pair = pair_in_memory(its.number);
+    PairP& pair = pair_in_memory(round);
     float reference[kThreadRows];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -131,10 +194,10 @@ class SpreadConsumer {
       reference[i] = ceilf(max[i]);
     }
     const TileSums sums =
-        weigh<MmaQk>(rS, scale_to_log2(p_.scale), reference, PutInMemory{pair.p[own], !its.is_rehearsal});
+        weigh<MmaQk>(rS, scale_to_log2(p_.scale), reference, PutInMemory{pair.p[own]});
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
-      if (writes && !its.is_rehearsal) {
+      if (writes) {
         __stcg(&pair.statistics[own][row_of_thread(i)],
                float4{reference[i], max[i], sums.exact[i], sums.rounded[i]});
       }
@@ -142,12 +205,10 @@ class SpreadConsumer {
     asm volatile("fence.proxy.async.global;" ::: "memory");  // before TMA reads P
     sync_consumers();
     if (this_thread() == kProducerThreads + kWarpgroupThreads) {
-      shared_.p_free.wait(its.phase);
+      shared_.p_free.wait(round & 1);
       const int number = block_rank();
-      if (!its.is_rehearsal) {
-        multicast(number, shared_.p[number], pair.p, sizeof(pair.p));
-        multicast(number, shared_.statistics[number], pair.statistics, sizeof(pair.statistics));
-      }
+      multicast(number, shared_.p[number], pair.p, sizeof(pair.p));
+      multicast(number, shared_.statistics[number], pair.statistics, sizeof(pair.statistics));
     }
   }
 
@@ -164,12 +225,12 @@ class SpreadConsumer {
 
   // S of the own tile, as its quarters arrive.
   template <typename TensorS>
-  __device__ __forceinline__ void compute_scores(TensorS& tSrS, const Round& its) {
+  __device__ __forceinline__ void compute_scores(TensorS& tSrS, int round) {
     const int own = number();
     Element* const sQ = shared_.p[0][0];
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      shared_.keys_full[own][quarter].wait(its.phase);
+      shared_.keys_full[own][quarter].wait(round & 1);
       cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
@@ -183,12 +244,14 @@ class SpreadConsumer {
 
   // Adds P V of the round's pairs to O, in their order. All are computed at once; behind the last
   // pair, of whatever lies there.
-  __device__ __forceinline__ void add_values(const Round& its) {
+  __device__ __forceinline__ void add_values(const Round& its, int round, Fragment& tOrO) {
     Fragment tPv[kSpreadPairs];
-    shared_.values_full.wait(its.phase);
+    shared_.values_full.wait(round & 1);
 #pragma unroll
     for (int pair = 0; pair < kSpreadPairs; ++pair) {
-      shared_.p_full[pair].wait(its.phase);
+      if (pair < its.pairs) {
+        shared_.p_full[pair].wait(round & 1);
+      }
       if (pair == 0) {
         cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
       }
@@ -197,7 +260,7 @@ class SpreadConsumer {
     cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
       wgmma_wait<kSpreadPairs - 1 - pair>(tPv[pair]);
       if (pair < its.pairs) {
-        add_pair(pair, tPv[pair]);
+        add_pair(pair, tPv[pair], tOrO);
       }
     });
   }
@@ -212,13 +275,13 @@ class SpreadConsumer {
   }
 
   // Adds it to O.
-  __device__ __forceinline__ void add_pair(int pair, const Fragment& tPv) {
+  __device__ __forceinline__ void add_pair(int pair, const Fragment& tPv, Fragment& tOrO) {
     const Appended row0(rows_[0], statistics_of(pair, 0));
     const Appended row1(rows_[1], statistics_of(pair, 1));
     if (some_change(row0, row1)) {
-      change<Mma>(row0, row1, tOrO_);
+      change<Mma>(row0, row1, tOrO);
     }
-    add<Mma>(row0, row1, tOrO_, tPv);
+    add<Mma>(row0, row1, tOrO, tPv);
     rows_[0] = row0.row;
     rows_[1] = row1.row;
   }
@@ -234,11 +297,11 @@ class SpreadConsumer {
   }
 
   // Stores the consumer's columns, or leaves them, and merges those of all parts.
-  __device__ __forceinline__ void finish(const Job& job) {
+  __device__ __forceinline__ void finish(const Job& job, Fragment& tOrO) {
     const Unit& unit = job.unit;
     const int column0 = block_rank() * kBlockDims + number() * kColumns;
     if (unit.parts > 1) {
-      leave(launch_, unit.index, column0, tOrO_);
+      leave(launch_, unit.index, column0, tOrO);
       if (number() == 0) {
         leave_statistics(launch_, unit.index, rows_);  // for the blocks that merge these columns
       }
@@ -247,25 +310,30 @@ class SpreadConsumer {
                         shared_.ticket)) {
         return;
       }
-      begin();
-      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO_, rows_);
+      cute::clear(tOrO);
+      rows_[0] = RowSoFar{};
+      rows_[1] = RowSoFar{};
+      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO, rows_);
     }
-    store_results<kColumns>(p_, launch_, job, column0, tOrO_, rows_);
-  }
-
-  // O and its statistics over no keys.
-  __device__ __forceinline__ void begin() {
-    cute::clear(tOrO_);
-    rows_[0] = RowSoFar{};
-    rows_[1] = RowSoFar{};
+    store_results<kColumns>(p_, launch_, job, column0, tOrO, rows_);
   }
 
   SpreadStorage& shared_;
   const Params& p_;
   const Launch& launch_;
-  Fragment tOrO_;
   RowSoFar rows_[kThreadRows];
 };
+
+// Guesses the cluster's unit, before the launch ahead has ended. If q is not packed, its rows are
+// what will be found. A warp calls it.
+__device__ inline void guess(SpreadStorage& shared, const Params& p, const Launch& launch) {
+  const int index = first_unit(launch);
+  find_unit(shared.guessed, p, launch, index, Finding::guess);
+  copy_unit(shared.job.unit, shared.guessed);
+  if (threadIdx.x % 32 == 0) {
+    shared.guessed.index = index;
+  }
+}
 
 template <int kFormats>
 __global__ void __launch_bounds__(kSpreadThreads, 1)
@@ -279,34 +347,16 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   let_next_launch_start();
   __syncthreads();
   cute::cluster_arrive();
-  guess(shared, p, launch);
+  if (threadIdx.x / 32 == kProducerWarps) {
+    guess(shared, p, launch);
+  }
+  __syncthreads();
   cute::cluster_wait();  // the other blocks' barriers are there
-  SpreadProducer<kFormats> producer(shared, p, launch);
-  SpreadConsumer consumer(shared, p, launch);
-  const Job& job = shared.job;
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    __syncthreads();
-    if (round == 1) {
-      find(shared, p, launch, map_q);
-    } else if (round > 1 && threadIdx.x == 0) {
-      set_round(shared.job, job.end_tile);
-    }
-    __syncthreads();
-    if (round == 1 && uniform(job.unit.index) >= launch.units) {
-      if (shared.has_guessed_q()) {
-        shared.q_full.wait(0);
-      }
-      break;
-    }
-    if (threadIdx.x < kProducerThreads) {
-      producer.run(map_q, round);
-    } else {
-      consumer.run(round);
-    }
-    if (round > 0 && uniform(job.end_tile) == uniform(job.unit.end_tile)) {
-      break;
-    }
+  wait_for_launch_before();
+  if (threadIdx.x < kProducerThreads) {
+    SpreadProducer<kFormats>(shared, p, launch).run();
+  } else {
+    SpreadConsumer(shared, p, launch).run(map_q);
   }
   // No block ends while others may write to its SMEM.
   cute::cluster_arrive_relaxed();

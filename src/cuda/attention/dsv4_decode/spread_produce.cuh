@@ -39,6 +39,7 @@ struct SpreadStorage {
   cutlass::arch::ClusterBarrier keys_read;
   cutlass::arch::ClusterBarrier values_full;
   cutlass::arch::ClusterBarrier job_full;
+  cutlass::arch::ClusterBarrier round_done;  // of the producers
 
   __device__ void init() {
     q_full.init(1);
@@ -53,7 +54,8 @@ struct SpreadStorage {
     }
     keys_read.init(kConsumers * kConsumerWarps);
     values_full.init(kProducerWarps);
-    job_full.init(kProducerWarps);
+    job_full.init(kConsumers * kConsumerWarps);
+    round_done.init(kProducerWarps);
     cutlass::arch::fence_barrier_init();
   }
 
@@ -64,7 +66,8 @@ struct SpreadStorage {
   }
   // Do the guessed unit's tiles have the sources of the job's? Its keys may be more.
   __device__ bool has_guessed_tiles() const {
-    bool are_same = guessed.tokens > 0 && guessed.first_tile == job.unit.first_tile &&
+    bool are_same = guessed.tokens > 0 && guessed.index == job.unit.index &&
+                    guessed.first_tile == job.unit.first_tile &&
                     guessed.end_tile == job.unit.end_tile;
     for (int source = 0; source < kSources; ++source) {
       are_same &= guessed.tiles[source] == job.unit.tiles[source];
@@ -74,23 +77,16 @@ struct SpreadStorage {
 };
 static_assert(sizeof(SpreadStorage) <= 227 * 1024);
 
-// A round, the block's own pair, and how many pairs there are. The first round is a rehearsal: the
-// guessed unit's, without rows. It reads and writes no memory, and brings the code to the SM.
+// The block's own pair of a round, and how many pairs there are.
 struct Round {
-  int number;
-  bool is_rehearsal;
-  std::uint32_t phase;  // of barriers
   int tiles;
   int pairs;
   bool has_own;
   int first_tile;  // of the item
   int own_tile;    // the own pair's first
 
-  __device__ Round(const Job& job, int round)
-      : number(round),
-        is_rehearsal(round == 0),
-        phase(round & 1),
-        tiles(uniform(job.end_tile - job.first_tile)),
+  __device__ explicit Round(const Job& job)
+      : tiles(uniform(job.end_tile - job.first_tile)),
         pairs(pairs_of_tiles(tiles)),
         has_own(block_rank() < pairs),
         first_tile(uniform(job.first_tile)),
@@ -145,48 +141,6 @@ __device__ inline void set_round(Job& job, int first_tile) {
   job.end_tile = min(first_tile + kRoundTiles, job.unit.end_tile);
 }
 
-// Before the launch ahead has ended: warp 0 guesses the cluster's unit, whose rows no round has
-// then, and warp 1 the one by which places are asked for.
-__device__ __forceinline__ void guess(SpreadStorage& shared, const Params& p,
-                                      const Launch& launch) {
-  const int thread = this_thread();
-  if (thread < 64) {
-    Unit& unit = thread < 32 ? shared.job.unit : shared.guessed;
-    find_unit_behind(unit, p, launch, first_unit(launch) - unit_step(launch), Finding::guess);
-    if (thread == 0) {
-      unit.heads = 0;
-      unit.parts = 1;
-      set_round(shared.job, unit.first_tile);
-    }
-  }
-}
-
-// Behind it: warp 0 finds the unit. All others ask for places in lists, and one thread for Q, as
-// the guess says.
-__device__ __forceinline__ void find(SpreadStorage& shared, const Params& p, const Launch& launch,
-                                     const CUtensorMap& map_q) {
-  constexpr int kWarp = 32;
-  const int thread = this_thread();
-  wait_for_launch_before();
-  if (thread < kWarp) {
-    find_unit_behind(shared.job.unit, p, launch, first_unit(launch) - unit_step(launch),
-                     Finding::search);
-    if (thread == 0) {
-      set_round(shared.job, shared.job.unit.first_tile);
-    }
-  } else {
-    const Unit& unit = shared.guessed;
-    const int first = unit.first_tile;
-    ask_for_places<kSpreadThreads - kWarp>(shared.job.places, p, launch, unit, first,
-                                           min(first + kRoundTiles, unit.end_tile), thread - kWarp,
-                                           Asked::lists);
-    if (thread == kWarp && shared.has_guessed_q()) {
-      load_q(shared.p[0][0], shared.q_full, unit, launch, map_q);
-    }
-    cute::cp_async_wait<0>();
-  }
-}
-
 // The producers: two warpgroups, of which each has one tile of the own pair.
 template <int kFormats>
 class SpreadProducer {
@@ -194,67 +148,86 @@ class SpreadProducer {
   __device__ SpreadProducer(SpreadStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
-  __device__ __forceinline__ void run(const CUtensorMap& map_q, int round) {
-    Job& job = shared_.job;
-    const Round its(job, round);
-    const bool is_first = round == 1;
-    copy_sink(job, p_, launch_);
-    ask_for_places<kProducerThreads>(
-        job.places, p_, launch_, job.unit, its.first_tile, job.end_tile, this_thread(),
-        its.is_rehearsal                            ? Asked::none
-        : is_first && shared_.has_guessed_tiles() ? Asked::others
-                                                    : Asked::all);
-    if (this_thread() == kWarpgroupThreads && !its.is_rehearsal && its.has_own &&
-        !(is_first && shared_.has_guessed_q())) {
-      load_q(shared_.p[0][0], shared_.q_full, job.unit, launch_, map_q);
+  __device__ __forceinline__ void run() {
+    for (int round = 0;; ++round) {
+      bring_keys(round);
+      const Job& job = shared_.job;
+      if (uniform(job.unit.index) >= launch_.units) {
+        return;
+      }
+      const Round its(job);
+#pragma unroll
+      for (int i = 0; i < kLocated; ++i) {
+        locate_value(its, i);
+      }
+      bring_values(its, round);
+      if (uniform(job.end_tile) == uniform(job.unit.end_tile)) {
+        return;
+      }
+      arrive(shared_.round_done);
     }
-    __syncwarp();
-    check_places<kProducerThreads, true>(job.places, p_, launch_, job.unit, its.first_tile,
-                                         job.end_tile);
-    sync_producers();  // the places are there
-    arrive(shared_.job_full);
-    locate(its, 0);
-    bring_keys(its);
-    locate(its, 1);
-    locate(its, 2);
-    bring_values(its);
   }
 
  private:
   static constexpr int kLocated = 3;
 
-  // A warp's rows are numbered: 16 of the own tile, and then 8 of each tile of the round.
+  // The first key, in each of a round's tiles, of which the warp brings V.
   __device__ static int value_key() { return this_thread() / 32 * kPassKeys; }
 
-  // This lane's row i.
-  __device__ __forceinline__ void locate(const Round& its, int i) {
+  // K: this producer's tile of the own pair. In the first round a tile of a list's keys is loaded
+  // by the guess, and its rows are on their way when the unit is found.
+  __device__ __forceinline__ void bring_keys(int round) const {
     const Job& job = shared_.job;
-    const int row = i * 32 + this_thread() % 32 - kWarpKeys;
-    const bool is_own = row < 0;
-    const int tile =
-        is_own ? its.own_tile + KeyTile::number() : its.first_tile + row / kPassKeys;
-    const int key = is_own ? first_key(this_thread()) + row + kWarpKeys
-                           : value_key() + row % kPassKeys;
-    located_[i] = RowAt{};
-    if (tile < job.end_tile) {
-      const TileAt at = tile_at(job.unit, tile);
-      const int place = job.places.of[tile - job.first_tile][key];
-      const KvRowFormat format = format_of<kFormats>(p_, at.source);
-      located_[i] =
-          row_at(p_, launch_, job.unit, at.source, at.key0 + key, place, parts_of(format));
+    bool is_guess = round == 0;
+    while (true) {
+      if (!is_guess) {
+        shared_.job_full.wait(round & 1);
+        if (uniform(job.unit.index) >= launch_.units) {
+          return;
+        }
+      }
+      const Unit& unit = is_guess ? shared_.guessed : job.unit;
+      const int first = uniform(is_guess ? unit.first_tile : job.first_tile);
+      const int end = uniform(is_guess ? unit.end_tile : job.end_tile);
+      const int tile = first + block_rank() * kPairTiles + KeyTile::number();
+      const TileAt at = tile_at(unit, tile);
+      const bool exists = tile < min(end, first + kRoundTiles);
+      bool is_done = false;
+      if (exists && (!is_guess || is_list(p_, at.source))) {
+        const RowAt row = locate_key(unit, at, tile - first, is_guess);
+        with_format<kFormats>(format_of<kFormats>(p_, at.source), [&](auto format) {
+          const LaneRow<format.value> rows[kPasses] = {
+              LaneRow<format.value>(row_of_lane(row, 0)),
+              LaneRow<format.value>(row_of_lane(row, kPassKeys))};
+          is_done = bring_tile(rows, is_guess);
+        });
+      }
+      if (is_done || !is_guess) {
+        return;
+      }
+      is_guess = false;
     }
-    __syncwarp();
   }
 
-  // Of the warp's rows from number `first` on, the one of which this lane loads a share.
-  __device__ __forceinline__ RowAt located(int first) const {
-    const int i = first / 32;
-    RowAt row = located_[0];
-#pragma unroll
-    for (int k = 1; k < kLocated; ++k) {
-      row = i == k ? located_[k] : row;
+  // The row of key lane % 16 of the warp's keys of a tile, number `number` of the round.
+  __device__ __forceinline__ RowAt locate_key(const Unit& unit, const TileAt& at, int number,
+                                              bool is_guess) const {
+    const int key = first_key(this_thread()) + this_thread() % kWarpKeys;
+    const KvRowFormat format = format_of<kFormats>(p_, at.source);
+    int place;
+    if (is_guess) {
+      const LookUp its = look_up(p_, launch_, unit, at.source, at.key0 + key);
+      place = checked(p_, launch_, at.source, its.at != nullptr ? __ldcg(its.at) : its.known);
+    } else {
+      place = shared_.job.places.of[number][key];
     }
-    const int lane = first % 32 + this_thread() % 32 / 4;
+    return row_at(p_, launch_, unit, at.source, at.key0 + key, place, parts_of(format));
+  }
+
+  // The row that this lane loads a share of, four lanes a row, of those that lanes from `first` on
+  // have found.
+  __device__ static RowAt row_of_lane(const RowAt& row, int first) {
+    const int lane = first + this_thread() % 32 / 4;
     const auto shuffled = [&](const std::uint8_t* address) {
       return reinterpret_cast<const std::uint8_t*>(
           __shfl_sync(0xffffffffu, reinterpret_cast<std::uint64_t>(address), lane));
@@ -262,26 +235,36 @@ class SpreadProducer {
     return {shuffled(row.data), shuffled(row.scales)};
   }
 
-  // K: this producer's tile of the own pair.
-  __device__ __forceinline__ void bring_keys(const Round& its) {
-    const int tile = its.own_tile + KeyTile::number();
-    if (tile >= shared_.job.end_tile) {  // every round has its phase of each barrier
-      for (auto& full : shared_.keys_full[KeyTile::number()]) {
-        arrive(full);
-      }
-      return;
+  // Of V, a warp's rows are numbered: eight of each tile of the round. This is the lane's row i.
+  __device__ __forceinline__ void locate_value(const Round& its, int i) {
+    const Job& job = shared_.job;
+    const int row = i * 32 + this_thread() % 32;
+    const int number = row / kPassKeys;
+    const int key = value_key() + row % kPassKeys;
+    located_[i] = RowAt{};
+    if (number < its.tiles) {
+      const TileAt at = tile_at(job.unit, its.first_tile + number);
+      const KvRowFormat format = format_of<kFormats>(p_, at.source);
+      located_[i] = row_at(p_, launch_, job.unit, at.source, at.key0 + key,
+                           job.places.of[number][key], parts_of(format));
     }
-    with_format<kFormats>(format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
-                          [&](auto format) {
-                            const LaneRow<format.value> rows[kPasses] = {
-                                LaneRow<format.value>(located(0)),
-                                LaneRow<format.value>(located(kPassKeys))};
-                            bring_tile(rows);
-                          });
+    __syncwarp();
+  }
+
+  // Of tile `number`, the row of which this lane loads a share.
+  __device__ __forceinline__ RowAt value_row(int number) const {
+    const int first = number * kPassKeys;
+    RowAt row = located_[0];
+#pragma unroll
+    for (int k = 1; k < kLocated; ++k) {
+      row = first / 32 == k ? located_[k] : row;
+    }
+    return row_of_lane(row, first % 32);
   }
 
   template <KvRowFormat kFormat>
-  __device__ __forceinline__ void bring_tile(const LaneRow<kFormat> (&rows)[kPasses]) const {
+  __device__ __forceinline__ bool bring_tile(const LaneRow<kFormat> (&rows)[kPasses],
+                                             bool is_guess) const {
     constexpr int kCoded = LaneRow<kFormat>::kCodedGroups;
     const LanePlace to(shared_.keys[KeyTile::number()][0]);
     typename LaneRow<kFormat>::Raw raw[kGroups][kPasses];
@@ -301,6 +284,13 @@ class SpreadProducer {
         }
       }
       cute::cp_async_fence();
+    }
+    if (is_guess) {
+      shared_.job_full.wait(0);
+      if (!shared_.has_guessed_tiles()) {
+        cute::cp_async_wait<0>();
+        return false;
+      }
     }
     const bool exceeds =
         __any_sync(0xffffffffu, scales[0].some_exceed() || scales[1].some_exceed());
@@ -329,6 +319,7 @@ class SpreadProducer {
         arrive(shared_.keys_full[KeyTile::number()][i / kConsumers]);
       }
     }
+    return true;
   }
 
   // Returns when at most `groups` groups of copies are under way.
@@ -345,17 +336,17 @@ class SpreadProducer {
   }
 
   // V: the block's columns of all tiles. Of a tile that does not exist, they are zeros.
-  __device__ __forceinline__ void bring_values(const Round& its) const {
+  __device__ __forceinline__ void bring_values(const Round& its, int round) const {
     if constexpr (kDsv4Formats[kFormats].has_one()) {
-      bring_columns<kDsv4Formats[kFormats].first(), kRoundTiles>(its, 0);
+      bring_columns<kDsv4Formats[kFormats].first(), kRoundTiles>(0, round);
     } else {
-      shared_.keys_read.wait(its.phase);
+      shared_.keys_read.wait(round & 1);
 #pragma unroll 1
       for (int i = 0; i < its.pairs * kPairTiles; ++i) {
         const int tile = min(its.first_tile + i, shared_.job.end_tile - 1);
         with_format<kFormats>(
             format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
-            [&](auto format) { bring_columns<format.value, 1>(its, i); });
+            [&](auto format) { bring_columns<format.value, 1>(i, round); });
       }
     }
     arrive(shared_.values_full);
@@ -363,13 +354,13 @@ class SpreadProducer {
 
   // The same of kTiles tiles of one format, at once.
   template <KvRowFormat kFormat, int kTiles>
-  __device__ __forceinline__ void bring_columns(const Round& its, int first) const {
+  __device__ __forceinline__ void bring_columns(int first, int round) const {
     using Row = LaneRow<kFormat>;
     const int group = block_rank();
     const LanePlace to(shared_.keys[0][0], value_key());
-    const auto row_of_tile = [&](int i) { return Row(located(kWarpKeys + (first + i) * kPassKeys)); };
+    const auto row_of_tile = [&](int i) { return Row(value_row(first + i)); };
     if (group >= Row::kCodedGroups) {
-      shared_.keys_read.wait(its.phase);
+      shared_.keys_read.wait(round & 1);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         row_of_tile(i).copy(group, to, first + i);
@@ -391,7 +382,7 @@ class SpreadProducer {
       exceeds |= scales[i].some_exceed();
     }
     exceeds = __any_sync(0xffffffffu, exceeds);
-    shared_.keys_read.wait(its.phase);
+    shared_.keys_read.wait(round & 1);
     if (exceeds) {
 #pragma unroll 1
       for (int i = 0; i < kTiles; ++i) {

@@ -252,11 +252,9 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();
 }
 
-// Finds out what unit `index` is. All lanes of a warp call it.
-__device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index,
+// Sets which keys the unit has, whose rows are found. All lanes of a warp call it.
+__device__ inline void find_keys(Unit& unit, const Params& p, const Launch& launch, int part,
                                  Finding how) {
-  const int part = index / launch.items;
-  find_rows(unit, p, launch, index - part * launch.items, how);
   if (how != Finding::search && launch.knows_tokens) {
     prefetch_keys(unit, p.window);
     prefetch_keys(unit, p.compressed);
@@ -284,6 +282,14 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
     }
   }
   __syncwarp();
+}
+
+// Finds out what unit `index` is. All lanes of a warp call it.
+__device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index,
+                                 Finding how) {
+  const int part = index / launch.items;
+  find_rows(unit, p, launch, index - part * launch.items, how);
+  find_keys(unit, p, launch, part, how);
 }
 
 // Finds the block's next unit behind unit `before` that has rows. If there is none, its index is
