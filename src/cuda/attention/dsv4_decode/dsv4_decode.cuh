@@ -84,8 +84,7 @@ class Producer {
         return;
       }
       ask_for_places<kProducerThreads>(job->places, p_, launch_, job->unit,
-                                       uniform(job->first_tile), uniform(job->end_tile),
-                                       this_thread());
+                                       uniform(job->first_tile), uniform(job->end_tile));
       copy_sink(*job, p_, launch_, this_thread());
       // Q comes behind the places in memory's queue, since everything waits for those.
       if (this_thread() == kWarpgroupThreads && job->is_first && job->first_tile < job->end_tile) {
@@ -94,7 +93,7 @@ class Producer {
       }
       __syncwarp();
       check_places<kProducerThreads>(job->places, p_, launch_, job->unit, uniform(job->first_tile),
-                                     uniform(job->end_tile), this_thread());
+                                     uniform(job->end_tile));
       sync_producers();  // the places are there
       arrive(shared_.job_full[at.place]);
       produce<kFormats>(KeyTile{shared_.keys}, p_, launch_, *job);

@@ -81,7 +81,8 @@ class Lane {
     RowAt row;
     if (place != kNoRow) {
       const TileAt at = tile_at(job_.unit, tile);
-      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, kParts);
+      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, kParts,
+                   job_.unit.begin[at.source]);
       if (brings) {
         const int own = thread % 2;
 #pragma unroll

@@ -35,10 +35,13 @@ __device__ inline const Scope& scope_of(const Params& p, int source) {
 }
 
 // The row of a range's key, counted through the request's pages.
-__device__ inline int row_in_pages(const Launch& launch, const Unit& unit, const Scope& scope,
-                                   int source, int key) {
-  const int position = unit.begin[source] + key;
+__device__ inline int row_in_pages(const Launch& launch, const Scope& scope, int source,
+                                   int position) {
   return scope.ring > 0 ? position - position / launch.ring[source] * scope.ring : position;
+}
+
+__device__ inline bool is_list(const Params& p, int source) {
+  return source != kFresh && scope_of(p, source).keys == Scope::Keys::list;
 }
 
 // Of a key: where memory has its slot or page, or what is known without.
@@ -47,8 +50,9 @@ struct LookUp {
   int known = kNoRow;
 };
 
+// `begin` is the position of the source's first key.
 __device__ inline LookUp look_up(const Params& p, const Launch& launch, const Unit& unit,
-                                 int source, int key) {
+                                 int source, int key, int begin) {
   if (key >= unit.keys[source]) {
     return {};
   }
@@ -59,10 +63,10 @@ __device__ inline LookUp look_up(const Params& p, const Launch& launch, const Un
   if (scope.keys == Scope::Keys::list) {
     return {scope.indices + at(scope.indices_stride, unit.request, unit.token0) + key};
   }
-  if (unit.may_have_gaps[source] && !is_seen(unit, source, unit.begin[source] + key)) {
+  if (unit.may_have_gaps[source] && !is_seen(unit, source, begin + key)) {
     return {};
   }
-  const int index = row_in_pages(launch, unit, scope, source, key) / launch.page_size[source];
+  const int index = row_in_pages(launch, scope, source, begin + key) / launch.page_size[source];
   if (index >= scope.max_pages) {
     return {};
   }
@@ -82,27 +86,17 @@ __device__ inline int checked(const Params& p, const Launch& launch, int source,
   return page < scope.pages ? place : kNoRow;
 }
 
-__device__ inline bool is_list(const Params& p, int source) {
-  return source != kFresh && scope_of(p, source).keys == Scope::Keys::list;
-}
-
-// The keys that are asked for at once.
-enum class Asked { all, lists, others };
-
-// Asks for the places of tiles [first, last). kThreads threads call it, this one as `thread`, and
-// then check_places().
+// Asks for the places of tiles [first, last). The block's first kThreads threads call it, and then
+// check_places().
 template <int kThreads>
 __device__ inline void ask_for_places(Places& places, const Params& p, const Launch& launch,
-                                      const Unit& unit, int first, int last, int thread,
-                                      Asked asked = Asked::all) {
+                                      const Unit& unit, int first, int last) {
   const int end = (last - first) * kTileKeys;
 #pragma unroll 1
-  for (int i = thread; i < end; i += kThreads) {
+  for (int i = this_thread(); i < end; i += kThreads) {
     const TileAt tile = tile_at(unit, first + i / kTileKeys);
-    if (asked != Asked::all && is_list(p, tile.source) != (asked == Asked::lists)) {
-      continue;
-    }
-    const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys);
+    const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys,
+                               unit.begin[tile.source]);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
     if (its.at != nullptr) {
       cute::SM80_CP_ASYNC_CACHEALWAYS<int>::copy(*its.at, place);
@@ -112,25 +106,58 @@ __device__ inline void ask_for_places(Places& places, const Params& p, const Lau
   }
 }
 
-// Waits for what this thread has asked for, and checks it. Where places were asked for by a guess,
-// there may be fewer keys than it said.
-template <int kThreads, bool kMayBeGuessed = false>
+// Waits for what this thread has asked for, and checks it.
+template <int kThreads>
 __device__ inline void check_places(Places& places, const Params& p, const Launch& launch,
-                                    const Unit& unit, int first, int last, int thread) {
+                                    const Unit& unit, int first, int last) {
   const int end = (last - first) * kTileKeys;
   cute::cp_async_wait<0>();
 #pragma unroll 1
-  for (int i = thread; i < end; i += kThreads) {
-    const TileAt tile = tile_at(unit, first + i / kTileKeys);
+  for (int i = this_thread(); i < end; i += kThreads) {
     int& place = places.of[i / kTileKeys][i % kTileKeys];
-    const bool exists = !kMayBeGuessed || tile.key0 + i % kTileKeys < unit.keys[tile.source];
-    place = exists ? checked(p, launch, tile.source, place) : kNoRow;
+    place = checked(p, launch, tile_at(unit, first + i / kTileKeys).source, place);
   }
 }
 
-// Where the row of a key lies that is in `place`, of a row with these parts.
+// The keys that find_places() looks up.
+enum class Sought { all, lists, others };
+
+// Finds the places of tiles [first, last), which are ten at most, as kThreads threads call it, this
+// one as `thread`. A thread's keys are looked up at once.
+template <int kThreads>
+__device__ inline void find_places(Places& places, const Params& p, const Launch& launch,
+                                   const Unit& unit, int first, int last, int thread,
+                                   Sought sought) {
+  constexpr int kEach = (kSpreadPairs * kPairTiles * kTileKeys + kThreads - 1) / kThreads;
+  const int end = (last - first) * kTileKeys;
+  int source[kEach];
+  int place[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int key = thread + i * kThreads;
+    const TileAt tile = tile_at(unit, first + key / kTileKeys);
+    const bool is_sought =
+        key < end && (sought == Sought::all || is_list(p, tile.source) == (sought == Sought::lists));
+    source[i] = is_sought ? tile.source : kSources;
+    if (is_sought) {
+      const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + key % kTileKeys,
+                                 unit.begin[tile.source]);
+      place[i] = its.at != nullptr ? __ldcg(its.at) : its.known;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int key = thread + i * kThreads;
+    if (source[i] != kSources) {
+      places.of[key / kTileKeys][key % kTileKeys] = checked(p, launch, source[i], place[i]);
+    }
+  }
+}
+
+// Where the row of a key lies that is in `place`, of a row with these parts. `begin` is the
+// position of the source's first key.
 __device__ inline RowAt row_at(const Params& p, const Launch& launch, const Unit& unit, int source,
-                               int key, int place, const KvRowParts& parts) {
+                               int key, int place, const KvRowParts& parts, int begin) {
   if (place == kNoRow) {
     return {};
   }
@@ -142,7 +169,7 @@ __device__ inline RowAt row_at(const Params& p, const Launch& launch, const Unit
   const Scope& scope = scope_of(p, source);
   const Divisor& page_size = launch.page_size[source];
   const bool is_slot = scope.keys == Scope::Keys::list;
-  const int rows = is_slot ? place : row_in_pages(launch, unit, scope, source, key);
+  const int rows = is_slot ? place : row_in_pages(launch, scope, source, begin + key);
   const int pages = rows / page_size;
   const int row = rows - pages * page_size;
   const auto* const first =

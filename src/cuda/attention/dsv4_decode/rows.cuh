@@ -25,21 +25,34 @@ struct RowAt {
   const std::uint8_t* scales = data;
 };
 
-// A load of a row. The compiler does not move it over a fence ahead of it, which would wait for it,
-// as it does with loads through the read-only path.
-__device__ inline uint4 load16(const void* address) {
-  uint4 x;
-  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(address)
-               : "memory");
-  return x;
-}
-__device__ inline uint2 load8(const void* address) {
-  uint2 x;
-  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(address) : "memory");
-  return x;
-}
+// Loads of a row from memory. The compiler does not move them over a fence ahead of them, which
+// would wait for them, as it does with loads through the read-only path.
+struct FromMemory {
+  __device__ static uint4 load16(const void* address) {
+    uint4 x;
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(address)
+                 : "memory");
+    return x;
+  }
+  __device__ static uint2 load8(const void* address) {
+    uint2 x;
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(x.x), "=r"(x.y)
+                 : "l"(address)
+                 : "memory");
+    return x;
+  }
+};
+
+// The same of a row that has been copied to SMEM.
+struct FromShared {
+  __device__ static uint4 load16(const void* address) {
+    return *static_cast<const uint4*>(address);
+  }
+  __device__ static uint2 load8(const void* address) { return *static_cast<const uint2*>(address); }
+};
 
 // Two BF16 values times two others.
 __device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
@@ -110,9 +123,11 @@ struct Format<KvRowFormat::bf16> {
   using Raw = SixteenValues;
   static constexpr int kLane_bytes = 32;
 
+  template <typename From = FromMemory>
   __device__ static Scales scales(const std::uint8_t*, int) { return {}; }
+  template <typename From = FromMemory>
   __device__ static Raw load(const std::uint8_t* at, int group) {
-    return {load16(at + group * 128), load16(at + group * 128 + 16)};
+    return {From::load16(at + group * 128), From::load16(at + group * 128 + 16)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int, const Scales&) { return raw; }
 };
@@ -146,15 +161,17 @@ struct Format<KvRowFormat::e4m3_bf16> {
   };
   static constexpr int kLane_bytes = 16;
 
+  template <typename From = FromMemory>
   __device__ static Scales scales(const std::uint8_t* at, int) {
-    const uint2 words = load8(at);
+    const uint2 words = From::load8(at);
     return {words.x, words.y};
   }
   // The last group's values are BF16: it has the first half of a lane's, and a group behind it, the
   // second one.
+  template <typename From = FromMemory>
   __device__ static Raw load(const std::uint8_t* at, int group) {
     constexpr int kLast = kGroups - 1;
-    return {load16(group < kLast
+    return {From::load16(group < kLast
                        ? at + group * 64
                        : at + kLast * 64 + threadIdx.x % 4 * kLane_bytes + (group - kLast) * 16)};
   }
@@ -172,13 +189,15 @@ struct Format<KvRowFormat::e4m3> {
   static constexpr int kLane_bytes = 16;
 
   // Group g has the scales 2 g and 2 g + 1, one for the first half of its lanes.
+  template <typename From = FromMemory>
   __device__ static Scales scales(const std::uint8_t* at, int quarter) {
-    const uint4 all = load16(at);
+    const uint4 all = From::load16(at);
     const std::uint32_t selector = quarter / 2 == 0 ? 0x6420 : 0x7531;
     return {__byte_perm(all.x, all.y, selector), __byte_perm(all.z, all.w, selector)};
   }
+  template <typename From = FromMemory>
   __device__ static Raw load(const std::uint8_t* at, int group) {
-    return {load16(at + group * 64)};
+    return {From::load16(at + group * 64)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
     return widen_e4m3x16(raw.low, byte_of(scales.words, group));
@@ -198,16 +217,18 @@ struct Format<KvRowFormat::e2m1> {
   static constexpr int kLane_bytes = 8;
 
   // Group g has the scales 4 g to 4 g + 3, one for each of its lanes.
+  template <typename From = FromMemory>
   __device__ static Scales scales(const std::uint8_t* at, int quarter) {
-    const uint4 low = load16(at);
-    const uint4 high = load16(at + 16);
+    const uint4 low = From::load16(at);
+    const uint4 high = From::load16(at + 16);
     const std::uint32_t selector = quarter | (quarter + 4) << 4;
     const auto gather = [&](std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
       return __byte_perm(__byte_perm(a, b, selector), __byte_perm(c, d, selector), 0x5410);
     };
     return {gather(low.x, low.y, low.z, low.w), gather(high.x, high.y, high.z, high.w)};
   }
-  __device__ static Raw load(const std::uint8_t* at, int group) { return {load8(at + group * 32)}; }
+  template <typename From = FromMemory>
+  __device__ static Raw load(const std::uint8_t* at, int group) { return {From::load8(at + group * 32)}; }
 
   // The codes are widened where this is called, and not while the caller waits before: there are
   // no registers for that.

@@ -115,10 +115,10 @@ class SpreadConsumer {
         load_q(shared_.p[0][0], shared_.q_full, guessed, launch_, map_q);
       }
       __syncwarp();
-      ask_for_places<kConsumerThreads - kWarp>(
+      dsv4::find_places<kConsumerThreads - kWarp>(
           job.places, p_, launch_, guessed, guessed.first_tile,
-          min(guessed.first_tile + kRoundTiles, guessed.end_tile), thread() - kWarp, Asked::lists);
-      cute::cp_async_wait<0>();
+          min(guessed.first_tile + kRoundTiles, guessed.end_tile), thread() - kWarp,
+          Sought::lists);
     }
     sync_consumers();
   }
@@ -128,12 +128,12 @@ class SpreadConsumer {
     Job& job = shared_.job;
     const int first = uniform(job.first_tile);
     const int end = uniform(job.end_tile);
-    const bool is_guessed = round == 0 && shared_.has_guessed_tiles();
-    ask_for_places<kConsumerThreads>(job.places, p_, launch_, job.unit, first, end, thread(),
-                                     is_guessed ? Asked::others : Asked::all);
+    const bool is_guessed = round == 0 && shared_.has_guessed_tiles(p_);
+    dsv4::find_places<kConsumerThreads>(job.places, p_, launch_, job.unit, first, end, thread(),
+                                        is_guessed ? Sought::others : Sought::all);
     copy_sink(job, p_, launch_, thread());
-    check_places<kConsumerThreads, true>(job.places, p_, launch_, job.unit, first, end, thread());
     arrive(shared_.job_full);
+    cute::cp_async_wait<0>();
     sync_consumers();
   }
 

@@ -12,6 +12,7 @@
 namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kRoundTiles = kSpreadPairs * kPairTiles;
+inline constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
 inline constexpr int kSpreadThreads = kProducerThreads + kConsumerThreads;
 static_assert(kSpreadBlocks == kBlocks, "a block has one column block of O");
 static_assert(kSpreadPairs <= kSpreadBlocks);
@@ -34,6 +35,7 @@ struct SpreadStorage {
   int ticket;
   TmaBarrier q_full;
   TmaBarrier p_full[kSpreadPairs];
+  TmaBarrier rows_full[kProducerWarps];
   cutlass::arch::ClusterBarrier p_free;  // in all blocks: the place for the own pair's P
   cutlass::arch::ClusterBarrier keys_full[kPairTiles][kQuarters];
   cutlass::arch::ClusterBarrier keys_read;
@@ -44,6 +46,9 @@ struct SpreadStorage {
   __device__ void init() {
     q_full.init(1);
     for (auto& full : p_full) {
+      full.init(1);
+    }
+    for (auto& full : rows_full) {
       full.init(1);
     }
     p_free.init(kSpreadBlocks * kConsumerWarps);
@@ -64,13 +69,14 @@ struct SpreadStorage {
     const int pairs = pairs_of_tiles(guessed.end_tile - guessed.first_tile);
     return guessed.tokens > 0 && block_rank() < pairs;
   }
-  // Do the guessed unit's tiles have the sources of the job's? Its keys may be more.
-  __device__ bool has_guessed_tiles() const {
+  // Are the guessed unit's tiles those of the job's, and all keys of its lists?
+  __device__ bool has_guessed_tiles(const Params& p) const {
     bool are_same = guessed.tokens > 0 && guessed.index == job.unit.index &&
                     guessed.first_tile == job.unit.first_tile &&
                     guessed.end_tile == job.unit.end_tile;
     for (int source = 0; source < kSources; ++source) {
-      are_same &= guessed.tiles[source] == job.unit.tiles[source];
+      are_same &= guessed.tiles[source] == job.unit.tiles[source] &&
+                  (!is_list(p, source) || guessed.keys[source] == job.unit.keys[source]);
     }
     return are_same;
   }
@@ -103,12 +109,21 @@ class LaneRow {
   static constexpr KvRowParts kParts = parts_of(kFormat);
   static constexpr int kCodedGroups = kParts.coded_dims / kBlockDims;  // the others are BF16
 
-  LaneRow() = default;
+  // What is copied of a row to SMEM: all but scales that lie apart.
+  static constexpr int kCopied_bytes = kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes();
+  static_assert(kCopied_bytes % 16 == 0);
+
   __device__ explicit LaneRow(const RowAt& row)
       : data_(row.data), scales_(kParts.has_planes ? row.scales : row.data + kParts.data_bytes()) {}
 
-  __device__ Scales scales() const { return F::scales(scales_, quarter()); }
-  __device__ Raw load(int group) const { return F::load(data_ + quarter() * F::kLane_bytes, group); }
+  template <typename From = FromMemory>
+  __device__ Scales scales() const {
+    return F::template scales<From>(scales_, quarter());
+  }
+  template <typename From = FromMemory>
+  __device__ Raw load(int group) const {
+    return F::template load<From>(data_ + quarter() * F::kLane_bytes, group);
+  }
 
   // Copies a BF16 group to a column block in SMEM, asynchronously.
   __device__ void copy(int group, const LanePlace& to, int block, int pass = 0) const {
@@ -125,13 +140,17 @@ class LaneRow {
   const std::uint8_t* scales_;
 };
 
-// The values of a coded group of a row, whatever its scale.
+// The values of a coded group. `exceeds` says whether a row of the warp has a scale that does.
 template <KvRowFormat kFormat>
-__device__ __forceinline__ SixteenValues values_of(const LaneRow<kFormat>& row, int group) {
-  const auto scales = row.scales();
-  SixteenValues values = Format<kFormat>::widen(row.load(group), group, scales);
+__device__ __forceinline__ SixteenValues widened(const typename LaneRow<kFormat>::Raw& raw,
+                                                 int group,
+                                                 const typename LaneRow<kFormat>::Scales& scales,
+                                                 bool exceeds) {
+  SixteenValues values = Format<kFormat>::widen(raw, group, scales);
   if constexpr (requires { scales.rest(0); }) {
-    values.multiply(scales.rest(group));
+    if (exceeds) {
+      values.multiply(scales.rest(group));
+    }
   }
   return values;
 }
@@ -149,17 +168,13 @@ class SpreadProducer {
       : shared_(shared), p_(p), launch_(launch) {}
 
   __device__ __forceinline__ void run() {
+    const Job& job = shared_.job;
     for (int round = 0;; ++round) {
       bring_keys(round);
-      const Job& job = shared_.job;
       if (uniform(job.unit.index) >= launch_.units) {
         return;
       }
       const Round its(job);
-#pragma unroll
-      for (int i = 0; i < kLocated; ++i) {
-        locate_value(its, i);
-      }
       bring_values(its, round);
       if (uniform(job.end_tile) == uniform(job.unit.end_tile)) {
         return;
@@ -169,59 +184,67 @@ class SpreadProducer {
   }
 
  private:
-  static constexpr int kLocated = 3;
-
   // The first key, in each of a round's tiles, of which the warp brings V.
   __device__ static int value_key() { return this_thread() / 32 * kPassKeys; }
 
-  // K: this producer's tile of the own pair. In the first round a tile of a list's keys is loaded
-  // by the guess, and its rows are on their way when the unit is found.
-  __device__ __forceinline__ void bring_keys(int round) const {
-    const Job& job = shared_.job;
-    bool is_guess = round == 0;
-    while (true) {
-      if (!is_guess) {
-        shared_.job_full.wait(round & 1);
-        if (uniform(job.unit.index) >= launch_.units) {
-          return;
-        }
-      }
-      const Unit& unit = is_guess ? shared_.guessed : job.unit;
-      const int first = uniform(is_guess ? unit.first_tile : job.first_tile);
-      const int end = uniform(is_guess ? unit.end_tile : job.end_tile);
-      const int tile = first + block_rank() * kPairTiles + KeyTile::number();
-      const TileAt at = tile_at(unit, tile);
-      const bool exists = tile < min(end, first + kRoundTiles);
-      bool is_done = false;
-      if (exists && (!is_guess || is_list(p_, at.source))) {
-        const RowAt row = locate_key(unit, at, tile - first, is_guess);
-        with_format<kFormats>(format_of<kFormats>(p_, at.source), [&](auto format) {
-          const LaneRow<format.value> rows[kPasses] = {
-              LaneRow<format.value>(row_of_lane(row, 0)),
-              LaneRow<format.value>(row_of_lane(row, kPassKeys))};
-          is_done = bring_tile(rows, is_guess);
-        });
-      }
-      if (is_done || !is_guess) {
-        return;
-      }
-      is_guess = false;
+  // K: this producer's tile of the own pair. In the first round rows are copied by the guess, and
+  // are on their way while the unit is found. If the guess is wrong, they are copied again.
+  __device__ __forceinline__ void bring_keys(int round) {
+#pragma unroll 1
+    for (bool is_guess = round == 0; !bring_keys(round, is_guess); is_guess = false) {
     }
   }
 
-  // The row of key lane % 16 of the warp's keys of a tile, number `number` of the round.
-  __device__ __forceinline__ RowAt locate_key(const Unit& unit, const TileAt& at, int number,
-                                              bool is_guess) const {
-    const int key = first_key(this_thread()) + this_thread() % kWarpKeys;
-    const KvRowFormat format = format_of<kFormats>(p_, at.source);
-    int place;
-    if (is_guess) {
-      const LookUp its = look_up(p_, launch_, unit, at.source, at.key0 + key);
-      place = checked(p_, launch_, at.source, its.at != nullptr ? __ldcg(its.at) : its.known);
-    } else {
-      place = shared_.job.places.of[number][key];
+  // Returns whether they are those that are wanted.
+  __device__ __forceinline__ bool bring_keys(int round, bool is_guess) {
+    const Job& job = shared_.job;
+    if (!is_guess) {
+      shared_.job_full.wait(round & 1);
+      if (uniform(job.unit.index) >= launch_.units) {
+        return true;
+      }
     }
-    return row_at(p_, launch_, unit, at.source, at.key0 + key, place, parts_of(format));
+    const Unit& unit = is_guess ? shared_.guessed : job.unit;
+    const int first = uniform(is_guess ? unit.first_tile : job.first_tile);
+    const int end = uniform(is_guess ? min(unit.end_tile, first + kRoundTiles) : job.end_tile);
+    const int number = block_rank() * kPairTiles + KeyTile::number();
+    if (first + number >= end) {
+      return !is_guess;
+    }
+    const TileAt at = tile_at(unit, first + number);
+    if (is_guess && unit.tokens != 1) {
+      return false;
+    }
+    const RowAt row =
+        is_guess ? guess_key(unit, at) : locate(unit, at, number, first_key(this_thread()) + this_thread() % kWarpKeys);
+    bool are_right;
+    with_format<kFormats>(format_of<kFormats>(p_, at.source), [&](auto format) {
+      are_right = bring_tile<format.value>(row, is_guess);
+    });
+    return are_right;
+  }
+
+  // The row of key lane % 16 of the warp's keys of a tile, if the guess is right. The last keys of
+  // a range are what one token sees.
+  __device__ __forceinline__ RowAt guess_key(const Unit& unit, const TileAt& at) const {
+    const int key = at.key0 + first_key(this_thread()) + this_thread() % kWarpKeys;
+    int begin = 0;
+    if (at.source != kFresh && !is_list(p_, at.source)) {
+      const Scope& scope = scope_of(p_, at.source);
+      begin = SeenKeys(scope, told_range(unit, scope, 0)).begin;
+    }
+    const LookUp its = look_up(p_, launch_, unit, at.source, key, begin);
+    const int place =
+        checked(p_, launch_, at.source, its.at != nullptr ? __ldcg(its.at) : its.known);
+    return row_at(p_, launch_, unit, at.source, key, place,
+                  parts_of(format_of<kFormats>(p_, at.source)), begin);
+  }
+
+  // The row of a key of the round's tile `number`, whose places have been found.
+  __device__ __forceinline__ RowAt locate(const Unit& unit, const TileAt& at, int number,
+                                          int key) const {
+    return row_at(p_, launch_, unit, at.source, at.key0 + key, shared_.job.places.of[number][key],
+                  parts_of(format_of<kFormats>(p_, at.source)), unit.begin[at.source]);
   }
 
   // The row that this lane loads a share of, four lanes a row, of those that lanes from `first` on
@@ -235,171 +258,181 @@ class SpreadProducer {
     return {shuffled(row.data), shuffled(row.scales)};
   }
 
-  // Of V, a warp's rows are numbered: eight of each tile of the round. This is the lane's row i.
-  __device__ __forceinline__ void locate_value(const Round& its, int i) {
-    const Job& job = shared_.job;
-    const int row = i * 32 + this_thread() % 32;
-    const int number = row / kPassKeys;
-    const int key = value_key() + row % kPassKeys;
-    located_[i] = RowAt{};
-    if (number < its.tiles) {
-      const TileAt at = tile_at(job.unit, its.first_tile + number);
-      const KvRowFormat format = format_of<kFormats>(p_, at.source);
-      located_[i] = row_at(p_, launch_, job.unit, at.source, at.key0 + key,
-                           job.places.of[number][key], parts_of(format));
-    }
-    __syncwarp();
-  }
-
-  // Of tile `number`, the row of which this lane loads a share.
-  __device__ __forceinline__ RowAt value_row(int number) const {
-    const int first = number * kPassKeys;
-    RowAt row = located_[0];
-#pragma unroll
-    for (int k = 1; k < kLocated; ++k) {
-      row = first / 32 == k ? located_[k] : row;
-    }
-    return row_of_lane(row, first % 32);
-  }
-
+  // Lanes have rows `row` of keys lane % 16 of the warp. They are copied to the tile's place as they
+  // are, and widened from there to there: all have been read before the first is stored.
   template <KvRowFormat kFormat>
-  __device__ __forceinline__ bool bring_tile(const LaneRow<kFormat> (&rows)[kPasses],
-                                             bool is_guess) const {
-    constexpr int kCoded = LaneRow<kFormat>::kCodedGroups;
+  __device__ __forceinline__ bool bring_tile(const RowAt& row, bool is_guess) {
+    using Row = LaneRow<kFormat>;
+    constexpr int kCoded = Row::kCodedGroups;
+    const int warp = this_thread() / 32;
     const LanePlace to(shared_.keys[KeyTile::number()][0]);
-    typename LaneRow<kFormat>::Raw raw[kGroups][kPasses];
-    typename LaneRow<kFormat>::Scales scales[kPasses];
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const int group = block_of_quarter(i / kConsumers, i % kConsumers);
+    typename Row::Scales scales[kPasses];
+    typename Row::Raw raw[kGroups][kPasses];
+    uint4 last[kPasses];
+    if constexpr (kCoded == 0) {
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
-        if (group < kCoded) {
-          raw[group][pass] = rows[pass].load(group);
-        } else {
-          rows[pass].copy(group, to, group, pass);
-        }
-        if (i == 0) {
-          scales[pass] = rows[pass].scales();
+        const Row its(row_of_lane(row, pass * kPassKeys));
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          its.copy(group, to, group, pass);
         }
       }
-      cute::cp_async_fence();
-    }
-    if (is_guess) {
-      shared_.job_full.wait(0);
-      if (!shared_.has_guessed_tiles()) {
+      if (is_guess && !is_right()) {
         cute::cp_async_wait<0>();
         return false;
       }
+      cute::cp_async_wait<0>();
+    } else {
+      auto* const rows = reinterpret_cast<std::uint8_t*>(shared_.keys[KeyTile::number()][0]) +
+                         first_key(this_thread()) * Row::kCopied_bytes;
+      TmaBarrier& full = shared_.rows_full[warp];
+      if (!is_guess) {
+        cutlass::arch::fence_view_async_shared();  // what lies there has been read
+      }
+      if (this_thread() % 32 == 0) {
+        full.arrive_and_expect_tx(kWarpKeys * Row::kCopied_bytes);
+      }
+      __syncwarp();
+      if (this_thread() % 32 < kWarpKeys) {
+        cute::SM90_BULK_COPY_G2S::copy(row.data, reinterpret_cast<std::uint64_t*>(&full),
+                                       rows + this_thread() % kWarpKeys * Row::kCopied_bytes,
+                                       Row::kCopied_bytes);
+      }
+      if constexpr (Row::kParts.has_planes) {
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+          scales[pass] = Row(row_of_lane(row, pass * kPassKeys)).scales();
+        }
+      }
+      full.wait(copies_++ & 1);
+      if (is_guess && !is_right()) {
+        return false;
+      }
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const Row its({rows + (pass * kPassKeys + this_thread() % 32 / 4) * Row::kCopied_bytes});
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          raw[group][pass] = its.template load<FromShared>(group);
+        }
+        if constexpr (!Row::kParts.has_planes) {
+          scales[pass] = its.template scales<FromShared>();
+        }
+        if constexpr (kCoded < kGroups) {
+          last[pass] = its.template load<FromShared>(kGroups).low;
+        }
+      }
+      sync_tile();
     }
     const bool exceeds =
         __any_sync(0xffffffffu, scales[0].some_exceed() || scales[1].some_exceed());
-    if (exceeds) {
-#pragma unroll 1
-      for (int group = 0; group < kCoded; ++group) {
-#pragma unroll
-        for (int pass = 0; pass < kPasses; ++pass) {
-          to.store(group, pass, values_of(rows[pass], group));
-        }
-      }
-    }
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const int group = block_of_quarter(i / kConsumers, i % kConsumers);
-      if (group < kCoded && !exceeds) {
 #pragma unroll
-        for (int pass = 0; pass < kPasses; ++pass) {
-          to.store(group, pass, Format<kFormat>::widen(raw[group][pass], group, scales[pass]));
+      for (int pass = 0; pass < kPasses && kCoded > 0; ++pass) {
+        if (group < kCoded) {
+          to.store(group, pass,
+                   widened<kFormat>(raw[group][pass], group, scales[pass], exceeds));
+        } else {
+          to.store(group, pass, {raw[group][pass].low, last[pass]});
         }
       }
       if (i % kConsumers == kConsumers - 1) {
-        if (kCoded == 0 || i == kGroups - 1) {
-          wait_for_copies(kGroups - 1 - i);
-        }
         arrive(shared_.keys_full[KeyTile::number()][i / kConsumers]);
       }
     }
     return true;
   }
 
-  // Returns when at most `groups` groups of copies are under way.
-  __device__ static void wait_for_copies(int groups) {
-    if (groups == 6) {
-      cute::cp_async_wait<6>();
-    } else if (groups == 4) {
-      cute::cp_async_wait<4>();
-    } else if (groups == 2) {
-      cute::cp_async_wait<2>();
-    } else {
-      cute::cp_async_wait<0>();
-    }
+  // Waits until the unit is found. Is it the one that was guessed?
+  __device__ __forceinline__ bool is_right() const {
+    shared_.job_full.wait(0);
+    return shared_.has_guessed_tiles(p_);
+  }
+
+  // Waits for the other warps that bring the tile.
+  __device__ static void sync_tile() {
+    cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, kTilesSync + KeyTile::number());
   }
 
   // V: the block's columns of all tiles. Of a tile that does not exist, they are zeros.
   __device__ __forceinline__ void bring_values(const Round& its, int round) const {
     if constexpr (kDsv4Formats[kFormats].has_one()) {
-      bring_columns<kDsv4Formats[kFormats].first(), kRoundTiles>(0, round);
+      constexpr KvRowFormat kFormat = kDsv4Formats[kFormats].first();
+      constexpr int kLocated = (kRoundTiles * kPassKeys + 31) / 32;
+      RowAt located[kLocated];  // a lane finds rows of keys lane % 8 of tiles 4 i + lane / 8
+#pragma unroll
+      for (int i = 0; i < kLocated; ++i) {
+        const int row = i * 32 + this_thread() % 32;
+        located[i] = locate_value(its, row / kPassKeys, row % kPassKeys);
+      }
+      __syncwarp();
+      bring_columns<kFormat, kRoundTiles>(0, round, [&](auto i) {
+        constexpr int kRow = i * kPassKeys;
+        return row_of_lane(located[kRow / 32], kRow % 32);
+      });
     } else {
-      shared_.keys_read.wait(round & 1);
 #pragma unroll 1
       for (int i = 0; i < its.pairs * kPairTiles; ++i) {
+        const RowAt row = locate_value(its, i, this_thread() % 32 / 4);
         const int tile = min(its.first_tile + i, shared_.job.end_tile - 1);
         with_format<kFormats>(
-            format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source),
-            [&](auto format) { bring_columns<format.value, 1>(i, round); });
+            format_of<kFormats>(p_, tile_at(shared_.job.unit, tile).source), [&](auto format) {
+              bring_columns<format.value, 1>(i, round, [&](auto) { return row; });
+            });
       }
     }
     arrive(shared_.values_full);
   }
 
-  // The same of kTiles tiles of one format, at once.
-  template <KvRowFormat kFormat, int kTiles>
-  __device__ __forceinline__ void bring_columns(int first, int round) const {
+  // The row of the warp's key `key` of the round's tile `number`.
+  __device__ __forceinline__ RowAt locate_value(const Round& its, int number, int key) const {
+    const Unit& unit = shared_.job.unit;
+    if (number >= its.tiles) {
+      return {};
+    }
+    return locate(unit, tile_at(unit, its.first_tile + number), number, value_key() + key);
+  }
+
+  // The same of kTiles tiles of one format at once, where a lane has a share of row_of(i).
+  template <KvRowFormat kFormat, int kTiles, typename RowOf>
+  __device__ __forceinline__ void bring_columns(int first, int round, const RowOf& row_of) const {
     using Row = LaneRow<kFormat>;
     const int group = block_rank();
     const LanePlace to(shared_.keys[0][0], value_key());
-    const auto row_of_tile = [&](int i) { return Row(value_row(first + i)); };
     if (group >= Row::kCodedGroups) {
       shared_.keys_read.wait(round & 1);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        row_of_tile(i).copy(group, to, first + i);
-      }
+      cute::for_each(cute::make_int_sequence<kTiles>{},
+                     [&](auto i) { Row(row_of(i)).copy(group, to, first + i); });
       cute::cp_async_wait<0>();
       return;
     }
     typename Row::Raw raw[kTiles];
     typename Row::Scales scales[kTiles];
     bool exceeds = false;
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const Row row = row_of_tile(i);
+    cute::for_each(cute::make_int_sequence<kTiles>{}, [&](auto i) {
+      const Row row(row_of(i));
       scales[i] = row.scales();
       raw[i] = row.load(group);
-    }
+    });
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       exceeds |= scales[i].some_exceed();
     }
     exceeds = __any_sync(0xffffffffu, exceeds);
     shared_.keys_read.wait(round & 1);
-    if (exceeds) {
-#pragma unroll 1
-      for (int i = 0; i < kTiles; ++i) {
-        to.store(first + i, 0, values_of(row_of_tile(i), group));
-      }
-      return;
-    }
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      to.store(first + i, 0, Format<kFormat>::widen(raw[i], group, scales[i]));
+      to.store(first + i, 0, widened<kFormat>(raw[i], group, scales[i], exceeds));
     }
   }
 
   SpreadStorage& shared_;
   const Params& p_;
   const Launch& launch_;
-  RowAt located_[kLocated];
+  int copies_ = 0;  // of K's rows, which this warp has asked for
 };
 
 }  // namespace tilewright::cuda::dsv4

@@ -125,6 +125,15 @@ struct ToldKeys {
   int end = 0;
 };
 
+// Of token i of a unit and a scope whose keys are a range.
+__device__ inline ToldKeys told_range(const Unit& unit, const Scope& scope, int i) {
+  const int token = unit.token0 + i;
+  return {scope.range_begin != nullptr
+              ? scope.range_begin[at(scope.begin_stride, unit.request, token)]
+              : 0,
+          scope.range_end[at(scope.end_stride, unit.request, token)]};
+}
+
 // Lane i of the warp asks for token i of the item.
 __device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
   const int lane = this_thread() % 32;
@@ -134,12 +143,21 @@ __device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
   if (scope.keys == Scope::Keys::list) {
     return {0, scope.list_lengths != nullptr ? scope.list_lengths[unit.request] : scope.most_keys};
   }
-  const int token = unit.token0 + lane;
-  return {scope.range_begin != nullptr
-              ? scope.range_begin[at(scope.begin_stride, unit.request, token)]
-              : 0,
-          scope.range_end[at(scope.end_stride, unit.request, token)]};
+  return told_range(unit, scope, lane);
 }
+
+// What a token sees: positions [begin, end).
+struct SeenKeys {
+  int begin;
+  int end;
+
+  __device__ SeenKeys(const Scope& scope, const ToldKeys& told) {
+    const bool is_list = scope.keys == Scope::Keys::list;
+    end = max(0, min(is_list ? scope.most_keys : capacity_of(scope), told.end));
+    begin = max(max(0, told.begin), end - scope.most_keys);
+    end = max(begin, end);
+  }
+};
 
 // The most that memory may say.
 __device__ inline ToldKeys guessed_keys(const Unit& unit, const Scope& scope) {
@@ -174,10 +192,7 @@ __device__ inline void prefetch_keys(const Unit& unit, const Scope& scope) {
 // Sets what the item's tokens see of a scope.
 __device__ inline void set_keys(Unit& unit, int source, const Scope& scope, const ToldKeys& told) {
   const int lane = this_thread() % 32;
-  const bool is_list = scope.keys == Scope::Keys::list;
-  int end = max(0, min(is_list ? scope.most_keys : capacity_of(scope), told.end));
-  const int begin = max(max(0, told.begin), end - scope.most_keys);
-  end = max(begin, end);
+  const auto [begin, end] = SeenKeys(scope, told);
   const bool counts = lane < unit.tokens && end > begin;
   const int first = __reduce_min_sync(0xffffffffu, counts ? begin : INT_MAX);
   const int last = __reduce_max_sync(0xffffffffu, counts ? end : 0);
