@@ -123,34 +123,41 @@ __device__ inline void check_places(Places& places, const Params& p, const Launc
 enum class Sought { all, lists, others };
 
 // Finds the places of tiles [first, last), which are ten at most, as kThreads threads call it, this
-// one as `thread`. A thread's keys are looked up at once.
+// one as `thread`. A thread's keys of a source are looked up at once.
 template <int kThreads>
 __device__ inline void find_places(Places& places, const Params& p, const Launch& launch,
                                    const Unit& unit, int first, int last, int thread,
                                    Sought sought) {
   constexpr int kEach = (kSpreadPairs * kPairTiles * kTileKeys + kThreads - 1) / kThreads;
-  const int end = (last - first) * kTileKeys;
-  int source[kEach];
-  int place[kEach];
+  int source_first = 0;  // the source's first tile
+#pragma unroll 1
+  for (int source = 0; source < kSources; ++source) {
+    const int tiles = uniform(unit.tiles[source]);
+    const int its_first = max(first - source_first, 0);
+    const int keys = (min(last - source_first, tiles) - its_first) * kTileKeys;
+    if (keys > 0 &&
+        (sought == Sought::all || is_list(p, source) == (sought == Sought::lists))) {
+      const int begin = uniform(unit.begin[source]);
+      int* const its_places = places.of[source_first + its_first - first];
+      int place[kEach];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int key = thread + i * kThreads;
-    const TileAt tile = tile_at(unit, first + key / kTileKeys);
-    const bool is_sought =
-        key < end && (sought == Sought::all || is_list(p, tile.source) == (sought == Sought::lists));
-    source[i] = is_sought ? tile.source : kSources;
-    if (is_sought) {
-      const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + key % kTileKeys,
-                                 unit.begin[tile.source]);
-      place[i] = its.at != nullptr ? __ldcg(its.at) : its.known;
-    }
-  }
+      for (int i = 0; i < kEach; ++i) {
+        const int key = thread + i * kThreads;
+        if (key < keys) {
+          const LookUp its =
+              look_up(p, launch, unit, source, its_first * kTileKeys + key, begin);
+          place[i] = its.at != nullptr ? __ldcg(its.at) : its.known;
+        }
+      }
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int key = thread + i * kThreads;
-    if (source[i] != kSources) {
-      places.of[key / kTileKeys][key % kTileKeys] = checked(p, launch, source[i], place[i]);
+      for (int i = 0; i < kEach; ++i) {
+        const int key = thread + i * kThreads;
+        if (key < keys) {
+          its_places[key] = checked(p, launch, source, place[i]);
+        }
+      }
     }
+    source_first += tiles;
   }
 }
 

@@ -43,6 +43,7 @@ class SpreadConsumer {
     Job& job = shared_.job;
     Fragment tOrO;
     cute::clear(tOrO);
+    wait_for_launch_before();
     find(map_q);
     for (int round = 0;; ++round) {
       if (uniform(job.unit.index) >= launch_.units) {
@@ -110,6 +111,10 @@ class SpreadConsumer {
         job.unit.index = job.unit.tokens > 0 ? index : launch_.units;
         set_round(job, job.unit.first_tile);
       }
+      const bool is_guessed = shared_.has_guessed_tiles(p_);
+      if (thread() == 0) {
+        shared_.is_guessed = is_guessed && job.unit.tokens > 0;
+      }
     } else {
       if (thread() == kWarp && shared_.has_guessed_q()) {
         load_q(shared_.p[0][0], shared_.q_full, guessed, launch_, map_q);
@@ -128,11 +133,11 @@ class SpreadConsumer {
     Job& job = shared_.job;
     const int first = uniform(job.first_tile);
     const int end = uniform(job.end_tile);
-    const bool is_guessed = round == 0 && shared_.has_guessed_tiles(p_);
+    const bool is_guessed = round == 0 && shared_.is_guessed;
     dsv4::find_places<kConsumerThreads>(job.places, p_, launch_, job.unit, first, end, thread(),
                                         is_guessed ? Sought::others : Sought::all);
-    copy_sink(job, p_, launch_, thread());
     arrive(shared_.job_full);
+    copy_sink(job, p_, launch_, thread());
     cute::cp_async_wait<0>();
     sync_consumers();
   }
@@ -352,7 +357,6 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   }
   __syncthreads();
   cute::cluster_wait();  // the other blocks' barriers are there
-  wait_for_launch_before();
   if (threadIdx.x < kProducerThreads) {
     SpreadProducer<kFormats>(shared, p, launch).run();
   } else {

@@ -32,6 +32,7 @@ struct SpreadStorage {
   float max[kPairTiles][kRows];  // of the own pair's scores
   Job job;                       // of a round
   Unit guessed;
+  bool is_guessed;  // Was the guess right?
   int ticket;
   TmaBarrier q_full;
   TmaBarrier p_full[kSpreadPairs];
@@ -69,16 +70,14 @@ struct SpreadStorage {
     const int pairs = pairs_of_tiles(guessed.end_tile - guessed.first_tile);
     return guessed.tokens > 0 && block_rank() < pairs;
   }
-  // Are the guessed unit's tiles those of the job's, and all keys of its lists?
+  // Are the guessed unit's tiles those of the job's, and all keys of its lists? A warp calls it.
   __device__ bool has_guessed_tiles(const Params& p) const {
-    bool are_same = guessed.tokens > 0 && guessed.index == job.unit.index &&
-                    guessed.first_tile == job.unit.first_tile &&
-                    guessed.end_tile == job.unit.end_tile;
-    for (int source = 0; source < kSources; ++source) {
-      are_same &= guessed.tiles[source] == job.unit.tiles[source] &&
-                  (!is_list(p, source) || guessed.keys[source] == job.unit.keys[source]);
-    }
-    return are_same;
+    const int source = this_thread() % 32 % kSources;
+    const bool is_same = guessed.tiles[source] == job.unit.tiles[source] &&
+                         (!is_list(p, source) || guessed.keys[source] == job.unit.keys[source]);
+    return __all_sync(0xffffffffu, is_same && guessed.tokens > 0 &&
+                                       guessed.first_tile == job.unit.first_tile &&
+                                       guessed.end_tile == job.unit.end_tile);
   }
 };
 static_assert(sizeof(SpreadStorage) <= 227 * 1024);
@@ -169,8 +168,12 @@ class SpreadProducer {
 
   __device__ __forceinline__ void run() {
     const Job& job = shared_.job;
+    const KeyGuess guess = guess_key();
+    wait_for_launch_before();
     for (int round = 0;; ++round) {
-      bring_keys(round);
+#pragma unroll 1
+      for (bool is_guess = round == 0; !bring_keys(round, is_guess, guess); is_guess = false) {
+      }
       if (uniform(job.unit.index) >= launch_.units) {
         return;
       }
@@ -184,39 +187,53 @@ class SpreadProducer {
   }
 
  private:
+  // What is known of the warp's key lane % 16 of the own tile before the launch ahead has ended.
+  struct KeyGuess {
+    bool exists;
+    TileAt at;
+    LookUp slot;  // if it is one of a list
+  };
+
+  __device__ __forceinline__ KeyGuess guess_key() const {
+    const Unit& unit = shared_.guessed;
+    const int tile = unit.first_tile + number_of_tile();
+    KeyGuess guess{.exists = tile < unit.end_tile && number_of_tile() < kRoundTiles,
+                   .at = tile_at(unit, tile)};
+    if (is_list(p_, guess.at.source)) {
+      guess.slot = look_up(p_, launch_, unit, guess.at.source, guess.at.key0 + own_key(), 0);
+    }
+    return guess;
+  }
+
+  // The own tile in the round, and the lane's key there.
+  __device__ static int number_of_tile() { return block_rank() * kPairTiles + KeyTile::number(); }
+  __device__ static int own_key() { return first_key(this_thread()) + this_thread() % kWarpKeys; }
+
   // The first key, in each of a round's tiles, of which the warp brings V.
   __device__ static int value_key() { return this_thread() / 32 * kPassKeys; }
 
   // K: this producer's tile of the own pair. In the first round rows are copied by the guess, and
   // are on their way while the unit is found. If the guess is wrong, they are copied again.
-  __device__ __forceinline__ void bring_keys(int round) {
-#pragma unroll 1
-    for (bool is_guess = round == 0; !bring_keys(round, is_guess); is_guess = false) {
-    }
-  }
-
   // Returns whether they are those that are wanted.
-  __device__ __forceinline__ bool bring_keys(int round, bool is_guess) {
-    const Job& job = shared_.job;
-    if (!is_guess) {
+  __device__ __forceinline__ bool bring_keys(int round, bool is_guess, const KeyGuess& guess) {
+    TileAt at = guess.at;
+    RowAt row;
+    if (is_guess) {
+      if (!guess.exists || shared_.guessed.tokens != 1) {
+        return false;
+      }
+      row = row_of(guess);
+    } else {
+      const Job& job = shared_.job;
       shared_.job_full.wait(round & 1);
-      if (uniform(job.unit.index) >= launch_.units) {
+      const int number = number_of_tile();
+      const int tile = uniform(job.first_tile) + number;
+      if (uniform(job.unit.index) >= launch_.units || tile >= uniform(job.end_tile)) {
         return true;
       }
+      at = tile_at(job.unit, tile);
+      row = locate(job.unit, at, number, own_key());
     }
-    const Unit& unit = is_guess ? shared_.guessed : job.unit;
-    const int first = uniform(is_guess ? unit.first_tile : job.first_tile);
-    const int end = uniform(is_guess ? min(unit.end_tile, first + kRoundTiles) : job.end_tile);
-    const int number = block_rank() * kPairTiles + KeyTile::number();
-    if (first + number >= end) {
-      return !is_guess;
-    }
-    const TileAt at = tile_at(unit, first + number);
-    if (is_guess && unit.tokens != 1) {
-      return false;
-    }
-    const RowAt row =
-        is_guess ? guess_key(unit, at) : locate(unit, at, number, first_key(this_thread()) + this_thread() % kWarpKeys);
     bool are_right;
     with_format<kFormats>(format_of<kFormats>(p_, at.source), [&](auto format) {
       are_right = bring_tile<format.value>(row, is_guess);
@@ -224,20 +241,24 @@ class SpreadProducer {
     return are_right;
   }
 
-  // The row of key lane % 16 of the warp's keys of a tile, if the guess is right. The last keys of
-  // a range are what one token sees.
-  __device__ __forceinline__ RowAt guess_key(const Unit& unit, const TileAt& at) const {
-    const int key = at.key0 + first_key(this_thread()) + this_thread() % kWarpKeys;
+  // Its row, if the guess is right. A token sees the last keys of a range.
+  __device__ __forceinline__ RowAt row_of(const KeyGuess& guess) const {
+    const auto [source, key0] = guess.at;
+    const Unit& unit = shared_.guessed;
+    const int key = key0 + own_key();
+    LookUp its = guess.slot;
     int begin = 0;
-    if (at.source != kFresh && !is_list(p_, at.source)) {
-      const Scope& scope = scope_of(p_, at.source);
-      begin = SeenKeys(scope, told_range(unit, scope, 0)).begin;
+    if (!is_list(p_, source)) {
+      if (source != kFresh) {
+        const Scope& scope = scope_of(p_, source);
+        begin = SeenKeys(scope, told_range(unit, scope, 0)).begin;
+      }
+      its = look_up(p_, launch_, unit, source, key, begin);
     }
-    const LookUp its = look_up(p_, launch_, unit, at.source, key, begin);
     const int place =
-        checked(p_, launch_, at.source, its.at != nullptr ? __ldcg(its.at) : its.known);
-    return row_at(p_, launch_, unit, at.source, key, place,
-                  parts_of(format_of<kFormats>(p_, at.source)), begin);
+        checked(p_, launch_, source, its.at != nullptr ? __ldcg(its.at) : its.known);
+    return row_at(p_, launch_, unit, source, key, place,
+                  parts_of(format_of<kFormats>(p_, source)), begin);
   }
 
   // The row of a key of the round's tile `number`, whose places have been found.
@@ -325,16 +346,19 @@ class SpreadProducer {
       }
       sync_tile();
     }
-    const bool exceeds =
-        __any_sync(0xffffffffu, scales[0].some_exceed() || scales[1].some_exceed());
+    if constexpr (requires { scales[0].rest(0); }) {
+      if (__any_sync(0xffffffffu, scales[0].some_exceed() || scales[1].some_exceed())) {
+        bring_exceeding<kFormat>(row, to);
+        return true;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const int group = block_of_quarter(i / kConsumers, i % kConsumers);
 #pragma unroll
       for (int pass = 0; pass < kPasses && kCoded > 0; ++pass) {
         if (group < kCoded) {
-          to.store(group, pass,
-                   widened<kFormat>(raw[group][pass], group, scales[pass], exceeds));
+          to.store(group, pass, Format<kFormat>::widen(raw[group][pass], group, scales[pass]));
         } else {
           to.store(group, pass, {raw[group][pass].low, last[pass]});
         }
@@ -346,10 +370,31 @@ class SpreadProducer {
     return true;
   }
 
+  // The same of rows of which some have scales that exceed, group by group.
+  template <KvRowFormat kFormat>
+  __device__ __forceinline__ void bring_exceeding(const RowAt& row, const LanePlace& to) const {
+    using Row = LaneRow<kFormat>;
+#pragma unroll 1
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const Row its(row_of_lane(row, pass * kPassKeys));
+      const auto scales = its.scales();
+#pragma unroll 1
+      for (int group = 0; group < kGroups; ++group) {
+        to.store(group, pass,
+                 group < Row::kCodedGroups
+                     ? widened<kFormat>(its.load(group), group, scales, true)
+                     : SixteenValues{its.load(group).low, its.load(kGroups).low});
+      }
+    }
+    for (auto& full : shared_.keys_full[KeyTile::number()]) {
+      arrive(full);
+    }
+  }
+
   // Waits until the unit is found. Is it the one that was guessed?
   __device__ __forceinline__ bool is_right() const {
     shared_.job_full.wait(0);
-    return shared_.has_guessed_tiles(p_);
+    return shared_.is_guessed;
   }
 
   // Waits for the other warps that bring the tile.
