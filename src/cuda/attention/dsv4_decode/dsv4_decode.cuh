@@ -85,7 +85,7 @@ class Producer {
       }
       ask_for_places<kProducerThreads>(job->places, p_, launch_, job->unit,
                                        uniform(job->first_tile), uniform(job->end_tile));
-      copy_sink(*job, p_, launch_, this_thread());
+      copy_sink(*job, p_, launch_);
       // Q comes behind the places in memory's queue, since everything waits for those.
       if (this_thread() == kWarpgroupThreads && job->is_first && job->first_tile < job->end_tile) {
         shared_.q_empty.wait(job->q_loads & 1);
@@ -294,9 +294,9 @@ class Consumer {
       if (number() == 0) {
         leave_statistics(launch_, slot_of(job, tile), pair);
       }
-    } else if (some_change(row0, row1)) {
-      change<Output<kOutputColumns>::Mma>(row0, row1, tOrO[0]);
-      change<Output<kOutputColumns>::Mma>(row0, row1, tOrO[1]);
+    } else if (some_change(row0.before, row1.before)) {
+      change<Output<kOutputColumns>::Mma>(row0.before, row1.before, tOrO[0]);
+      change<Output<kOutputColumns>::Mma>(row0.before, row1.before, tOrO[1]);
     }
     rows_[0] = row0.row;
     rows_[1] = row1.row;
@@ -314,7 +314,7 @@ class Consumer {
     compute_values(kQuarter, is_pair, tPv);
     if (block_rank() == 0) {
       auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
-      add<MmaPv>(row0, row1, half, tPv);
+      add<MmaPv>(row0.behind, row1.behind, half, tPv);
     } else {
       leave(launch_, slot_of(job, tile), block_of_quarter(kQuarter, number()) * kBlockDims, tPv);
     }
@@ -353,7 +353,7 @@ class Consumer {
         if (leaves) {
           leave(launch_, slot, column0, tOrO[0]);
         } else if (!is_cluster) {
-          store_results<kOutputColumns>(p_, launch_, job, column0, tOrO[0], rows_);
+          store_results<kOutputColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO[0], rows_);
         }
         tOrO[0] = tOrO[1];
       }
@@ -407,7 +407,7 @@ class Consumer {
             leave_statistics(launch_, unit.index, rows_);
           }
         } else {
-          store_results<kColumns>(p_, launch_, job, column0, tOrO, rows_);
+          store_results<kColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO, rows_);
         }
       }
     }

@@ -61,7 +61,8 @@ __device__ inline void share(Job& job, const Launch& launch, int rank) {
 }
 
 // Copies the sink of a row, this thread's, asynchronously.
-__device__ inline void copy_sink(Job& job, const Params& p, const Launch& launch, int thread) {
+__device__ inline void copy_sink(Job& job, const Params& p, const Launch& launch) {
+  const int thread = this_thread();
   if (p.sinks.logits != nullptr && thread < kRows) {
     const Row row = row_of(job.unit, launch.shape, thread);
     if (row.exists) {

@@ -119,48 +119,6 @@ __device__ inline void check_places(Places& places, const Params& p, const Launc
   }
 }
 
-// The keys that find_places() looks up.
-enum class Sought { all, lists, others };
-
-// Finds the places of tiles [first, last), which are ten at most, as kThreads threads call it, this
-// one as `thread`. A thread's keys of a source are looked up at once.
-template <int kThreads>
-__device__ inline void find_places(Places& places, const Params& p, const Launch& launch,
-                                   const Unit& unit, int first, int last, int thread,
-                                   Sought sought) {
-  constexpr int kEach = (kSpreadPairs * kPairTiles * kTileKeys + kThreads - 1) / kThreads;
-  int source_first = 0;  // the source's first tile
-#pragma unroll 1
-  for (int source = 0; source < kSources; ++source) {
-    const int tiles = uniform(unit.tiles[source]);
-    const int its_first = max(first - source_first, 0);
-    const int keys = (min(last - source_first, tiles) - its_first) * kTileKeys;
-    if (keys > 0 &&
-        (sought == Sought::all || is_list(p, source) == (sought == Sought::lists))) {
-      const int begin = uniform(unit.begin[source]);
-      int* const its_places = places.of[source_first + its_first - first];
-      int place[kEach];
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int key = thread + i * kThreads;
-        if (key < keys) {
-          const LookUp its =
-              look_up(p, launch, unit, source, its_first * kTileKeys + key, begin);
-          place[i] = its.at != nullptr ? __ldcg(its.at) : its.known;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int key = thread + i * kThreads;
-        if (key < keys) {
-          its_places[key] = checked(p, launch, source, place[i]);
-        }
-      }
-    }
-    source_first += tiles;
-  }
-}
-
 // Where the row of a key lies that is in `place`, of a row with these parts. `begin` is the
 // position of the source's first key.
 __device__ inline RowAt row_at(const Params& p, const Launch& launch, const Unit& unit, int source,

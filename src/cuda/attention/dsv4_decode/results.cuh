@@ -119,10 +119,10 @@ __device__ __forceinline__ void append_slots(const Launch& launch, int first, in
       if (i + k < count) {
         const Appended row0(rows[0], its_rows[k][0]);
         const Appended row1(rows[1], its_rows[k][1]);
-        if (some_change(row0, row1)) {
-          change<Mma>(row0, row1, tOrO);
+        if (some_change(row0.before, row1.before)) {
+          change<Mma>(row0.before, row1.before, tOrO);
         }
-        add<Mma>(row0, row1, tOrO, its[k]);
+        add<Mma>(row0.behind, row1.behind, tOrO, its[k]);
         rows[0] = row0.row;
         rows[1] = row1.row;
       }
@@ -201,17 +201,17 @@ __device__ __forceinline__ void store_e4m3(const Params& p, const Unit& unit, co
   }
 }
 
-// What becomes of row `i` of this thread's accumulator. Its statistics are under the row's maximum
-// if the caller asks for that, else under its reference.
+// What becomes of row `row` of an item. Its statistics are under the row's maximum if the caller
+// asks for that, else under its reference.
 struct RowEnd {
   Row row;
   RowResult keys;    // without the sink
   RowResult result;  // with it
   float factor;      // of O, whose own sum is that of the rounded P
 
-  __device__ RowEnd(const Params& p, const Launch& launch, const Job& job, const RowSoFar& so_far,
-                    int i)
-      : row(row_of(job.unit, launch.shape, row_of_thread(i))) {
+  __device__ RowEnd(const Params& p, const Launch& launch, const Unit& unit, const float* sinks,
+                    const RowSoFar& so_far, int index)
+      : row(row_of(unit, launch.shape, index)) {
     constexpr float kLn2 = 1.0f / kLog2e;
     const bool is_normalized = p.statistics.max == nullptr;
     const float own = __fdividef(so_far.sum, so_far.rounded_sum);
@@ -221,7 +221,7 @@ struct RowEnd {
       keys = under_maximum(keys, so_far.max * kLn2);
     }
     const bool has_sink = p.sinks.logits != nullptr && row.exists;
-    result = has_sink ? with_sink(keys, job.sinks[row_of_thread(i)]) : keys;
+    result = has_sink ? with_sink(keys, sinks[index]) : keys;
     const RowResult results[1] = {result};
     float factors[1];
     output_factors(results, is_normalized, factors);
@@ -229,16 +229,14 @@ struct RowEnd {
   }
 };
 
-// Stores row kRow of this thread: kColumns columns of O, and the row's statistics beside the first
-// ones.
+// Stores kColumns columns of row kRow of this thread, which is `row`, times a factor.
 template <int kColumns, int kRow, typename TensorO>
-__device__ __forceinline__ void store_result(const Params& p, const Unit& unit, int column0,
-                                             TensorO& rO, const RowEnd& end) {
+__device__ __forceinline__ void store_columns(const Params& p, const Unit& unit, int column0,
+                                              TensorO& rO, const Row& row, float factor) {
   using Mma = typename Output<kColumns>::Mma;
-  const Row& row = end.row;
 #pragma unroll
   for (int j = 0; j < cute::size<1>(rO); ++j) {
-    rO(kRow, j) *= end.factor;
+    rO(kRow, j) *= factor;
   }
   if (column0 + kColumns > kDims - kKvRowRotaryDims && p.rope.cos != nullptr && row.exists) {
     rotate_back<kColumns, kRow>(
@@ -255,26 +253,40 @@ __device__ __forceinline__ void store_result(const Params& p, const Unit& unit, 
     store_row<Mma>(row_pointer<float>(p.o, p.o_stride, unit.request, row.token, row.head) + column0,
                    rO, kRow, row.exists);
   }
-  if (column0 == 0 && row.exists && threadIdx.x % 4 == 0) {
-    store_statistics(p, unit.request, row.token, row.head, end.result);
-    if (p.lse != nullptr && !p.lse_counts_sink) {
-      *row_pointer<float>(p.lse, p.lse_stride, unit.request, row.token, row.head) =
-          end.keys.l == 0.0f ? kMinusInf : end.keys.m + logf(end.keys.l);
-    }
+}
+
+// Stores the statistics of a row that exists.
+__device__ __forceinline__ void store_statistics(const Params& p, const Unit& unit,
+                                                 const RowEnd& end) {
+  const Row& row = end.row;
+  cuda::store_statistics(p, unit.request, row.token, row.head, end.result);
+  if (p.lse != nullptr && !p.lse_counts_sink) {
+    *row_pointer<float>(p.lse, p.lse_stride, unit.request, row.token, row.head) =
+        end.keys.l == 0.0f ? kMinusInf : end.keys.m + logf(end.keys.l);
+  }
+}
+
+// Stores row kRow of this thread: columns of O, and the row's statistics beside the first ones.
+template <int kColumns, int kRow, typename TensorO>
+__device__ __forceinline__ void store_result(const Params& p, const Unit& unit, int column0,
+                                             TensorO& rO, const RowEnd& end) {
+  store_columns<kColumns, kRow>(p, unit, column0, rO, end.row, end.factor);
+  if (column0 == 0 && end.row.exists && threadIdx.x % 4 == 0) {
+    store_statistics(p, unit, end);
   }
 }
 
 template <int kColumns>
-__device__ __forceinline__ void store_results(const Params& p, const Launch& launch, const Job& job,
-                                              int column0,
+__device__ __forceinline__ void store_results(const Params& p, const Launch& launch,
+                                              const Unit& unit, const float* sinks, int column0,
                                               typename Output<kColumns>::Fragment& tOrO,
                                               const RowSoFar (&rows)[kThreadRows]) {
   static_assert(kThreadRows == 2);
-  const RowEnd row0(p, launch, job, rows[0], 0);
-  const RowEnd row1(p, launch, job, rows[1], 1);
+  const RowEnd row0(p, launch, unit, sinks, rows[0], row_of_thread(0));
+  const RowEnd row1(p, launch, unit, sinks, rows[1], row_of_thread(1));
   auto rO = by_rows<typename Output<kColumns>::Mma>(tOrO);
-  store_result<kColumns, 0>(p, job.unit, column0, rO, row0);
-  store_result<kColumns, 1>(p, job.unit, column0, rO, row1);
+  store_result<kColumns, 0>(p, unit, column0, rO, row0);
+  store_result<kColumns, 1>(p, unit, column0, rO, row1);
 }
 
 }  // namespace tilewright::cuda::dsv4

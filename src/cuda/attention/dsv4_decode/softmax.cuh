@@ -188,29 +188,29 @@ struct PutInMemory {
   }
 };
 
-// Must O be brought under another reference before later keys are added? If no lane's must, it is
-// not touched.
-__device__ inline bool some_change(const Appended& row0, const Appended& row1) {
-  return __any_sync(0xffffffffu, row0.before != 1.0f || row1.before != 1.0f);
+// Must O be brought under another reference before later keys are added, by these factors of the
+// thread's rows? If no lane's must, it is not touched.
+__device__ inline bool some_change(float before0, float before1) {
+  return __any_sync(0xffffffffu, before0 != 1.0f || before1 != 1.0f);
 }
 // Does it.
 template <typename Mma, typename TensorO>
-__device__ __forceinline__ void change(const Appended& row0, const Appended& row1, TensorO& tOrO) {
+__device__ __forceinline__ void change(float before0, float before1, TensorO& tOrO) {
   auto rO = by_rows<Mma>(tOrO);
-  const float before[kThreadRows] = {row0.before, row1.before};
+  const float before[kThreadRows] = {before0, before1};
   scale_rows(rO, before);
 }
 
-// Adds P V of later keys to O's columns of both rows.
+// Adds P V of later keys, times these factors, to O's columns of both rows.
 template <typename Mma, typename TensorO, typename TensorPv>
-__device__ __forceinline__ void add(const Appended& row0, const Appended& row1, TensorO& tOrO,
+__device__ __forceinline__ void add(float behind0, float behind1, TensorO& tOrO,
                                     const TensorPv& its) {
   auto rO = by_rows<Mma>(tOrO);
   const auto rPv = by_rows<Mma>(its);
 #pragma unroll
   for (int j = 0; j < cute::size<1>(rO); ++j) {
-    rO(0, j) = fmaf(rPv(0, j), row0.behind, rO(0, j));
-    rO(1, j) = fmaf(rPv(1, j), row1.behind, rO(1, j));
+    rO(0, j) = fmaf(rPv(0, j), behind0, rO(0, j));
+    rO(1, j) = fmaf(rPv(1, j), behind1, rO(1, j));
   }
 }
 

@@ -26,63 +26,69 @@
 // Worklog   docs/worklog/dsv4-decode.md
 #pragma once
 
-#include "cuda/attention/dsv4_decode/results.cuh"
 #include "cuda/attention/dsv4_decode/spread_produce.cuh"
-#include "cuda/common/launch_order.cuh"
 #include "cuda/common/warp_roles.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
-// A consumer. It computes S and P of one tile of the own pair, and has half of the block's columns.
+// A consumer. It widens half of a tile's rows of the own pair, computes S and P of the tile, and has
+// half of the block's columns.
+template <int kFormats>
 class SpreadConsumer {
  public:
   __device__ SpreadConsumer(SpreadStorage& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
 
   __device__ __forceinline__ void run(const CUtensorMap& map_q) {
-    Job& job = shared_.job;
-    Fragment tOrO;
-    cute::clear(tOrO);
+    const Unit& unit = shared_.unit;
     wait_for_launch_before();
     find(map_q);
+    Fragment tOrO;
+    cute::clear(tOrO);
     for (int round = 0;; ++round) {
-      if (uniform(job.unit.index) >= launch_.units) {
-        arrive(shared_.job_full);
-        if (shared_.has_guessed_q()) {
+      const bool has_guessed_q = round == 0 && shared_.guesses_pair();
+      if (uniform(unit.index) >= launch_.units) {
+        arrive(shared_.rows_full);
+        if (has_guessed_q) {
           shared_.q_full.wait(0);
         }
         return;
       }
-      find_places(round);
-      const Round its(job);
-      if (this_thread() == kProducerThreads) {
+      if (round > 0 || !shared_.is_guess_right) {
+        find_rows<kFormats, kConsumerThreads>(shared_, p_, launch_, unit,
+                                              uniform(shared_.first_tile), thread(), false);
+        sync_consumers();
+      }
+      arrive(shared_.rows_full);
+      const Round its(shared_);
+      if (thread() == 0) {
         expect_p(its);
-        if (its.has_own && !(round == 0 && shared_.has_guessed_q())) {
-          load_q(shared_.p[0][0], shared_.q_full, job.unit, launch_, map_q);
+        if (its.has_own && !has_guessed_q) {
+          load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
         }
       }
       __syncwarp();
       if (its.has_own) {
-        compute_p(job, its, round);
+        compute_p(its, round);
       } else {
         arrive(shared_.keys_read);
-        if (round == 0 && shared_.has_guessed_q()) {
+        if (has_guessed_q) {
           shared_.q_full.wait(0);
         }
-        say_q_is_read();
+        say_place_is_free(round);
       }
       add_values(its, round, tOrO);
-      if (uniform(job.end_tile) == uniform(job.unit.end_tile)) {
+      if (its.first_tile + its.tiles == uniform(unit.end_tile)) {
         break;
       }
       shared_.round_done.wait(round & 1);
       sync_consumers();
-      if (this_thread() == kProducerThreads) {
-        set_round(job, job.end_tile);
+      if (thread() == 0) {
+        shared_.set_round(shared_.end_tile);
       }
       sync_consumers();
     }
-    finish(job, tOrO);
+    finish(tOrO);
   }
 
  private:
@@ -91,61 +97,33 @@ class SpreadConsumer {
   using Fragment = Output<kColumns>::Fragment;
 
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
-
   __device__ static int thread() { return this_thread() - kProducerThreads; }
 
-  // The first warp finds the cluster's unit. The others ask for places in lists, and one thread for
-  // Q, as the guess says.
+  // The first warp finds the cluster's unit. The others find its rows, and one thread asks for Q, as
+  // the guess says.
   __device__ __forceinline__ void find(const CUtensorMap& map_q) const {
     constexpr int kWarp = 32;
-    Job& job = shared_.job;
-    const Unit& guessed = shared_.guessed;
     if (thread() < kWarp) {
-      const int index = first_unit(launch_);
-      const int part = index / launch_.items;
-      if (launch_.is_packed) {
-        find_rows(job.unit, p_, launch_, index - part * launch_.items, Finding::search);
-      }
-      find_keys(job.unit, p_, launch_, part, Finding::search);
-      if (thread() == 0) {
-        job.unit.index = job.unit.tokens > 0 ? index : launch_.units;
-        set_round(job, job.unit.first_tile);
-      }
-      const bool is_guessed = shared_.has_guessed_tiles(p_);
-      if (thread() == 0) {
-        shared_.is_guessed = is_guessed && job.unit.tokens > 0;
-      }
+      find_unit(shared_, p_, launch_);
     } else {
-      if (thread() == kWarp && shared_.has_guessed_q()) {
+      const Unit& guessed = shared_.guessed;
+      if (thread() == kWarp && shared_.guesses_pair()) {
         load_q(shared_.p[0][0], shared_.q_full, guessed, launch_, map_q);
       }
       __syncwarp();
-      dsv4::find_places<kConsumerThreads - kWarp>(
-          job.places, p_, launch_, guessed, guessed.first_tile,
-          min(guessed.first_tile + kRoundTiles, guessed.end_tile), thread() - kWarp,
-          Sought::lists);
+      if (guessed.tokens == 1) {
+        find_rows<kFormats, kConsumerThreads - kWarp>(shared_, p_, launch_, guessed,
+                                                      uniform(guessed.first_tile),
+                                                      thread() - kWarp, true);
+      }
     }
-    sync_consumers();
-  }
-
-  // Finds the places of the round's rows.
-  __device__ __forceinline__ void find_places(int round) const {
-    Job& job = shared_.job;
-    const int first = uniform(job.first_tile);
-    const int end = uniform(job.end_tile);
-    const bool is_guessed = round == 0 && shared_.is_guessed;
-    dsv4::find_places<kConsumerThreads>(job.places, p_, launch_, job.unit, first, end, thread(),
-                                        is_guessed ? Sought::others : Sought::all);
-    arrive(shared_.job_full);
-    copy_sink(job, p_, launch_, thread());
-    cute::cp_async_wait<0>();
     sync_consumers();
   }
 
   __device__ PairP& pair_in_memory(int round) const {
     auto* const pairs = reinterpret_cast<PairP*>(
         launch_.o +
-        std::int64_t{launch_.first_pair_slot + shared_.job.unit.index * launch_.pair_slots} *
+        std::int64_t{launch_.first_pair_slot + shared_.unit.index * launch_.pair_slots} *
             (kRows * kDims / 4));
     return pairs[round % 2 * kSpreadBlocks + block_rank()];
   }
@@ -156,29 +134,33 @@ class SpreadConsumer {
     }
   }
 
-  // Consumer 0 says to the blocks that have pairs that Q has been read.
-  __device__ void say_q_is_read() const {
-    if (number() == 0 && threadIdx.x % 32 < kSpreadPairs) {
-      shared_.p_free.arrive(threadIdx.x % 32);
+  // Consumer 0 says to the blocks that have pairs that Q has been read, and the rows' places.
+  __device__ void say_place_is_free(int round) const {
+    if (number() == 0) {
+      shared_.rows_read.wait(round & 1);
+      if (threadIdx.x % 32 < kSpreadPairs) {
+        shared_.p_free.arrive(threadIdx.x % 32);
+      }
     }
   }
 
   // P of the own pair, to all blocks.
-  __device__ __forceinline__ void compute_p(const Job& job, const Round& its, int round) {
+  __device__ __forceinline__ void compute_p(const Round& its, int round) {
     const int own = number();
-    const int tile = its.own_tile + own;
+    const int tile = Round::number(own);
     const bool writes = threadIdx.x % 4 == 0;
-    shared_.q_full.wait(round & 1);
     FragmentPv tSrS;
-    if (tile < job.end_tile) {
-      compute_scores(tSrS, round);
+    if (tile < its.tiles) {
+      with_format<kFormats>(format_of<kFormats>(p_, its.tile(shared_, own).source),
+                            [&](auto format) { compute_scores<format.value>(tSrS, round); });
     } else {
       cute::fill(tSrS, float{kMinusInf});  // the pair has one tile
     }
     auto rS = by_rows<MmaQk>(tSrS);
-    if (tile < job.end_tile) {
-      mask(rS, job.unit, launch_.shape, tile_at(job.unit, tile),
-           rows_that_exist(job.places.of[tile - job.first_tile]));
+    if (tile < its.tiles) {
+      const auto& exist = shared_.exist[tile];
+      mask(rS, shared_.unit, launch_.shape, its.tile(shared_, own),
+           std::uint64_t{exist[1]} << 32 | exist[0]);
     }
     float max[kThreadRows];
     row_maxima<MmaQk>(rS, scale_to_log2(p_.scale), max);
@@ -190,7 +172,7 @@ class SpreadConsumer {
       }
     }
     sync_consumers();
-    say_q_is_read();
+    say_place_is_free(round);
     PairP& pair = pair_in_memory(round);
     float reference[kThreadRows];
 #pragma unroll
@@ -228,22 +210,27 @@ class SpreadConsumer {
         : "memory");
   }
 
-  // S of the own tile, as its quarters arrive.
-  template <typename TensorS>
+  // S of the own tile, quarter by quarter. While one is computed, this warp's rows of the next one
+  // are widened.
+  template <KvRowFormat kFormat, typename TensorS>
   __device__ __forceinline__ void compute_scores(TensorS& tSrS, int round) {
     const int own = number();
     Element* const sQ = shared_.p[0][0];
-#pragma unroll 1
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+    KeyRows<kFormat> rows(shared_, own);
+    rows.ask();
+    rows.read(round);
+    shared_.q_full.wait(round & 1);
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
+      rows.template store<quarter>();
       shared_.keys_full[own][quarter].wait(round & 1);
-      cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
+      cutlass::arch::fence_view_async_shared();  // WGMMA sees what has been stored
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int block = block_of_quarter(quarter, i);
         wgmma_issue_if(quarter + i > 0, MmaQk{}, operand_q(sQ + block * kBlock_elements),
                        operand_k(shared_.keys[own][block]), tSrS);
       }
-    }
+    });
     wgmma_wait<0>(tSrS);
   }
 
@@ -262,6 +249,7 @@ class SpreadConsumer {
       }
       compute_values(pair, tPv[pair]);
     }
+    shared_.factors_full.wait(round & 1);
     cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
       wgmma_wait<kSpreadPairs - 1 - pair>(tPv[pair]);
       if (pair < its.pairs) {
@@ -281,64 +269,47 @@ class SpreadConsumer {
 
   // Adds it to O.
   __device__ __forceinline__ void add_pair(int pair, const Fragment& tPv, Fragment& tOrO) {
-    const Appended row0(rows_[0], statistics_of(pair, 0));
-    const Appended row1(rows_[1], statistics_of(pair, 1));
-    if (some_change(row0, row1)) {
-      change<Mma>(row0, row1, tOrO);
+    const float2 row0 = shared_.factors[pair][row_of_thread(0)];
+    const float2 row1 = shared_.factors[pair][row_of_thread(1)];
+    if (some_change(row0.x, row1.x)) {
+      change<Mma>(row0.x, row1.x, tOrO);
     }
-    add<Mma>(row0, row1, tOrO, tPv);
-    rows_[0] = row0.row;
-    rows_[1] = row1.row;
-  }
-
-  __device__ RowSoFar statistics_of(int pair, int i) const {
-    const int row = row_of_thread(i);
-    const float4 first = shared_.statistics[pair][0][row];
-    const float4 second = shared_.statistics[pair][1][row];
-    return {.reference = first.x,
-            .max = first.y,
-            .sum = first.z + second.z,
-            .rounded_sum = first.w + second.w};
+    add<Mma>(row0.y, row1.y, tOrO, tPv);
   }
 
   // Stores the consumer's columns, or leaves them, and merges those of all parts.
-  __device__ __forceinline__ void finish(const Job& job, Fragment& tOrO) {
-    const Unit& unit = job.unit;
+  __device__ __forceinline__ void finish(Fragment& tOrO) {
+    const Unit& unit = shared_.unit;
     const int column0 = block_rank() * kBlockDims + number() * kColumns;
-    if (unit.parts > 1) {
-      leave(launch_, unit.index, column0, tOrO);
-      if (number() == 0) {
-        leave_statistics(launch_, unit.index, rows_);  // for the blocks that merge these columns
-      }
-      const int item = unit.index - unit.part * launch_.items;
-      if (!arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(),
-                        shared_.ticket)) {
-        return;
-      }
-      cute::clear(tOrO);
-      rows_[0] = RowSoFar{};
-      rows_[1] = RowSoFar{};
-      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO, rows_);
+    shared_.ends_full.wait(0);
+    if (unit.parts == 1) {
+      auto rO = by_rows<Mma>(tOrO);
+      store_columns<0>(column0, rO);
+      store_columns<1>(column0, rO);
+      return;
     }
-    store_results<kColumns>(p_, launch_, job, column0, tOrO, rows_);
+    leave(launch_, unit.index, column0, tOrO);
+    const int item = unit.index - unit.part * launch_.items;
+    if (arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(), shared_.ticket)) {
+      RowSoFar rows[kThreadRows];
+      cute::clear(tOrO);
+      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO, rows);
+      store_results<kColumns>(p_, launch_, unit, shared_.sinks, column0, tOrO, rows);
+    }
+  }
+
+  template <int kRow, typename TensorO>
+  __device__ __forceinline__ void store_columns(int column0, TensorO& rO) const {
+    const int row = row_of_thread(kRow);
+    dsv4::store_columns<kColumns, kRow>(p_, shared_.unit, column0, rO,
+                                        row_of(shared_.unit, launch_.shape, row),
+                                        shared_.end_factors[row]);
   }
 
   SpreadStorage& shared_;
   const Params& p_;
   const Launch& launch_;
-  RowSoFar rows_[kThreadRows];
 };
-
-// Guesses the cluster's unit, before the launch ahead has ended. If q is not packed, its rows are
-// what will be found. A warp calls it.
-__device__ inline void guess(SpreadStorage& shared, const Params& p, const Launch& launch) {
-  const int index = first_unit(launch);
-  find_unit(shared.guessed, p, launch, index, Finding::guess);
-  copy_unit(shared.job.unit, shared.guessed);
-  if (threadIdx.x % 32 == 0) {
-    shared.guessed.index = index;
-  }
-}
 
 template <int kFormats>
 __global__ void __launch_bounds__(kSpreadThreads, 1)
@@ -353,14 +324,14 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   __syncthreads();
   cute::cluster_arrive();
   if (threadIdx.x / 32 == kProducerWarps) {
-    guess(shared, p, launch);
+    guess_unit(shared, p, launch);
   }
   __syncthreads();
   cute::cluster_wait();  // the other blocks' barriers are there
   if (threadIdx.x < kProducerThreads) {
     SpreadProducer<kFormats>(shared, p, launch).run();
   } else {
-    SpreadConsumer(shared, p, launch).run(map_q);
+    SpreadConsumer<kFormats>(shared, p, launch).run(map_q);
   }
   // No block ends while others may write to its SMEM.
   cute::cluster_arrive_relaxed();

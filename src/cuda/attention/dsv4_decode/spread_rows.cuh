@@ -1,0 +1,251 @@
+// Rows on their way to SMEM in dsv4_spread (spread.cuh). A warp has eight rows at a time, four
+// lanes a row.
+#pragma once
+
+#include "cuda/attention/dsv4_decode/spread_storage.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+// A lane's share of a row: 16 dims of each group.
+template <KvRowFormat kFormat>
+class LaneRow {
+ public:
+  using F = Format<kFormat>;
+  using Raw = typename F::Raw;
+  using Scales = typename F::Scales;
+  static constexpr KvRowParts kParts = parts_of(kFormat);
+  static constexpr int kCodedGroups = kParts.coded_dims / kBlockDims;  // the others are BF16
+
+  __device__ explicit LaneRow(const RowAt& row)
+      : data_(row.data), scales_(kParts.has_planes ? row.scales : row.data + kParts.data_bytes()) {}
+
+  template <typename From = FromMemory>
+  __device__ Scales scales() const {
+    return F::template scales<From>(scales_, quarter());
+  }
+  template <typename From = FromMemory>
+  __device__ Raw load(int group) const {
+    return F::template load<From>(data_ + quarter() * F::kLane_bytes, group);
+  }
+
+  // The values of a group, whatever its scale.
+  __device__ SixteenValues values(int group) const {
+    if constexpr (kCodedGroups < kGroups) {
+      if (group >= kCodedGroups) {
+        return {load(group).low, load(group + 1).low};
+      }
+    }
+    return widen(load(group), group, scales(), true);
+  }
+
+  // The same of a coded group that has been loaded. `exceeds` says whether a row of the warp has a
+  // scale that does.
+  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales,
+                                        bool exceeds) {
+    SixteenValues values = F::widen(raw, group, scales);
+    if constexpr (requires { scales.rest(0); }) {
+      if (exceeds) {
+        values.multiply(scales.rest(group));
+      }
+    }
+    return values;
+  }
+
+  // Copies a BF16 group to a column block in SMEM, asynchronously.
+  __device__ void copy(int group, const LanePlace& to, int block) const {
+    const std::uint8_t* const from =
+        data_ + kParts.code_bytes() + (group - kCodedGroups) * 128 + quarter() * 32;
+    copy_async<16>(to.vector(block, 0, 0), from, true);
+    copy_async<16>(to.vector(block, 0, 1), from + 16, true);
+  }
+
+ private:
+  __device__ static int quarter() { return this_thread() % 4; }
+
+  const std::uint8_t* data_;
+  const std::uint8_t* scales_;
+};
+
+// What is copied of a coded row to SMEM: all but scales that lie apart.
+__device__ constexpr int copied_bytes(const KvRowParts& parts) {
+  return parts.has_planes ? parts.data_bytes() : parts.row_bytes();
+}
+
+// Eight rows of a tile of the own pair, a warp's. Coded rows have been copied to the tile's place as
+// they are, and are widened from there to there: all warps of the tile, four producers and four
+// consumers, read theirs before the first is stored. BF16 rows are copied to their places.
+template <KvRowFormat kFormat>
+class KeyRows {
+ public:
+  using Its = LaneRow<kFormat>;
+  static constexpr bool kIsCoded = Its::kCodedGroups > 0;
+
+  // The warp's first key in the tile, of a warp that has copied 16 and of the consumer beside it.
+  __device__ static int first() {
+    const int thread = this_thread();
+    return first_key(thread) + (thread < kProducerThreads ? 0 : kPassKeys);
+  }
+
+  __device__ KeyRows(SpreadStorage& shared, int own)
+      : shared_(shared), own_(own), to_(shared.keys[own][0], first()) {}
+
+  // Asks for scales that lie apart, or for BF16 rows.
+  __device__ __forceinline__ void ask() {
+    if constexpr (Its::kParts.has_planes) {
+      scales_ = in_memory().scales();
+    }
+    if constexpr (!kIsCoded) {
+      const Its row = in_memory();
+#pragma unroll
+      for (int quarter = 0; quarter < kQuarters; ++quarter) {
+#pragma unroll
+        for (int i = 0; i < kConsumers; ++i) {
+          row.copy(block_of_quarter(quarter, i), to_, block_of_quarter(quarter, i));
+        }
+        cute::cp_async_fence();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void read(int round) {
+    if constexpr (kIsCoded) {
+      shared_.wait_for_copies(own_, round);
+      const Its row({reinterpret_cast<const std::uint8_t*>(shared_.keys[own_][0]) +
+                     key() * copied_bytes(Its::kParts)});
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        raw_[group] = row.template load<FromShared>(group);
+      }
+      if constexpr (Its::kCodedGroups < kGroups) {
+        last_ = row.template load<FromShared>(kGroups).low;
+      }
+      if constexpr (!Its::kParts.has_planes) {
+        scales_ = row.template scales<FromShared>();
+      }
+      cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTilesSync + own_);
+      exceeds_ = __any_sync(0xffffffffu, scales_.some_exceed());
+    }
+  }
+
+  // Stores a quarter's groups.
+  template <int kQuarter>
+  __device__ __forceinline__ void store() const {
+    constexpr int quarter = kQuarter;
+    if constexpr (!kIsCoded) {
+      cute::cp_async_wait<kQuarters - 1 - kQuarter>();
+    } else {
+      if (exceeds_) {
+        store_exceeding(quarter);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kConsumers; ++i) {
+          const int group = block_of_quarter(quarter, i);
+          if (group < Its::kCodedGroups) {
+            to_.store(group, 0, Its::widen(raw_[group], group, scales_, false));
+          } else {
+            to_.store(group, 0, {raw_[group].low, last_});
+          }
+        }
+      }
+    }
+    arrive(shared_.keys_full[own_][quarter]);
+  }
+
+  // Of a producer, which has nothing else to do.
+  __device__ __forceinline__ void widen(int round) {
+    read(round);
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) { store<quarter>(); });
+  }
+
+ private:
+  static constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
+
+  __device__ int key() const { return first() + this_thread() % 32 / 4; }
+  __device__ Its in_memory() const { return Its(shared_.rows()[Round::number(own_)][key()]); }
+
+  __device__ __forceinline__ void store_exceeding(int quarter) const {
+    const Its row = in_memory();
+#pragma unroll 1
+    for (int i = 0; i < kConsumers; ++i) {
+      const int group = block_of_quarter(quarter, i);
+      to_.store(group, 0, row.values(group));
+    }
+  }
+
+  SpreadStorage& shared_;
+  int own_;
+  LanePlace to_;
+  typename Its::Raw raw_[kGroups];
+  typename Its::Scales scales_;
+  uint4 last_;
+  bool exceeds_ = false;
+};
+
+// A block's columns of V of kTiles tiles of one format, of which a warp has eight rows each.
+template <KvRowFormat kFormat, int kTiles>
+class ValueRows {
+ public:
+  using Its = LaneRow<kFormat>;
+
+  // From the round's tile `first` on.
+  __device__ ValueRows(SpreadStorage& shared, int first)
+      : shared_(shared), first_(first), to_(shared.keys[0][first], first_of_warp()) {}
+
+  // Loads what is widened, and its scales. Tiles from `tiles` on do not exist.
+  __device__ __forceinline__ void load(int tiles) {
+    if (block_rank() < Its::kCodedGroups) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        raw_[i] = row_of(i, tiles).load(block_rank());
+      }
+    }
+  }
+  __device__ __forceinline__ void load_scales(int tiles) {
+    if (block_rank() < Its::kCodedGroups) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        scales_[i] = row_of(i, tiles).scales();
+      }
+    }
+  }
+
+  // Stores them, or copies what needs no widening.
+  __device__ __forceinline__ void store(int tiles) const {
+    const int group = block_rank();
+    if (group >= Its::kCodedGroups) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        row_of(i, tiles).copy(group, to_, i);
+      }
+      cute::cp_async_wait<0>();
+      return;
+    }
+    bool exceeds = false;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      exceeds |= scales_[i].some_exceed();
+    }
+    exceeds = __any_sync(0xffffffffu, exceeds);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      to_.store(i, 0, Its::widen(raw_[i], group, scales_[i], exceeds));
+    }
+  }
+
+ private:
+  __device__ static int first_of_warp() { return this_thread() / 32 * kPassKeys; }
+
+  __device__ Its row_of(int i, int tiles) const {
+    const int number = first_ + i;
+    const int key = first_of_warp() + this_thread() % 32 / 4;
+    return Its(number < tiles ? shared_.rows()[number][key] : RowAt{});
+  }
+
+  SpreadStorage& shared_;
+  int first_;
+  LanePlace to_;
+  typename Its::Raw raw_[kTiles];
+  typename Its::Scales scales_[kTiles];
+};
+
+}  // namespace tilewright::cuda::dsv4

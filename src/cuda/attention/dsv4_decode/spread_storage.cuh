@@ -1,0 +1,211 @@
+// What a block of dsv4_spread (spread.cuh) has in SMEM, and how it finds its unit and its rows.
+#pragma once
+
+#include "cuda/attention/dsv4_decode/launch.cuh"
+#include "cuda/attention/dsv4_decode/produce.cuh"
+#include "cuda/common/launch_order.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+inline constexpr int kRoundTiles = kSpreadPairs * kPairTiles;
+inline constexpr int kSpreadThreads = kProducerThreads + kConsumerThreads;
+static_assert(kSpreadBlocks == kBlocks, "a block has one column block of O");
+static_assert(kSpreadPairs <= kSpreadBlocks);
+
+// P of a pair in memory, as it lies in SMEM. Where the pair has one tile, the other's P is 0.
+struct PairP {
+  Element p[kPairTiles][kBlock_elements];
+  float4 statistics[kPairTiles][kRows];  // the pair's reference and maximum, the tile's two sums
+};
+static_assert(2 * kSpreadBlocks * sizeof(PairP) <= kSpreadSlots * kRows * kDims * sizeof(float));
+
+struct SpreadStorage {
+  alignas(1024) Element p[kSpreadPairs][kPairTiles][kBlock_elements];  // Q's blocks before
+  alignas(1024) Element keys[kPairTiles][kBlocks][kBlock_elements];    // V of all tiles behind
+  float4 statistics[kSpreadPairs][kPairTiles][kRows];
+  float2 factors[kSpreadPairs][kRows];  // of O so far, and of a pair's P V
+  float end_factors[kRows];             // of O at last
+  float max[kPairTiles][kRows];         // of the own pair's scores
+  float sinks[kRows];
+  std::uint32_t exist[kRoundTiles][kTileKeys / 32];  // a bit for each key that has a row
+  Unit unit;
+  Unit guessed;
+  bool is_guess_right;
+  int first_tile;  // of the round
+  int end_tile;
+  int ticket;
+  TmaBarrier q_full;
+  TmaBarrier p_full[kSpreadPairs];
+  TmaBarrier copied[kPairTiles];         // rows of the own pair
+  TmaBarrier guess_copied[kPairTiles];   // the same by the guess
+  cutlass::arch::ClusterBarrier p_free;  // in all blocks: the place for the own pair's P
+  cutlass::arch::ClusterBarrier keys_full[kPairTiles][kQuarters];
+  cutlass::arch::ClusterBarrier keys_read;
+  cutlass::arch::ClusterBarrier values_full;
+  cutlass::arch::ClusterBarrier factors_full;
+  cutlass::arch::ClusterBarrier ends_full;
+  cutlass::arch::ClusterBarrier rows_full;
+  cutlass::arch::ClusterBarrier rows_read;
+  cutlass::arch::ClusterBarrier round_done;  // of the producers
+
+  __device__ void init() {
+    q_full.init(1);
+    for (auto& full : p_full) {
+      full.init(1);
+    }
+    for (int own = 0; own < kPairTiles; ++own) {
+      copied[own].init(kTileWarps);
+      guess_copied[own].init(kTileWarps);
+    }
+    p_free.init(kSpreadBlocks * kConsumerWarps);
+    for (auto& tile : keys_full) {
+      for (auto& full : tile) {
+        full.init(2 * kTileWarps);
+      }
+    }
+    keys_read.init(kConsumers * kConsumerWarps);
+    values_full.init(kProducerWarps);
+    factors_full.init(kRows / 32);
+    ends_full.init(kRows / 32);
+    rows_full.init(kConsumers * kConsumerWarps);
+    rows_read.init(kProducerWarps);
+    round_done.init(kProducerWarps);
+    cutlass::arch::fence_barrier_init();
+  }
+
+  // Where rows of the round's keys lie, until P of the last pair comes.
+  __device__ auto rows() {
+    static_assert(kRoundTiles * kTileKeys * sizeof(RowAt) <= sizeof(p[0]));
+    static_assert(kSpreadPairs * sizeof(p[0]) - sizeof(p[0]) >= kRows * kDims * sizeof(Element));
+    return reinterpret_cast<RowAt(*)[kTileKeys]>(p[kSpreadPairs - 1]);
+  }
+
+  // Does the block, by the guess, have a pair, and tile `number` of the round?
+  __device__ bool guesses_tile(int number) const {
+    return guessed.tokens == 1 && number < min(guessed.end_tile - guessed.first_tile, kRoundTiles);
+  }
+  __device__ bool guesses_pair() const { return guesses_tile(block_rank() * kPairTiles); }
+
+  // Waits for the rows of the own pair's tile `own`.
+  __device__ void wait_for_copies(int own, int round) {
+    if (is_guess_right && round == 0) {
+      guess_copied[own].wait(0);
+    } else {
+      copied[own].wait((round - is_guess_right) & 1);
+    }
+  }
+
+  __device__ void set_round(int first) {
+    first_tile = first;
+    end_tile = min(first + kRoundTiles, unit.end_tile);
+  }
+};
+static_assert(sizeof(SpreadStorage) <= 227 * 1024);
+
+// The block's own pair of a round, and how many pairs there are.
+struct Round {
+  int tiles;
+  int pairs;
+  bool has_own;
+  int first_tile;  // of the item
+
+  __device__ explicit Round(const SpreadStorage& shared)
+      : tiles(uniform(shared.end_tile - shared.first_tile)),
+        pairs(pairs_of_tiles(tiles)),
+        has_own(block_rank() < pairs),
+        first_tile(uniform(shared.first_tile)) {}
+
+  // The own pair's tile `own`, counted in the round.
+  __device__ static int number(int own) { return block_rank() * kPairTiles + own; }
+  __device__ TileAt tile(const SpreadStorage& shared, int own) const {
+    return tile_at(shared.unit, first_tile + number(own));
+  }
+};
+
+// Guesses the cluster's unit before the launch ahead has ended: it has as many keys as there may
+// be. If q is not packed, its rows are what will be found. A warp calls it.
+__device__ inline void guess_unit(SpreadStorage& shared, const Params& p, const Launch& launch) {
+  find_unit(shared.guessed, p, launch, first_unit(launch), Finding::guess);
+  copy_unit(shared.unit, shared.guessed);
+}
+
+// Finds it, and whether the guess had its tiles, and all keys of its lists. A warp calls it.
+__device__ inline void find_unit(SpreadStorage& shared, const Params& p, const Launch& launch) {
+  Unit& unit = shared.unit;
+  const Unit& guessed = shared.guessed;
+  const int index = first_unit(launch);
+  const int part = index / launch.items;
+  const int source = this_thread() % 32 % kSources;
+  if (launch.is_packed) {
+    find_rows(unit, p, launch, index - part * launch.items, Finding::search);
+  }
+  find_keys(unit, p, launch, part, Finding::search);
+  const bool is_same = guessed.tiles[source] == unit.tiles[source] &&
+                       (!is_list(p, source) || guessed.keys[source] == unit.keys[source]);
+  const bool are_same = __all_sync(0xffffffffu, is_same);
+  if (this_thread() % 32 == 0) {
+    shared.is_guess_right = are_same && guessed.tokens == 1 && unit.tokens == 1;
+    unit.index = unit.tokens > 0 ? index : launch.units;
+    shared.set_round(unit.first_tile);
+  }
+}
+
+// The keys of a source that a unit's only token sees.
+__device__ inline SeenKeys seen_keys(const Params& p, const Unit& unit, int source) {
+  const Scope& scope = scope_of(p, source);
+  return SeenKeys(scope, told_range(unit, scope, 0));
+}
+
+// Finds the rows of the round's keys, as kThreads threads call it, this one as `thread`, and whole
+// warps. A thread's keys of a source are looked up at once. By the guess, what a range begins with
+// is found as for a unit of one token.
+template <int kFormats, int kThreads>
+__device__ inline void find_rows(SpreadStorage& shared, const Params& p, const Launch& launch,
+                                 const Unit& unit, int first, int thread, bool is_guess) {
+  constexpr int kEach = (kRoundTiles * kTileKeys + kThreads - 1) / kThreads;
+  const int last = min(first + kRoundTiles, uniform(unit.end_tile));
+  int source_first = 0;  // the source's first tile
+#pragma unroll 1
+  for (int source = 0; source < kSources; ++source) {
+    const int tiles = uniform(unit.tiles[source]);
+    const int its_first = max(first - source_first, 0);
+    const int keys = (min(last - source_first, tiles) - its_first) * kTileKeys;
+    if (keys > 0) {
+      const int key0 = its_first * kTileKeys;
+      const int tile0 = source_first + its_first - first;
+      int begin = uniform(unit.begin[source]);
+      int end = INT_MAX;
+      if (is_guess && source != kFresh && !is_list(p, source)) {
+        const SeenKeys seen = seen_keys(p, unit, source);
+        begin = seen.begin;
+        end = seen.end - begin;
+      }
+      int place[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int key = thread + i * kThreads;
+        if (key < keys) {
+          const LookUp its = look_up(p, launch, unit, source, key0 + key, begin);
+          place[i] = its.at != nullptr ? __ldcg(its.at) : its.known;
+        }
+      }
+      const KvRowParts parts = parts_of(format_of<kFormats>(p, source));
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int key = thread + i * kThreads;
+        if (key < keys) {
+          place[i] = key0 + key < end ? checked(p, launch, source, place[i]) : kNoRow;
+          const std::uint32_t exist = __ballot_sync(0xffffffffu, place[i] != kNoRow);
+          if (thread % 32 == 0) {
+            (&shared.exist[tile0][0])[key / 32] = exist;
+          }
+          (&shared.rows()[tile0][0])[key] =
+              row_at(p, launch, unit, source, key0 + key, place[i], parts, begin);
+        }
+      }
+    }
+    source_first += tiles;
+  }
+}
+
+}  // namespace tilewright::cuda::dsv4
