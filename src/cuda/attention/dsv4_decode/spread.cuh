@@ -41,7 +41,6 @@ class SpreadConsumer {
 
   __device__ __forceinline__ void run(const CUtensorMap& map_q) {
     const Unit& unit = shared_.unit;
-    wait_for_launch_before();
     find(map_q);
     Fragment tOrO;
     cute::clear(tOrO);
@@ -55,8 +54,9 @@ class SpreadConsumer {
         return;
       }
       if (round > 0 || !shared_.is_guess_right) {
-        find_rows<kFormats, kConsumerThreads>(shared_, p_, launch_, unit,
-                                              uniform(shared_.first_tile), thread(), false);
+        RowFinder<kFormats, kWarps> finder(shared_, p_, launch_, unit, warp());
+        finder.begin(uniform(shared_.first_tile), uniform(shared_.end_tile));
+        finder.find(false);
         sync_consumers();
       }
       arrive(shared_.rows_full);
@@ -92,29 +92,32 @@ class SpreadConsumer {
   }
 
  private:
+  static constexpr int kWarps = kConsumers * kConsumerWarps;
   static constexpr int kColumns = kBlockDims / kConsumers;
   using Mma = Output<kColumns>::Mma;
   using Fragment = Output<kColumns>::Fragment;
 
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
   __device__ static int thread() { return this_thread() - kProducerThreads; }
+  __device__ static int warp() { return uniform(thread() / 32); }
 
   // The first warp finds the cluster's unit. The others find its rows, and one thread asks for Q, as
   // the guess says.
   __device__ __forceinline__ void find(const CUtensorMap& map_q) const {
-    constexpr int kWarp = 32;
-    if (thread() < kWarp) {
+    if (warp() == 0) {
+      wait_for_launch_before();
       find_unit(shared_, p_, launch_);
     } else {
       const Unit& guessed = shared_.guessed;
-      if (thread() == kWarp && shared_.guesses_pair()) {
+      RowFinder<kFormats, kWarps - 1> finder(shared_, p_, launch_, guessed, warp() - 1);
+      finder.begin(uniform(guessed.first_tile), uniform(guessed.end_tile));
+      wait_for_launch_before();
+      if (warp() == 1 && this_thread() % 32 == 0 && shared_.guesses_pair()) {
         load_q(shared_.p[0][0], shared_.q_full, guessed, launch_, map_q);
       }
       __syncwarp();
       if (guessed.tokens == 1) {
-        find_rows<kFormats, kConsumerThreads - kWarp>(shared_, p_, launch_, guessed,
-                                                      uniform(guessed.first_tile),
-                                                      thread() - kWarp, true);
+        finder.find(true);
       }
     }
     sync_consumers();

@@ -119,9 +119,25 @@ class SpreadProducer {
     }
     __syncwarp();
     if (lane < kWarpKeys) {
+      copy_scales(row, parts_of(format).has_planes, full);
       cute::SM90_BULK_COPY_G2S::copy(row.data, reinterpret_cast<std::uint64_t*>(&full),
                                      place + own_key() * bytes, bytes);
     }
+  }
+
+  // A row's scales, if they lie apart. The barrier counts their arrival.
+  __device__ void copy_scales(const RowAt& row, bool lie_apart, TmaBarrier& full) const {
+    if (!lie_apart) {
+      full.arrive();
+      return;
+    }
+    auto* const to = reinterpret_cast<std::uint64_t*>(
+        shared_.scales[KeyTile::number()][own_key()]);
+    cute::SM80_CP_ASYNC_CACHEALWAYS<std::uint64_t>::copy(
+        *reinterpret_cast<const std::uint64_t*>(row.scales), *to);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
+                     cute::cast_smem_ptr_to_uint(&full))
+                 : "memory");
   }
 
   // K and V. Of V all is on its way while K is widened.
@@ -139,7 +155,7 @@ class SpreadProducer {
       keys.widen(round);
     }
     values.load_scales(its.tiles);
-    const bool has_read = block_rank() < Values::Its::kCodedGroups;
+    const bool has_read = !values.reads_rows_again();
     if (has_read) {
       arrive(shared_.rows_read);
     }
@@ -181,10 +197,11 @@ class SpreadProducer {
   __device__ __forceinline__ void append_row(const Round& its, int round, bool is_last) {
     const int row = this_thread();
     const Unit& unit = shared_.unit;
-    if (round == 0 && p_.sinks.logits != nullptr) {
+    float sink = 0.0f;
+    if (p_.sinks.logits != nullptr) {
       const Row of_unit = row_of(unit, launch_.shape, row);
       if (of_unit.exists) {
-        shared_.sinks[row] = p_.sinks.logits[of_unit.head * p_.sinks.stride];
+        sink = __ldg(&p_.sinks.logits[of_unit.head * p_.sinks.stride]);
       }
     }
 #pragma unroll 1
@@ -203,6 +220,7 @@ class SpreadProducer {
     if (!is_last) {
       return;
     }
+    shared_.sinks[row] = sink;
     if (unit.parts > 1) {  // for the block, if it is the last one to merge its columns
       __stcg(&launch_.statistics[std::int64_t{unit.index} * kRows + row],
              float4{so_far_.reference, so_far_.max, so_far_.sum, so_far_.rounded_sum});

@@ -35,18 +35,10 @@ class LaneRow {
         return {load(group).low, load(group + 1).low};
       }
     }
-    return widen(load(group), group, scales(), true);
-  }
-
-  // The same of a coded group that has been loaded. `exceeds` says whether a row of the warp has a
-  // scale that does.
-  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales,
-                                        bool exceeds) {
-    SixteenValues values = F::widen(raw, group, scales);
-    if constexpr (requires { scales.rest(0); }) {
-      if (exceeds) {
-        values.multiply(scales.rest(group));
-      }
+    const Scales its = scales();
+    SixteenValues values = F::widen(load(group), group, its);
+    if constexpr (requires { its.rest(0); }) {
+      values.multiply(its.rest(group));
     }
     return values;
   }
@@ -66,7 +58,7 @@ class LaneRow {
   const std::uint8_t* scales_;
 };
 
-// What is copied of a coded row to SMEM: all but scales that lie apart.
+// What is copied of a coded row to its tile's place in SMEM: all but scales that lie apart.
 __device__ constexpr int copied_bytes(const KvRowParts& parts) {
   return parts.has_planes ? parts.data_bytes() : parts.row_bytes();
 }
@@ -89,11 +81,8 @@ class KeyRows {
   __device__ KeyRows(SpreadStorage& shared, int own)
       : shared_(shared), own_(own), to_(shared.keys[own][0], first()) {}
 
-  // Asks for scales that lie apart, or for BF16 rows.
+  // Asks for BF16 rows.
   __device__ __forceinline__ void ask() {
-    if constexpr (Its::kParts.has_planes) {
-      scales_ = in_memory().scales();
-    }
     if constexpr (!kIsCoded) {
       const Its row = in_memory();
 #pragma unroll
@@ -111,7 +100,8 @@ class KeyRows {
     if constexpr (kIsCoded) {
       shared_.wait_for_copies(own_, round);
       const Its row({reinterpret_cast<const std::uint8_t*>(shared_.keys[own_][0]) +
-                     key() * copied_bytes(Its::kParts)});
+                         key() * copied_bytes(Its::kParts),
+                     shared_.scales[own_][key()]});
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         raw_[group] = row.template load<FromShared>(group);
@@ -119,9 +109,7 @@ class KeyRows {
       if constexpr (Its::kCodedGroups < kGroups) {
         last_ = row.template load<FromShared>(kGroups).low;
       }
-      if constexpr (!Its::kParts.has_planes) {
-        scales_ = row.template scales<FromShared>();
-      }
+      scales_ = row.template scales<FromShared>();
       cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTilesSync + own_);
       exceeds_ = __any_sync(0xffffffffu, scales_.some_exceed());
     }
@@ -141,7 +129,7 @@ class KeyRows {
         for (int i = 0; i < kConsumers; ++i) {
           const int group = block_of_quarter(quarter, i);
           if (group < Its::kCodedGroups) {
-            to_.store(group, 0, Its::widen(raw_[group], group, scales_, false));
+            to_.store(group, 0, Its::F::widen(raw_[group], group, scales_));
           } else {
             to_.store(group, 0, {raw_[group].low, last_});
           }
@@ -206,7 +194,17 @@ class ValueRows {
       for (int i = 0; i < kTiles; ++i) {
         scales_[i] = row_of(i, tiles).scales();
       }
+      bool exceeds = false;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        exceeds |= scales_[i].some_exceed();
+      }
+      exceeds_ = __any_sync(0xffffffffu, exceeds);
     }
+  }
+  // Does store() read them again?
+  __device__ bool reads_rows_again() const {
+    return exceeds_ || block_rank() >= Its::kCodedGroups;
   }
 
   // Stores them, or copies what needs no widening.
@@ -220,15 +218,16 @@ class ValueRows {
       cute::cp_async_wait<0>();
       return;
     }
-    bool exceeds = false;
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      exceeds |= scales_[i].some_exceed();
+    if (exceeds_) {
+#pragma unroll 1
+      for (int i = 0; i < kTiles; ++i) {
+        to_.store(i, 0, row_of(i, tiles).values(group));
+      }
+      return;
     }
-    exceeds = __any_sync(0xffffffffu, exceeds);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      to_.store(i, 0, Its::widen(raw_[i], group, scales_[i], exceeds));
+      to_.store(i, 0, Its::F::widen(raw_[i], group, scales_[i]));
     }
   }
 
@@ -246,6 +245,7 @@ class ValueRows {
   LanePlace to_;
   typename Its::Raw raw_[kTiles];
   typename Its::Scales scales_[kTiles];
+  bool exceeds_ = false;
 };
 
 }  // namespace tilewright::cuda::dsv4

@@ -23,6 +23,7 @@ struct SpreadStorage {
   alignas(1024) Element p[kSpreadPairs][kPairTiles][kBlock_elements];  // Q's blocks before
   alignas(1024) Element keys[kPairTiles][kBlocks][kBlock_elements];    // V of all tiles behind
   float4 statistics[kSpreadPairs][kPairTiles][kRows];
+  alignas(8) std::uint8_t scales[kPairTiles][kTileKeys][8];  // of the own pair, where they lie apart
   float2 factors[kSpreadPairs][kRows];  // of O so far, and of a pair's P V
   float end_factors[kRows];             // of O at last
   float max[kPairTiles][kRows];         // of the own pair's scores
@@ -54,8 +55,8 @@ struct SpreadStorage {
       full.init(1);
     }
     for (int own = 0; own < kPairTiles; ++own) {
-      copied[own].init(kTileWarps);
-      guess_copied[own].init(kTileWarps);
+      copied[own].init(kTileWarps + kTileKeys);  // warps, and lanes that copy scales
+      guess_copied[own].init(kTileWarps + kTileKeys);
     }
     p_free.init(kSpreadBlocks * kConsumerWarps);
     for (auto& tile : keys_full) {
@@ -156,56 +157,91 @@ __device__ inline SeenKeys seen_keys(const Params& p, const Unit& unit, int sour
   return SeenKeys(scope, told_range(unit, scope, 0));
 }
 
-// Finds the rows of the round's keys, as kThreads threads call it, this one as `thread`, and whole
-// warps. A thread's keys of a source are looked up at once. By the guess, what a range begins with
-// is found as for a unit of one token.
-template <int kFormats, int kThreads>
-__device__ inline void find_rows(SpreadStorage& shared, const Params& p, const Launch& launch,
-                                 const Unit& unit, int first, int thread, bool is_guess) {
-  constexpr int kEach = (kRoundTiles * kTileKeys + kThreads - 1) / kThreads;
-  const int last = min(first + kRoundTiles, uniform(unit.end_tile));
-  int source_first = 0;  // the source's first tile
-#pragma unroll 1
-  for (int source = 0; source < kSources; ++source) {
-    const int tiles = uniform(unit.tiles[source]);
-    const int its_first = max(first - source_first, 0);
-    const int keys = (min(last - source_first, tiles) - its_first) * kTileKeys;
-    if (keys > 0) {
-      const int key0 = its_first * kTileKeys;
-      const int tile0 = source_first + its_first - first;
-      int begin = uniform(unit.begin[source]);
-      int end = INT_MAX;
-      if (is_guess && source != kFresh && !is_list(p, source)) {
-        const SeenKeys seen = seen_keys(p, unit, source);
-        begin = seen.begin;
-        end = seen.end - begin;
-      }
-      int place[kEach];
+// Finds the rows of the round's keys, as kWarps warps call it, this one as number `warp`. A warp has
+// every kWarps-th 32 keys, and looks up all at once.
+template <int kFormats, int kWarps>
+class RowFinder {
+ public:
+  __device__ RowFinder(SpreadStorage& shared, const Params& p, const Launch& launch,
+                       const Unit& unit, int warp)
+      : shared_(shared), p_(p), launch_(launch), unit_(unit), warp_(warp) {}
+
+  // Sets which keys those of tiles [first, end) of the unit are, and where memory has the entries of
+  // lists.
+  __device__ __forceinline__ void begin(int first, int end) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int key = thread + i * kThreads;
-        if (key < keys) {
-          const LookUp its = look_up(p, launch, unit, source, key0 + key, begin);
-          place[i] = its.at != nullptr ? __ldcg(its.at) : its.known;
-        }
-      }
-      const KvRowParts parts = parts_of(format_of<kFormats>(p, source));
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int key = thread + i * kThreads;
-        if (key < keys) {
-          place[i] = key0 + key < end ? checked(p, launch, source, place[i]) : kNoRow;
-          const std::uint32_t exist = __ballot_sync(0xffffffffu, place[i] != kNoRow);
-          if (thread % 32 == 0) {
-            (&shared.exist[tile0][0])[key / 32] = exist;
-          }
-          (&shared.rows()[tile0][0])[key] =
-              row_at(p, launch, unit, source, key0 + key, place[i], parts, begin);
+    for (int i = 0; i < kEach; ++i) {
+      const int keys = keys_of(i);
+      const int tile = first + keys / kTileKeys;
+      source_[i] = kSources;
+      if (tile < end && keys < kRoundTiles * kTileKeys) {
+        const TileAt at = tile_at(unit_, tile);
+        source_[i] = uniform(at.source);
+        key_[i] = at.key0 + keys % kTileKeys + this_thread() % 32;
+        if (is_list(p_, source_[i])) {
+          look_up_[i] = look_up(p_, launch_, unit_, source_[i], key_[i], 0);
         }
       }
     }
-    source_first += tiles;
   }
-}
+
+  // Finds them. By a guess, ranges are those that a unit of one token sees.
+  __device__ __forceinline__ void find(bool is_guess) {
+    int place[kEach];
+    SeenKeys seen[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      seen[i] = {unit_.begin[source_[i] % kSources], INT_MAX};
+      if (is_guess && is_range(i)) {
+        seen[i] = seen_keys(p_, unit_, source_[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (source_[i] != kSources) {
+        if (!is_list(p_, source_[i])) {
+          look_up_[i] = look_up(p_, launch_, unit_, source_[i], key_[i], seen[i].begin);
+        }
+        place[i] = look_up_[i].at != nullptr ? __ldcg(look_up_[i].at) : look_up_[i].known;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (source_[i] != kSources) {
+        store(i, place[i], seen[i]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kEach = (kRoundTiles * kTileKeys / 32 + kWarps - 1) / kWarps;
+
+  __device__ int keys_of(int i) const { return (warp_ + i * kWarps) * 32; }
+  __device__ bool is_range(int i) const {
+    return source_[i] < kFresh && !is_list(p_, source_[i]);
+  }
+
+  __device__ __forceinline__ void store(int i, int found, const SeenKeys& seen) const {
+    const int source = source_[i];
+    const int place =
+        seen.begin + key_[i] < seen.end ? checked(p_, launch_, source, found) : kNoRow;
+    const std::uint32_t exist = __ballot_sync(0xffffffffu, place != kNoRow);
+    if (this_thread() % 32 == 0) {
+      (&shared_.exist[0][0])[keys_of(i) / 32] = exist;
+    }
+    (&shared_.rows()[0][0])[keys_of(i) + this_thread() % 32] =
+        row_at(p_, launch_, unit_, source, key_[i], place,
+               parts_of(format_of<kFormats>(p_, source)), seen.begin);
+  }
+
+  SpreadStorage& shared_;
+  const Params& p_;
+  const Launch& launch_;
+  const Unit& unit_;
+  int warp_;
+  int source_[kEach];
+  int key_[kEach];
+  LookUp look_up_[kEach];
+};
 
 }  // namespace tilewright::cuda::dsv4

@@ -151,6 +151,8 @@ struct SeenKeys {
   int begin;
   int end;
 
+  SeenKeys() = default;
+  __device__ SeenKeys(int begin, int end) : begin(begin), end(end) {}
   __device__ SeenKeys(const Scope& scope, const ToldKeys& told) {
     const bool is_list = scope.keys == Scope::Keys::list;
     end = max(0, min(is_list ? scope.most_keys : capacity_of(scope), told.end));
