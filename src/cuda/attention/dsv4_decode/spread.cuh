@@ -41,23 +41,18 @@ class SpreadConsumer {
 
   __device__ __forceinline__ void run(const CUtensorMap& map_q) {
     const Unit& unit = shared_.unit;
-    find(map_q);
     Fragment tOrO;
     cute::clear(tOrO);
     for (int round = 0;; ++round) {
       const bool has_guessed_q = round == 0 && shared_.guesses_pair();
+#pragma unroll 1
+      for (bool is_guess = round == 0; !find(is_guess, map_q); is_guess = false) {
+      }
       if (uniform(unit.index) >= launch_.units) {
-        arrive(shared_.rows_full);
         if (has_guessed_q) {
           shared_.q_full.wait(0);
         }
         return;
-      }
-      if (round > 0 || !shared_.is_guess_right) {
-        RowFinder<kFormats, kWarps> finder(shared_, p_, launch_, unit, warp());
-        finder.begin(uniform(shared_.first_tile), uniform(shared_.end_tile));
-        finder.find(false);
-        sync_consumers();
       }
       arrive(shared_.rows_full);
       const Round its(shared_);
@@ -101,26 +96,27 @@ class SpreadConsumer {
   __device__ static int thread() { return this_thread() - kProducerThreads; }
   __device__ static int warp() { return uniform(thread() / 32); }
 
-  // The first warp finds the cluster's unit. The others find its rows, and one thread asks for Q, as
-  // the guess says.
-  __device__ __forceinline__ void find(const CUtensorMap& map_q) const {
-    if (warp() == 0) {
+  // Finds the round's rows. By the guess, the first warp finds the unit meanwhile, and one thread
+  // asks for Q. Returns whether the rows are those that are wanted: if not, they are found again.
+  __device__ __forceinline__ bool find(bool is_guess, const CUtensorMap& map_q) const {
+    if (warp() > 0) {
+      const Unit& unit = is_guess ? shared_.guessed : shared_.unit;
+      RowFinder<kFormats, kWarps - 1> finder(shared_, p_, launch_, unit, warp() - 1);
+      finder.begin(uniform(is_guess ? unit.first_tile : shared_.first_tile),
+                   uniform(is_guess ? unit.end_tile : shared_.end_tile));
       wait_for_launch_before();
-      find_unit(shared_, p_, launch_);
-    } else {
-      const Unit& guessed = shared_.guessed;
-      RowFinder<kFormats, kWarps - 1> finder(shared_, p_, launch_, guessed, warp() - 1);
-      finder.begin(uniform(guessed.first_tile), uniform(guessed.end_tile));
-      wait_for_launch_before();
-      if (warp() == 1 && this_thread() % 32 == 0 && shared_.guesses_pair()) {
-        load_q(shared_.p[0][0], shared_.q_full, guessed, launch_, map_q);
+      if (is_guess && warp() == 1 && this_thread() % 32 == 0 && shared_.guesses_pair()) {
+        load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
       }
       __syncwarp();
-      if (guessed.tokens == 1) {
-        finder.find(true);
-      }
+      finder.find(is_guess);
+    } else if (is_guess) {
+      wait_for_launch_before();
+      find_unit(shared_, p_, launch_);
+      arrive(shared_.unit_found);
     }
     sync_consumers();
+    return !is_guess || shared_.is_guess_right || uniform(shared_.unit.index) >= launch_.units;
   }
 
   __device__ PairP& pair_in_memory(int round) const {
@@ -220,11 +216,11 @@ class SpreadConsumer {
     const int own = number();
     Element* const sQ = shared_.p[0][0];
     KeyRows<kFormat> rows(shared_, own);
-    rows.ask();
+    rows.ask(round);
     rows.read(round);
     shared_.q_full.wait(round & 1);
     cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-      rows.template store<quarter>();
+      rows.template store<quarter>(round);
       shared_.keys_full[own][quarter].wait(round & 1);
       cutlass::arch::fence_view_async_shared();  // WGMMA sees what has been stored
 #pragma unroll

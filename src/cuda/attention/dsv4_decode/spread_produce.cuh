@@ -89,15 +89,18 @@ class SpreadProducer {
       if (exists) {
         copy_rows(guessed_row(guess), format, shared_.guess_copied[own]);
       }
-      shared_.rows_full.wait(0);
+      shared_.unit_found.wait(0);
       if (exists && !shared_.is_guess_right) {
         shared_.guess_copied[own].wait(0);
       }
       return shared_.is_guess_right;
     }
+    if (uniform(shared_.unit.index) >= launch_.units) {
+      return true;
+    }
     shared_.rows_full.wait(round & 1);
     const int tile = uniform(shared_.first_tile) + number;
-    if (uniform(shared_.unit.index) < launch_.units && tile < uniform(shared_.end_tile)) {
+    if (tile < uniform(shared_.end_tile)) {
       const KvRowFormat format = format_of<kFormats>(p_, tile_at(shared_.unit, tile).source);
       cutlass::arch::fence_view_async_shared();  // what lies there has been read
       copy_rows(shared_.rows()[number][own_key()], format, shared_.copied[own]);
@@ -140,21 +143,17 @@ class SpreadProducer {
                  : "memory");
   }
 
-  // K and V. Of V all is on its way while K is widened.
+  // K and V. Of V all is on its way before the consumers have read K.
   template <KvRowFormat kFormat>
   __device__ __forceinline__ void bring_tiles(const Round& its, int round) const {
-    using Values = ValueRows<kFormat, kRoundTiles>;
-    const bool has_tile = number_of_tile() < its.tiles;
-    KeyRows<kFormat> keys(shared_, KeyTile::number());
-    Values values(shared_, 0);
-    if (has_tile) {
-      keys.ask();
-    }
-    values.load(its.tiles);
-    if (has_tile) {
+    if (number_of_tile() < its.tiles) {
+      KeyRows<kFormat> keys(shared_, KeyTile::number());
+      keys.ask(round);
       keys.widen(round);
     }
-    values.load_scales(its.tiles);
+    shared_.rows_full.wait(round & 1);
+    ValueRows<kFormat, kRoundTiles> values(shared_, 0);
+    values.load(its.tiles);
     const bool has_read = !values.reads_rows_again();
     if (has_read) {
       arrive(shared_.rows_read);
@@ -175,17 +174,17 @@ class SpreadProducer {
     if (number_of_tile() < its.tiles) {
       with_format<kFormats>(format_at(number_of_tile()), [&](auto format) {
         KeyRows<format.value> keys(shared_, KeyTile::number());
-        keys.ask();
+        keys.ask(round);
         keys.widen(round);
       });
     }
     shared_.keys_read.wait(round & 1);
+    shared_.rows_full.wait(round & 1);
 #pragma unroll 1
     for (int i = 0; i < its.pairs * kPairTiles; ++i) {
       with_format<kFormats>(format_at(i), [&](auto format) {
         ValueRows<format.value, 1> values(shared_, i);
         values.load(its.tiles);
-        values.load_scales(its.tiles);
         values.store(its.tiles);
       });
     }

@@ -82,9 +82,9 @@ class KeyRows {
       : shared_(shared), own_(own), to_(shared.keys[own][0], first()) {}
 
   // Asks for BF16 rows.
-  __device__ __forceinline__ void ask() {
+  __device__ __forceinline__ void ask(int round) {
     if constexpr (!kIsCoded) {
-      const Its row = in_memory();
+      const Its row = in_memory(round);
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; ++quarter) {
 #pragma unroll
@@ -117,13 +117,13 @@ class KeyRows {
 
   // Stores a quarter's groups.
   template <int kQuarter>
-  __device__ __forceinline__ void store() const {
+  __device__ __forceinline__ void store(int round) const {
     constexpr int quarter = kQuarter;
     if constexpr (!kIsCoded) {
       cute::cp_async_wait<kQuarters - 1 - kQuarter>();
     } else {
       if (exceeds_) {
-        store_exceeding(quarter);
+        store_exceeding(quarter, round);
       } else {
 #pragma unroll
         for (int i = 0; i < kConsumers; ++i) {
@@ -142,17 +142,20 @@ class KeyRows {
   // Of a producer, which has nothing else to do.
   __device__ __forceinline__ void widen(int round) {
     read(round);
-    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) { store<quarter>(); });
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) { store<quarter>(round); });
   }
 
  private:
   static constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
 
   __device__ int key() const { return first() + this_thread() % 32 / 4; }
-  __device__ Its in_memory() const { return Its(shared_.rows()[Round::number(own_)][key()]); }
+  __device__ Its in_memory(int round) const {
+    shared_.rows_full.wait(round & 1);
+    return Its(shared_.rows()[Round::number(own_)][key()]);
+  }
 
-  __device__ __forceinline__ void store_exceeding(int quarter) const {
-    const Its row = in_memory();
+  __device__ __forceinline__ void store_exceeding(int quarter, int round) const {
+    const Its row = in_memory(round);
 #pragma unroll 1
     for (int i = 0; i < kConsumers; ++i) {
       const int group = block_of_quarter(quarter, i);
@@ -184,15 +187,9 @@ class ValueRows {
     if (block_rank() < Its::kCodedGroups) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        raw_[i] = row_of(i, tiles).load(block_rank());
-      }
-    }
-  }
-  __device__ __forceinline__ void load_scales(int tiles) {
-    if (block_rank() < Its::kCodedGroups) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        scales_[i] = row_of(i, tiles).scales();
+        const Its row = row_of(i, tiles);
+        scales_[i] = row.scales();
+        raw_[i] = row.load(block_rank());
       }
       bool exceeds = false;
 #pragma unroll

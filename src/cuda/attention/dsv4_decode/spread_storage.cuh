@@ -45,6 +45,7 @@ struct SpreadStorage {
   cutlass::arch::ClusterBarrier values_full;
   cutlass::arch::ClusterBarrier factors_full;
   cutlass::arch::ClusterBarrier ends_full;
+  cutlass::arch::ClusterBarrier unit_found;
   cutlass::arch::ClusterBarrier rows_full;
   cutlass::arch::ClusterBarrier rows_read;
   cutlass::arch::ClusterBarrier round_done;  // of the producers
@@ -68,6 +69,7 @@ struct SpreadStorage {
     values_full.init(kProducerWarps);
     factors_full.init(kRows / 32);
     ends_full.init(kRows / 32);
+    unit_found.init(1);
     rows_full.init(kConsumers * kConsumerWarps);
     rows_read.init(kProducerWarps);
     round_done.init(kProducerWarps);
