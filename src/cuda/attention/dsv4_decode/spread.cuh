@@ -220,7 +220,7 @@ class SpreadConsumer {
     rows.read(round);
     shared_.q_full.wait(round & 1);
     cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-      rows.template store<quarter>(round);
+      rows.template store<quarter>();
       shared_.keys_full[own][quarter].wait(round & 1);
       cutlass::arch::fence_view_async_shared();  // WGMMA sees what has been stored
 #pragma unroll

@@ -112,37 +112,35 @@ class KeyRows {
       scales_ = row.template scales<FromShared>();
       cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTilesSync + own_);
       exceeds_ = __any_sync(0xffffffffu, scales_.some_exceed());
+      if (exceeds_) {
+        store_exceeding(round);
+      }
     }
   }
 
   // Stores a quarter's groups.
   template <int kQuarter>
-  __device__ __forceinline__ void store(int round) const {
-    constexpr int quarter = kQuarter;
+  __device__ __forceinline__ void store() const {
     if constexpr (!kIsCoded) {
       cute::cp_async_wait<kQuarters - 1 - kQuarter>();
-    } else {
-      if (exceeds_) {
-        store_exceeding(quarter, round);
-      } else {
+    } else if (!exceeds_) {
 #pragma unroll
-        for (int i = 0; i < kConsumers; ++i) {
-          const int group = block_of_quarter(quarter, i);
-          if (group < Its::kCodedGroups) {
-            to_.store(group, 0, Its::F::widen(raw_[group], group, scales_));
-          } else {
-            to_.store(group, 0, {raw_[group].low, last_});
-          }
+      for (int i = 0; i < kConsumers; ++i) {
+        const int group = block_of_quarter(kQuarter, i);
+        if (group < Its::kCodedGroups) {
+          to_.store(group, 0, Its::F::widen(raw_[group], group, scales_));
+        } else {
+          to_.store(group, 0, {raw_[group].low, last_});
         }
       }
     }
-    arrive(shared_.keys_full[own_][quarter]);
+    arrive(shared_.keys_full[own_][kQuarter]);
   }
 
   // Of a producer, which has nothing else to do.
   __device__ __forceinline__ void widen(int round) {
     read(round);
-    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) { store<quarter>(round); });
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) { store<quarter>(); });
   }
 
  private:
@@ -154,11 +152,10 @@ class KeyRows {
     return Its(shared_.rows()[Round::number(own_)][key()]);
   }
 
-  __device__ __forceinline__ void store_exceeding(int quarter, int round) const {
+  __device__ __forceinline__ void store_exceeding(int round) const {
     const Its row = in_memory(round);
 #pragma unroll 1
-    for (int i = 0; i < kConsumers; ++i) {
-      const int group = block_of_quarter(quarter, i);
+    for (int group = 0; group < kGroups; ++group) {
       to_.store(group, 0, row.values(group));
     }
   }
