@@ -176,7 +176,10 @@ struct Format<KvRowFormat::e4m3_bf16> {
                        : at + kLast * 64 + threadIdx.x % 4 * kLane_bytes + (group - kLast) * 16)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
-    return widen_e4m3x16(raw.low, byte_of(scales.words, group));
+    return widen(raw, byte_of(scales.words, group));
+  }
+  __device__ static SixteenValues widen(const Raw& raw, std::uint32_t scale) {
+    return widen_e4m3x16(raw.low, scale);
   }
 };
 
@@ -200,7 +203,10 @@ struct Format<KvRowFormat::e4m3> {
     return {From::load16(at + group * 64)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
-    return widen_e4m3x16(raw.low, byte_of(scales.words, group));
+    return widen(raw, byte_of(scales.words, group));
+  }
+  __device__ static SixteenValues widen(const Raw& raw, std::uint32_t scale) {
+    return widen_e4m3x16(raw.low, scale);
   }
 };
 
@@ -228,13 +234,18 @@ struct Format<KvRowFormat::e2m1> {
     return {gather(low.x, low.y, low.z, low.w), gather(high.x, high.y, high.z, high.w)};
   }
   template <typename From = FromMemory>
-  __device__ static Raw load(const std::uint8_t* at, int group) { return {From::load8(at + group * 32)}; }
+  __device__ static Raw load(const std::uint8_t* at, int group) {
+    return {From::load8(at + group * 32)};
+  }
 
+  __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
+    return widen(raw, byte_of(scales.words, group));
+  }
   // The codes are widened where this is called, and not while the caller waits before: there are
   // no registers for that.
-  __device__ static SixteenValues widen(Raw raw, int group, const Scales& scales) {
+  __device__ static SixteenValues widen(Raw raw, std::uint32_t byte) {
     asm volatile("" : "+r"(raw.codes.x), "+r"(raw.codes.y));
-    const float scale = e4m3_to_float(byte_of(scales.words, group)) * 0x1p114f;
+    const float scale = e4m3_to_float(byte) * 0x1p114f;
     const std::uint32_t factor = pack_bf16x2(scale, scale);
     const uint2 a = widen_e4m3(e4m3_times_64(raw.codes.x), factor);
     const uint2 b = widen_e4m3(e4m3_times_64(raw.codes.x >> 16), factor);

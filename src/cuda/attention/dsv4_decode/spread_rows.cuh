@@ -23,6 +23,15 @@ class LaneRow {
   __device__ Scales scales() const {
     return F::template scales<From>(scales_, quarter());
   }
+  // The scale of a group's 16 dims alone.
+  __device__ std::uint32_t scale(int group) const {
+    constexpr int kLaneDims = kBlockDims / 4;
+    return __ldg(scales_ + (group * kBlockDims + quarter() * kLaneDims) / kParts.group);
+  }
+  // Does a scale need a second product?
+  __device__ static bool exceeds(std::uint32_t scale) {
+    return requires(Scales its) { its.rest(0); } && scale > kMostScale;
+  }
   template <typename From = FromMemory>
   __device__ Raw load(int group) const {
     return F::template load<From>(data_ + quarter() * F::kLane_bytes, group);
@@ -130,7 +139,7 @@ class KeyRows {
         if (group < Its::kCodedGroups) {
           to_.store(group, 0, Its::F::widen(raw_[group], group, scales_));
         } else {
-          to_.store(group, 0, {raw_[group].low, last_});
+          to_.store(group, 0, uncoded());
         }
       }
     }
@@ -144,6 +153,13 @@ class KeyRows {
   }
 
  private:
+  __device__ SixteenValues uncoded() const {
+    if constexpr (Its::kCodedGroups < kGroups) {
+      return {raw_[kGroups - 1].low, last_};
+    }
+    return {};
+  }
+
   static constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
 
   __device__ int key() const { return first() + this_thread() % 32 / 4; }
@@ -184,14 +200,16 @@ class ValueRows {
     if (block_rank() < Its::kCodedGroups) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        const Its row = row_of(i, tiles);
-        scales_[i] = row.scales();
-        raw_[i] = row.load(block_rank());
+        raw_[i] = row_of(i, tiles).load(block_rank());
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        scales_[i] = row_of(i, tiles).scale(block_rank());
       }
       bool exceeds = false;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        exceeds |= scales_[i].some_exceed();
+        exceeds |= Its::exceeds(scales_[i]);
       }
       exceeds_ = __any_sync(0xffffffffu, exceeds);
     }
@@ -210,18 +228,16 @@ class ValueRows {
         row_of(i, tiles).copy(group, to_, i);
       }
       cute::cp_async_wait<0>();
-      return;
-    }
-    if (exceeds_) {
+    } else if (exceeds_) {
 #pragma unroll 1
       for (int i = 0; i < kTiles; ++i) {
         to_.store(i, 0, row_of(i, tiles).values(group));
       }
-      return;
-    }
+    } else if constexpr (Its::kCodedGroups > 0) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      to_.store(i, 0, Its::F::widen(raw_[i], group, scales_[i]));
+      for (int i = 0; i < kTiles; ++i) {
+        to_.store(i, 0, Its::F::widen(raw_[i], scales_[i]));
+      }
     }
   }
 
@@ -238,7 +254,7 @@ class ValueRows {
   int first_;
   LanePlace to_;
   typename Its::Raw raw_[kTiles];
-  typename Its::Scales scales_[kTiles];
+  std::uint32_t scales_[kTiles];
   bool exceeds_ = false;
 };
 
