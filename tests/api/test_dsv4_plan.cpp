@@ -82,10 +82,11 @@ TEST(Dsv4Plan, ClustersSpreadPartsOfFivePairs) {
   EXPECT_FALSE(spreads(1, 512, true));
 }
 
-// Every pair belongs to one part, and every part but an item's only one has 16 tiles at most.
-TEST(Dsv4Plan, PartsShareAllPairs) {
-  for (int tiles = 1; tiles <= 16 * dsv4::kPartTiles; ++tiles) {
-    const int parts = dsv4::parts_of_tiles(tiles);
+// Every pair belongs to one part, and every part but an item's only one has ten tiles at most, or
+// 16 where two items have the same keys.
+void expect_that_parts_share_all_pairs(int head_tiles) {
+  for (int tiles = 1; tiles <= dsv4::kMostParts * dsv4::part_tiles(head_tiles); ++tiles) {
+    const int parts = dsv4::parts_of_tiles(tiles, head_tiles);
     const int pairs = dsv4::pairs_of_tiles(tiles);
     EXPECT_EQ(dsv4::first_pair(0, parts, pairs), 0);
     EXPECT_EQ(dsv4::first_pair(parts, parts, pairs), pairs);
@@ -94,9 +95,13 @@ TEST(Dsv4Plan, PartsShareAllPairs) {
           dsv4::first_pair(part + 1, parts, pairs) - dsv4::first_pair(part, parts, pairs);
       EXPECT_GT(its, 0);
       EXPECT_LE(its, dsv4::most_pairs_of_part(tiles, parts));
-      EXPECT_LE(its * 2, parts == 1 ? dsv4::kOnePartTiles : dsv4::kPartTiles);
+      EXPECT_LE(its * 2, parts == 1 ? dsv4::kOnePartTiles : dsv4::part_tiles(head_tiles));
     }
   }
+}
+TEST(Dsv4Plan, PartsShareAllPairs) {
+  expect_that_parts_share_all_pairs(1);
+  expect_that_parts_share_all_pairs(2);
 }
 
 // A part of a range of a million keys has 512 pairs.

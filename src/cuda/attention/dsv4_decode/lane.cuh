@@ -23,8 +23,8 @@ class LanePlace {
   // Where the warp's keys begin with `first`.
   __device__ LanePlace(Element* tile, int first) {
     const int thread = this_thread();
-    first_ = cute::cast_smem_ptr_to_uint(
-        vector_of(tile, first + thread % 32 / 4, 2 * (thread % 4)));
+    first_ =
+        cute::cast_smem_ptr_to_uint(vector_of(tile, first + thread % 32 / 4, 2 * (thread % 4)));
   }
 
   // The address of vector `i` of a pass's row in a column block. The passes' rows have the same

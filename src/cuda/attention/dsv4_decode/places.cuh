@@ -95,8 +95,8 @@ __device__ inline void ask_for_places(Places& places, const Params& p, const Lau
 #pragma unroll 1
   for (int i = this_thread(); i < end; i += kThreads) {
     const TileAt tile = tile_at(unit, first + i / kTileKeys);
-    const LookUp its = look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys,
-                               unit.begin[tile.source]);
+    const LookUp its =
+        look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys, unit.begin[tile.source]);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
     if (its.at != nullptr) {
       cute::SM80_CP_ASYNC_CACHEALWAYS<int>::copy(*its.at, place);

@@ -44,6 +44,10 @@ int most_tiles(const Dsv4AttentionProblem& problem) {
   return static_cast<int>(tiles);
 }
 
+int most_parts_of(const Dsv4AttentionProblem& problem) {
+  return dsv4::parts_of_tiles(most_tiles(problem), shape_of(problem).head_tiles);
+}
+
 std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
@@ -53,8 +57,7 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
 constexpr int kMostPairSlots = 32;
 
 int most_pairs(const Dsv4AttentionProblem& problem) {
-  const int tiles = most_tiles(problem);
-  return dsv4::most_pairs_of_part(tiles, dsv4::parts_of_tiles(tiles));
+  return dsv4::most_pairs_of_part(most_tiles(problem), most_parts_of(problem));
 }
 
 // Columns that share a scale of E4M3 would not be in one block.
@@ -65,7 +68,7 @@ bool may_spread(const Dsv4AttentionProblem& problem) { return !problem.e4m3_outp
 // The largest cluster with which all units run at once, and which has no more blocks than twice the
 // pairs that they share. It spreads a part whose P is in SMEM at once.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
-  const std::int64_t units = items_of(problem) * dsv4::parts_of_tiles(most_tiles(problem));
+  const std::int64_t units = items_of(problem) * most_parts_of(problem);
   const int pairs = most_pairs(problem);
   for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
     const auto [blocks, at_once, spreads] = kDsv4Clusters[config];
@@ -81,7 +84,7 @@ int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
 
 Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int config) {
   const std::int64_t items = items_of(problem);
-  const int most_parts = dsv4::parts_of_tiles(most_tiles(problem));
+  const int most_parts = most_parts_of(problem);
   const std::int64_t units = items * most_parts;
   const int cluster = kDsv4Clusters[config].blocks;
   const int pairs = most_pairs(problem);

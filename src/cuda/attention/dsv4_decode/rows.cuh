@@ -124,7 +124,9 @@ struct Format<KvRowFormat::bf16> {
   static constexpr int kLane_bytes = 32;
 
   template <typename From = FromMemory>
-  __device__ static Scales scales(const std::uint8_t*, int) { return {}; }
+  __device__ static Scales scales(const std::uint8_t*, int) {
+    return {};
+  }
   template <typename From = FromMemory>
   __device__ static Raw load(const std::uint8_t* at, int group) {
     return {From::load16(at + group * 128), From::load16(at + group * 128 + 16)};
@@ -171,9 +173,9 @@ struct Format<KvRowFormat::e4m3_bf16> {
   template <typename From = FromMemory>
   __device__ static Raw load(const std::uint8_t* at, int group) {
     constexpr int kLast = kGroups - 1;
-    return {From::load16(group < kLast
-                       ? at + group * 64
-                       : at + kLast * 64 + threadIdx.x % 4 * kLane_bytes + (group - kLast) * 16)};
+    return {From::load16(group < kLast ? at + group * 64
+                                       : at + kLast * 64 + threadIdx.x % 4 * kLane_bytes +
+                                             (group - kLast) * 16)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
     return widen(raw, byte_of(scales.words, group));

@@ -18,9 +18,10 @@ inline constexpr int kRows = 64;       // of an item
 inline constexpr int kTileKeys = 64;   // of a key tile
 inline constexpr int kMostTokens = 8;  // new tokens of a request
 inline constexpr int kPairTiles = 2;
-inline constexpr int kOnePartTiles = 18;  // key tiles that are one part, at most
-inline constexpr int kPartTiles = 16;     // of a part where there are more, until there are
-inline constexpr int kMostParts = 16;     // so many parts of an item
+inline constexpr int kOnePartTiles = 18;   // key tiles that are one part, at most
+inline constexpr int kPartTiles = 10;      // of a part where there are more, until there are
+inline constexpr int kMostParts = 16;      // so many parts of an item
+inline constexpr int kWidePartTiles = 16;  // of a part where two items have the same keys
 
 // A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
 // one pair. kSpreadSlots slots of the workspace hold P and statistics of a round's pairs, and of
@@ -29,9 +30,15 @@ inline constexpr int kSpreadBlocks = 8;
 inline constexpr int kSpreadPairs = 5;  // whose P is in SMEM at once
 inline constexpr int kSpreadSlots = 3;
 
+// The key tiles of a part, at most, of an item that is one of `head_tiles` with the same keys.
+TILEWRIGHT_HOST_DEVICE constexpr int part_tiles(int head_tiles) {
+  return head_tiles > 1 ? kWidePartTiles : kPartTiles;
+}
+
 // The parts of an item with so many key tiles. An item without keys has one, too.
-TILEWRIGHT_HOST_DEVICE constexpr int parts_of_tiles(int tiles) {
-  const int parts = tiles <= kOnePartTiles ? 1 : (tiles + kPartTiles - 1) / kPartTiles;
+TILEWRIGHT_HOST_DEVICE constexpr int parts_of_tiles(int tiles, int head_tiles) {
+  const int each = part_tiles(head_tiles);
+  const int parts = tiles <= kOnePartTiles ? 1 : (tiles + each - 1) / each;
   return parts > kMostParts ? kMostParts : parts;
 }
 

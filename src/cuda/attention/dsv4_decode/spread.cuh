@@ -9,19 +9,25 @@
 // Source    as dsv4_decode
 // Tiles     64 rows, 64 keys, 512 dims for S and 64 for P V; 512 threads; one block an SM.
 // SMEM      Q 64 KB and then P of five pairs, 80 KB; a pair of key tiles, 128 KB, and then 64
-//           columns of ten tiles: 208 KB (+ 16 KB).
-// Registers 128 a thread, of which 64 hold a producer's whole share of a key tile.
+//           columns of ten tiles: 208 KB (+ 17 KB).
+// Registers 128 a thread. A producer's hold a lane's share of a row of K, 36, then of ten of V, 50.
 //
-//   block j    producers   places | K of pair j | V: columns 64 j to 64 j + 63 of all tiles
-//              consumer 0  ........ S | softmax | P0 to memory | O = P V, its first 32 columns
-//              consumer 1  ........ S | softmax | P1 to memory, P to all blocks | O = P V, others
+//   block j   consumers   rows of all tiles | K: half of pair j | S | P to memory, to blocks | O
+//             producers   copy pair j | K: its other half | V: columns 64 j to 64 j + 63 | factors
+//
+// - Guess. A list's length, its entries and its rows would be memory's latency three times. So a
+//   warp guesses, before the launch ahead has ended, that there are as many keys as there may be.
+//   By that places are looked up, pair j is copied, and Q is loaded, while another warp finds the
+//   unit. Where the guess was wrong, all that is done again.
+// - K. TMA copies whole rows to the place of their key tile. Sixteen warps take eight of them each
+//   to registers, and put them back widened, quarter by quarter; S begins with the first quarter.
+// - P. It goes through memory since TMA multicasts from there alone. A block multicasts P when all
+//   blocks have said that its place is free, where Q and the places of rows were.
+// - O. Each consumer has half of the block's columns. The pairs' statistics, and the factors of O
+//   and of each pair's P V that follow, are what two warps of the producers compute meanwhile.
 //
 // A round is ten tiles, a pair for each of five blocks. The plan chooses this kernel for parts of
-// one round, but any part is right. P goes through memory since TMA multicasts from there alone. A
-// block multicasts P when all blocks have said that its place is free, where Q was.
-//
-// A list's length and its entries would be memory's latency behind each other. So a warp guesses
-// that there are as many keys as there may be: places in lists, and Q, are asked for by that.
+// one round, but any part is right.
 //
 // Worklog   docs/worklog/dsv4-decode.md
 #pragma once
@@ -31,8 +37,8 @@
 
 namespace tilewright::cuda::dsv4 {
 
-// A consumer. It widens half of a tile's rows of the own pair, computes S and P of the tile, and has
-// half of the block's columns.
+// A consumer. It widens half of a tile's rows of the own pair, computes S and P of the tile, and
+// has half of the block's columns.
 template <int kFormats>
 class SpreadConsumer {
  public:
@@ -120,10 +126,10 @@ class SpreadConsumer {
   }
 
   __device__ PairP& pair_in_memory(int round) const {
-    auto* const pairs = reinterpret_cast<PairP*>(
-        launch_.o +
-        std::int64_t{launch_.first_pair_slot + shared_.unit.index * launch_.pair_slots} *
-            (kRows * kDims / 4));
+    auto* const pairs =
+        reinterpret_cast<PairP*>(launch_.o + std::int64_t{launch_.first_pair_slot +
+                                                          shared_.unit.index * launch_.pair_slots} *
+                                                 (kRows * kDims / 4));
     return pairs[round % 2 * kSpreadBlocks + block_rank()];
   }
 

@@ -108,14 +108,13 @@ class SpreadProducer {
     return true;
   }
 
-  // Coded rows to the own tile's place. Lane i of the warp has row i % 16.
+  // Coded rows to the own tile's place. Lane i of the warp has row i % 16. BF16 rows are not
+  // copied, but have their phase of the barrier.
   __device__ __forceinline__ void copy_rows(const RowAt& row, KvRowFormat format,
                                             TmaBarrier& full) const {
     const int lane = this_thread() % 32;
-    if (format == KvRowFormat::bf16) {
-      return;
-    }
-    const int bytes = copied_bytes(parts_of(format));
+    const bool is_coded = format != KvRowFormat::bf16;
+    const int bytes = is_coded ? copied_bytes(parts_of(format)) : 0;
     auto* const place = reinterpret_cast<std::uint8_t*>(shared_.keys[KeyTile::number()][0]);
     if (lane == 0) {
       full.arrive_and_expect_tx(kWarpKeys * bytes);
@@ -123,8 +122,10 @@ class SpreadProducer {
     __syncwarp();
     if (lane < kWarpKeys) {
       copy_scales(row, parts_of(format).has_planes, full);
-      cute::SM90_BULK_COPY_G2S::copy(row.data, reinterpret_cast<std::uint64_t*>(&full),
-                                     place + own_key() * bytes, bytes);
+      if (is_coded) {
+        cute::SM90_BULK_COPY_G2S::copy(row.data, reinterpret_cast<std::uint64_t*>(&full),
+                                       place + own_key() * bytes, bytes);
+      }
     }
   }
 
@@ -134,13 +135,12 @@ class SpreadProducer {
       full.arrive();
       return;
     }
-    auto* const to = reinterpret_cast<std::uint64_t*>(
-        shared_.scales[KeyTile::number()][own_key()]);
+    auto* const to = reinterpret_cast<std::uint64_t*>(shared_.scales[KeyTile::number()][own_key()]);
     cute::SM80_CP_ASYNC_CACHEALWAYS<std::uint64_t>::copy(
         *reinterpret_cast<const std::uint64_t*>(row.scales), *to);
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
-                     cute::cast_smem_ptr_to_uint(&full))
-                 : "memory");
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(cute::cast_smem_ptr_to_uint(&full))
+        : "memory");
   }
 
   // K and V. Of V all is on its way before the consumers have read K.

@@ -30,7 +30,8 @@ class LaneRow {
   }
   // Does a scale need a second product?
   __device__ static bool exceeds(std::uint32_t scale) {
-    return requires(Scales its) { its.rest(0); } && scale > kMostScale;
+    return requires(Scales its) { its.rest(0); }
+    &&scale > kMostScale;
   }
   template <typename From = FromMemory>
   __device__ Raw load(int group) const {
@@ -72,8 +73,8 @@ __device__ constexpr int copied_bytes(const KvRowParts& parts) {
   return parts.has_planes ? parts.data_bytes() : parts.row_bytes();
 }
 
-// Eight rows of a tile of the own pair, a warp's. Coded rows have been copied to the tile's place as
-// they are, and are widened from there to there: all warps of the tile, four producers and four
+// Eight rows of a tile of the own pair, a warp's. Coded rows have been copied to the tile's place
+// as they are, and are widened from there to there: all warps of the tile, four producers and four
 // consumers, read theirs before the first is stored. BF16 rows are copied to their places.
 template <KvRowFormat kFormat>
 class KeyRows {
@@ -215,9 +216,7 @@ class ValueRows {
     }
   }
   // Does store() read them again?
-  __device__ bool reads_rows_again() const {
-    return exceeds_ || block_rank() >= Its::kCodedGroups;
-  }
+  __device__ bool reads_rows_again() const { return exceeds_ || block_rank() >= Its::kCodedGroups; }
 
   // Stores them, or copies what needs no widening.
   __device__ __forceinline__ void store(int tiles) const {

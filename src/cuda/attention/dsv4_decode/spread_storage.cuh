@@ -23,10 +23,11 @@ struct SpreadStorage {
   alignas(1024) Element p[kSpreadPairs][kPairTiles][kBlock_elements];  // Q's blocks before
   alignas(1024) Element keys[kPairTiles][kBlocks][kBlock_elements];    // V of all tiles behind
   float4 statistics[kSpreadPairs][kPairTiles][kRows];
-  alignas(8) std::uint8_t scales[kPairTiles][kTileKeys][8];  // of the own pair, where they lie apart
-  float2 factors[kSpreadPairs][kRows];  // of O so far, and of a pair's P V
-  float end_factors[kRows];             // of O at last
-  float max[kPairTiles][kRows];         // of the own pair's scores
+  alignas(
+      8) std::uint8_t scales[kPairTiles][kTileKeys][8];  // of the own pair, where they lie apart
+  float2 factors[kSpreadPairs][kRows];                   // of O so far, and of a pair's P V
+  float end_factors[kRows];                              // of O at last
+  float max[kPairTiles][kRows];                          // of the own pair's scores
   float sinks[kRows];
   std::uint32_t exist[kRoundTiles][kTileKeys / 32];  // a bit for each key that has a row
   Unit unit;
@@ -159,8 +160,8 @@ __device__ inline SeenKeys seen_keys(const Params& p, const Unit& unit, int sour
   return SeenKeys(scope, told_range(unit, scope, 0));
 }
 
-// Finds the rows of the round's keys, as kWarps warps call it, this one as number `warp`. A warp has
-// every kWarps-th 32 keys, and looks up all at once.
+// Finds the rows of the round's keys, as kWarps warps call it, this one as number `warp`. A warp
+// has every kWarps-th 32 keys, and looks up all at once.
 template <int kFormats, int kWarps>
 class RowFinder {
  public:
@@ -168,8 +169,8 @@ class RowFinder {
                        const Unit& unit, int warp)
       : shared_(shared), p_(p), launch_(launch), unit_(unit), warp_(warp) {}
 
-  // Sets which keys those of tiles [first, end) of the unit are, and where memory has the entries of
-  // lists.
+  // Sets which keys those of tiles [first, end) of the unit are, and where memory has the entries
+  // of lists.
   __device__ __forceinline__ void begin(int first, int end) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -219,9 +220,7 @@ class RowFinder {
   static constexpr int kEach = (kRoundTiles * kTileKeys / 32 + kWarps - 1) / kWarps;
 
   __device__ int keys_of(int i) const { return (warp_ + i * kWarps) * 32; }
-  __device__ bool is_range(int i) const {
-    return source_[i] < kFresh && !is_list(p_, source_[i]);
-  }
+  __device__ bool is_range(int i) const { return source_[i] < kFresh && !is_list(p_, source_[i]); }
 
   __device__ __forceinline__ void store(int i, int found, const SeenKeys& seen) const {
     const int source = source_[i];

@@ -254,8 +254,7 @@ __device__ inline void find_rows(Unit& unit, const Params& p, const Launch& laun
       len = cu_seqlens[request + 1] - first;
     }
     token = first + token0;
-    const bool has_tokens =
-        how == Finding::search || (how == Finding::guess && !launch.is_packed);
+    const bool has_tokens = how == Finding::search || (how == Finding::guess && !launch.is_packed);
     tokens = has_tokens ? max(0, min(shape.tile_tokens, len - token0)) : 0;
   }
   if (threadIdx.x % 32 == 0) {
@@ -287,7 +286,7 @@ __device__ inline void find_keys(Unit& unit, const Params& p, const Launch& laun
   __syncwarp();  // all lanes have read the tokens
   if (threadIdx.x % 32 == 0) {
     const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
-    unit.parts = min(parts_of_tiles(tiles), launch.most_parts);
+    unit.parts = min(parts_of_tiles(tiles, launch.shape.head_tiles), launch.most_parts);
     unit.part = part;
     unit.tokens = part < unit.parts ? unit.tokens : 0;
     unit.first_tile = 0;
