@@ -102,24 +102,27 @@ class SpreadConsumer {
   __device__ static int thread() { return this_thread() - kProducerThreads; }
   __device__ static int warp() { return uniform(thread() / 32); }
 
-  // Finds the round's rows. By the guess, the first warp finds the unit meanwhile, and one thread
-  // asks for Q. Returns whether the rows are those that are wanted: if not, they are found again.
+  // Finds the round's rows. By the guess, the producers find those of the own pair, the first warp
+  // finds the unit before its rows, and one thread asks for Q. Returns whether the rows are those
+  // that are wanted: if not, they are found again.
   __device__ __forceinline__ bool find(bool is_guess, const CUtensorMap& map_q) const {
-    if (warp() > 0) {
-      const Unit& unit = is_guess ? shared_.guessed : shared_.unit;
-      RowFinder<kFormats, kWarps - 1> finder(shared_, p_, launch_, unit, warp() - 1);
-      finder.begin(uniform(is_guess ? unit.first_tile : shared_.first_tile),
-                   uniform(is_guess ? unit.end_tile : shared_.end_tile));
-      wait_for_launch_before();
-      if (is_guess && warp() == 1 && this_thread() % 32 == 0 && shared_.guesses_pair()) {
-        load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
-      }
-      __syncwarp();
-      finder.find(is_guess);
-    } else if (is_guess) {
-      wait_for_launch_before();
+    const bool has_guessed_pair = is_guess && shared_.guesses_pair();
+    const Unit& unit = is_guess ? shared_.guessed : shared_.unit;
+    RowFinder<kFormats, kWarps> finder(shared_, p_, launch_, unit, warp(), has_guessed_pair);
+    finder.begin(uniform(is_guess ? unit.first_tile : shared_.first_tile),
+                 uniform(is_guess ? unit.end_tile : shared_.end_tile));
+    wait_for_launch_before();
+    if (is_guess && warp() == 0) {
       find_unit(shared_, p_, launch_);
       arrive(shared_.unit_found);
+    }
+    if (has_guessed_pair && warp() == 1 && this_thread() % 32 == 0) {
+      load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
+    }
+    __syncwarp();
+    finder.find(is_guess);
+    if (is_guess) {
+      shared_.own_found.wait(0);
     }
     sync_consumers();
     return !is_guess || shared_.is_guess_right || uniform(shared_.unit.index) >= launch_.units;

@@ -61,20 +61,32 @@ class SpreadProducer {
     return guess;
   }
 
-  // Its row, if the guess is right.
+  // Its row, if the guess is right, which is left for V, too.
   __device__ __forceinline__ RowAt guessed_row(const KeyGuess& guess) const {
     const auto [source, key0] = guess.at;
     const Unit& unit = shared_.guessed;
     const int key = key0 + own_key();
     LookUp its = guess.slot;
-    int begin = 0;
+    SeenKeys seen(0, INT_MAX);
     if (!is_list(p_, source)) {
-      begin = source == kFresh ? 0 : seen_keys(p_, unit, source).begin;
-      its = look_up(p_, launch_, unit, source, key, begin);
+      if (source != kFresh) {
+        seen = seen_keys(p_, unit, source);
+      }
+      its = look_up(p_, launch_, unit, source, key, seen.begin);
     }
-    const int place = checked(p_, launch_, source, its.at != nullptr ? __ldcg(its.at) : its.known);
-    return row_at(p_, launch_, unit, source, key, place, parts_of(format_of<kFormats>(p_, source)),
-                  begin);
+    const int found = its.at != nullptr ? __ldcg(its.at) : its.known;
+    const int place = key < seen.end - seen.begin ? checked(p_, launch_, source, found) : kNoRow;
+    const std::uint32_t exist = __ballot_sync(0xffffffffu, place != kNoRow);
+    const RowAt row = row_at(p_, launch_, unit, source, key, place,
+                             parts_of(format_of<kFormats>(p_, source)), seen.begin);
+    if (this_thread() % 32 < kWarpKeys) {
+      shared_.rows()[number_of_tile()][own_key()] = row;
+    }
+    if (this_thread() % 32 == 0) {
+      reinterpret_cast<std::uint16_t*>(shared_.exist[number_of_tile()])[own_key() / kWarpKeys] =
+          static_cast<std::uint16_t>(exist);
+    }
+    return row;
   }
 
   // Copies this producer's tile of the own pair. In the first round it is copied by the guess, and
@@ -85,10 +97,11 @@ class SpreadProducer {
     const int number = number_of_tile();
     if (is_guess) {
       const KvRowFormat format = format_of<kFormats>(p_, guess.at.source);
-      const bool exists = shared_.guesses_tile(number) && format != KvRowFormat::bf16;
+      const bool exists = shared_.guesses_tile(number);
       if (exists) {
         copy_rows(guessed_row(guess), format, shared_.guess_copied[own]);
       }
+      arrive(shared_.own_found);
       shared_.unit_found.wait(0);
       if (exists && !shared_.is_guess_right) {
         shared_.guess_copied[own].wait(0);

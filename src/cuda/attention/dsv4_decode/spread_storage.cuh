@@ -47,6 +47,7 @@ struct SpreadStorage {
   cutlass::arch::ClusterBarrier factors_full;
   cutlass::arch::ClusterBarrier ends_full;
   cutlass::arch::ClusterBarrier unit_found;
+  cutlass::arch::ClusterBarrier own_found;  // by the guess, rows of the own pair
   cutlass::arch::ClusterBarrier rows_full;
   cutlass::arch::ClusterBarrier rows_read;
   cutlass::arch::ClusterBarrier round_done;  // of the producers
@@ -71,6 +72,7 @@ struct SpreadStorage {
     factors_full.init(kRows / 32);
     ends_full.init(kRows / 32);
     unit_found.init(1);
+    own_found.init(kProducerWarps);
     rows_full.init(kConsumers * kConsumerWarps);
     rows_read.init(kProducerWarps);
     round_done.init(kProducerWarps);
@@ -133,41 +135,59 @@ __device__ inline void guess_unit(SpreadStorage& shared, const Params& p, const 
   copy_unit(shared.unit, shared.guessed);
 }
 
-// Finds it, and whether the guess had its tiles, and all keys of its lists. A warp calls it.
-__device__ inline void find_unit(SpreadStorage& shared, const Params& p, const Launch& launch) {
-  Unit& unit = shared.unit;
-  const Unit& guessed = shared.guessed;
-  const int index = first_unit(launch);
-  const int part = index / launch.items;
-  const int source = this_thread() % 32 % kSources;
-  if (launch.is_packed) {
-    find_rows(unit, p, launch, index - part * launch.items, Finding::search);
-  }
-  find_keys(unit, p, launch, part, Finding::search);
-  const bool is_same = guessed.tiles[source] == unit.tiles[source] &&
-                       (!is_list(p, source) || guessed.keys[source] == unit.keys[source]);
-  const bool are_same = __all_sync(0xffffffffu, is_same);
-  if (this_thread() % 32 == 0) {
-    shared.is_guess_right = are_same && guessed.tokens == 1 && unit.tokens == 1;
-    unit.index = unit.tokens > 0 ? index : launch.units;
-    shared.set_round(unit.first_tile);
-  }
-}
-
 // The keys of a source that a unit's only token sees.
 __device__ inline SeenKeys seen_keys(const Params& p, const Unit& unit, int source) {
   const Scope& scope = scope_of(p, source);
   return SeenKeys(scope, told_range(unit, scope, 0));
 }
 
+// Finds it. Mostly that is to see that the guess has its tiles, and all keys of its lists. A warp
+// calls it.
+__device__ inline void find_unit(SpreadStorage& shared, const Params& p, const Launch& launch) {
+  Unit& unit = shared.unit;
+  const Unit& guessed = shared.guessed;
+  const int source = this_thread() % 32;
+  const int index = first_unit(launch);
+  bool is_same = guessed.tokens == 1;
+  if (is_same && source < kFresh && guessed.keys[source] > 0) {
+    const Scope& scope = scope_of(p, source);
+    const SeenKeys seen(scope, told_of_token(unit, scope, 0));
+    const int keys = seen.end - seen.begin;
+    unit.begin[source] = seen.begin;
+    unit.keys[source] = keys;
+    unit.sees_begin[source][0] = seen.begin;
+    unit.sees_end[source][0] = seen.end;
+    is_same = is_list(p, source) ? keys == guessed.keys[source]
+                                 : (keys + kTileKeys - 1) / kTileKeys == guessed.tiles[source];
+  }
+  const bool are_same = __all_sync(0xffffffffu, is_same);
+  if (!are_same) {
+    const int part = index / launch.items;
+    if (launch.is_packed) {
+      find_rows(unit, p, launch, index - part * launch.items, Finding::search);
+    }
+    find_keys(unit, p, launch, part, Finding::search);
+  }
+  if (this_thread() % 32 == 0) {
+    shared.is_guess_right = are_same;
+    unit.index = unit.tokens > 0 ? index : launch.units;
+    shared.set_round(unit.first_tile);
+  }
+}
+
 // Finds the rows of the round's keys, as kWarps warps call it, this one as number `warp`. A warp
-// has every kWarps-th 32 keys, and looks up all at once.
+// has every kWarps-th 32 keys, and looks up all at once. `without_own` leaves out the own pair's.
 template <int kFormats, int kWarps>
 class RowFinder {
  public:
   __device__ RowFinder(SpreadStorage& shared, const Params& p, const Launch& launch,
-                       const Unit& unit, int warp)
-      : shared_(shared), p_(p), launch_(launch), unit_(unit), warp_(warp) {}
+                       const Unit& unit, int warp, bool without_own)
+      : shared_(shared),
+        p_(p),
+        launch_(launch),
+        unit_(unit),
+        warp_(warp),
+        without_own_(without_own) {}
 
   // Sets which keys those of tiles [first, end) of the unit are, and where memory has the entries
   // of lists.
@@ -219,13 +239,18 @@ class RowFinder {
  private:
   static constexpr int kEach = (kRoundTiles * kTileKeys / 32 + kWarps - 1) / kWarps;
 
-  __device__ int keys_of(int i) const { return (warp_ + i * kWarps) * 32; }
+  // The first of 32 keys, counted in the round.
+  __device__ int keys_of(int i) const {
+    constexpr int kPairKeys = kPairTiles * kTileKeys;
+    const int keys = (warp_ + i * kWarps) * 32;
+    return keys + (without_own_ && keys >= block_rank() * kPairKeys ? kPairKeys : 0);
+  }
   __device__ bool is_range(int i) const { return source_[i] < kFresh && !is_list(p_, source_[i]); }
 
   __device__ __forceinline__ void store(int i, int found, const SeenKeys& seen) const {
     const int source = source_[i];
     const int place =
-        seen.begin + key_[i] < seen.end ? checked(p_, launch_, source, found) : kNoRow;
+        key_[i] < seen.end - seen.begin ? checked(p_, launch_, source, found) : kNoRow;
     const std::uint32_t exist = __ballot_sync(0xffffffffu, place != kNoRow);
     if (this_thread() % 32 == 0) {
       (&shared_.exist[0][0])[keys_of(i) / 32] = exist;
@@ -240,6 +265,7 @@ class RowFinder {
   const Launch& launch_;
   const Unit& unit_;
   int warp_;
+  bool without_own_;
   int source_[kEach];
   int key_[kEach];
   LookUp look_up_[kEach];

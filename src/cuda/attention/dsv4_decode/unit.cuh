@@ -134,16 +134,21 @@ __device__ inline ToldKeys told_range(const Unit& unit, const Scope& scope, int 
           scope.range_end[at(scope.end_stride, unit.request, token)]};
 }
 
+// Of token i of a unit and a scope that is there.
+__device__ inline ToldKeys told_of_token(const Unit& unit, const Scope& scope, int i) {
+  if (scope.keys == Scope::Keys::list) {
+    return {0, scope.list_lengths != nullptr ? scope.list_lengths[unit.request] : scope.most_keys};
+  }
+  return told_range(unit, scope, i);
+}
+
 // Lane i of the warp asks for token i of the item.
 __device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
   const int lane = this_thread() % 32;
   if (scope.rows == nullptr || lane >= unit.tokens) {
     return {};
   }
-  if (scope.keys == Scope::Keys::list) {
-    return {0, scope.list_lengths != nullptr ? scope.list_lengths[unit.request] : scope.most_keys};
-  }
-  return told_range(unit, scope, lane);
+  return told_of_token(unit, scope, lane);
 }
 
 // What a token sees: positions [begin, end).
