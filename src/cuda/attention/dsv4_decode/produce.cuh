@@ -25,6 +25,9 @@ __device__ constexpr int block_of_quarter(int quarter, int consumer) {
   return quarter / 2 * 4 + consumer * 2 + quarter % 2;
 }
 
+// And the quarter that has a block.
+__device__ constexpr int quarter_of_block(int block) { return block / 4 * 2 + block % 2; }
+
 // The pair of key tiles in SMEM, by column blocks.
 struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];

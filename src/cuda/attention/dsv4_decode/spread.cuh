@@ -10,7 +10,8 @@
 // Tiles     64 rows, 64 keys, 512 dims for S and 64 for P V; 512 threads; one block an SM.
 // SMEM      Q 64 KB and then P of five pairs, 80 KB; a pair of key tiles, 128 KB, and then 64
 //           columns of ten tiles: 208 KB (+ 17 KB).
-// Registers 128 a thread. A producer's hold a lane's share of a row of K, 36, then of ten of V, 50.
+// Registers 136 for a thread of a producer, of which 48 hold its share of K and then 50 that of V;
+//           120 for one of a consumer, of which 80 hold P V of five pairs.
 //
 //   block j   consumers   rows of all tiles | K: half of pair j | S | P to memory, to blocks | O
 //             producers   copy pair j | K: its other half | V: columns 64 j to 64 j + 63 | factors
@@ -21,6 +22,7 @@
 //   unit. Where the guess was wrong, all that is done again.
 // - K. TMA copies whole rows to the place of their key tile. Sixteen warps take eight of them each
 //   to registers, and put them back widened, quarter by quarter; S begins with the first quarter.
+//   Of a consumer's rows, a producer widens the last quarter.
 // - P. It goes through memory since TMA multicasts from there alone. A block multicasts P when all
 //   blocks have said that its place is free, where Q and the places of rows were.
 // - O. Each consumer has half of the block's columns. The pairs' statistics, and the factors of O
@@ -224,12 +226,17 @@ class SpreadConsumer {
   __device__ __forceinline__ void compute_scores(TensorS& tSrS, int round) {
     const int own = number();
     Element* const sQ = shared_.p[0][0];
-    KeyRows<kFormat> rows(shared_, own);
+    KeyRows<kFormat, 0, kConsumerQuarters> rows(shared_, own, first_key(this_thread()) + kPassKeys);
     rows.ask(round);
     rows.read(round);
+    if constexpr (kFormat != KvRowFormat::bf16) {
+      sync_tile(own);
+    }
+    rows.store_exceeding(round);
     shared_.q_full.wait(round & 1);
     cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
       rows.template store<quarter>();
+      arrive(shared_.keys_full[own][quarter]);
       shared_.keys_full[own][quarter].wait(round & 1);
       cutlass::arch::fence_view_async_shared();  // WGMMA sees what has been stored
 #pragma unroll
@@ -337,8 +344,10 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   __syncthreads();
   cute::cluster_wait();  // the other blocks' barriers are there
   if (threadIdx.x < kProducerThreads) {
+    cutlass::arch::warpgroup_reg_alloc<136>();
     SpreadProducer<kFormats>(shared, p, launch).run();
   } else {
+    cutlass::arch::warpgroup_reg_dealloc<120>();
     SpreadConsumer<kFormats>(shared, p, launch).run(map_q);
   }
   // No block ends while others may write to its SMEM.

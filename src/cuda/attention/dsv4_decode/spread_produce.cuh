@@ -15,12 +15,12 @@ class SpreadProducer {
       : shared_(shared), p_(p), launch_(launch) {}
 
   __device__ __forceinline__ void run() {
-    const KeyGuess guess = guess_key();
-    wait_for_launch_before();
+    bool are_copied = copy_by_guess();
     for (int round = 0;; ++round) {
-#pragma unroll 1
-      for (bool is_guess = round == 0; !copy_keys(round, is_guess, guess); is_guess = false) {
+      if (!are_copied) {
+        copy_keys(round);
       }
+      are_copied = false;
       if (uniform(shared_.unit.index) >= launch_.units) {
         return;
       }
@@ -89,36 +89,38 @@ class SpreadProducer {
     return row;
   }
 
-  // Copies this producer's tile of the own pair. In the first round it is copied by the guess, and
-  // on its way while the unit is found. Returns whether these are the rows that are wanted: if not,
-  // they are copied again. The unit and its rows are found then.
-  __device__ __forceinline__ bool copy_keys(int round, bool is_guess, const KeyGuess& guess) const {
-    const int own = KeyTile::number();
-    const int number = number_of_tile();
-    if (is_guess) {
-      const KvRowFormat format = format_of<kFormats>(p_, guess.at.source);
-      const bool exists = shared_.guesses_tile(number);
-      if (exists) {
-        copy_rows(guessed_row(guess), format, shared_.guess_copied[own]);
-      }
-      arrive(shared_.own_found);
-      shared_.unit_found.wait(0);
-      if (exists && !shared_.is_guess_right) {
-        shared_.guess_copied[own].wait(0);
-      }
-      return shared_.is_guess_right;
+  // Copies this producer's tile of the own pair by the guess: its rows are on their way while the
+  // unit is found. Returns whether the guess was right.
+  __device__ __forceinline__ bool copy_by_guess() const {
+    const KeyGuess guess = guess_key();
+    TmaBarrier& full = shared_.guess_copied[KeyTile::number()];
+    const bool exists = shared_.guesses_tile(number_of_tile());
+    wait_for_launch_before();
+    if (exists) {
+      copy_rows(guessed_row(guess), format_of<kFormats>(p_, guess.at.source), full);
     }
+    arrive(shared_.own_found);
+    shared_.unit_found.wait(0);
+    if (exists && !shared_.is_guess_right) {
+      full.wait(0);
+    }
+    return shared_.is_guess_right;
+  }
+
+  // Copies it when the round's rows have been found.
+  __device__ __forceinline__ void copy_keys(int round) const {
     if (uniform(shared_.unit.index) >= launch_.units) {
-      return true;
+      return;
     }
     shared_.rows_full.wait(round & 1);
+    const int number = number_of_tile();
     const int tile = uniform(shared_.first_tile) + number;
     if (tile < uniform(shared_.end_tile)) {
-      const KvRowFormat format = format_of<kFormats>(p_, tile_at(shared_.unit, tile).source);
       cutlass::arch::fence_view_async_shared();  // what lies there has been read
-      copy_rows(shared_.rows()[number][own_key()], format, shared_.copied[own]);
+      copy_rows(shared_.rows()[number][own_key()],
+                format_of<kFormats>(p_, tile_at(shared_.unit, tile).source),
+                shared_.copied[KeyTile::number()]);
     }
-    return true;
   }
 
   // Coded rows to the own tile's place. Lane i of the warp has row i % 16. BF16 rows are not
@@ -160,9 +162,7 @@ class SpreadProducer {
   template <KvRowFormat kFormat>
   __device__ __forceinline__ void bring_tiles(const Round& its, int round) const {
     if (number_of_tile() < its.tiles) {
-      KeyRows<kFormat> keys(shared_, KeyTile::number());
-      keys.ask(round);
-      keys.widen(round);
+      widen_keys<kFormat>(round);
     }
     shared_.rows_full.wait(round & 1);
     ValueRows<kFormat, kRoundTiles> values(shared_, 0);
@@ -178,6 +178,29 @@ class SpreadProducer {
     }
   }
 
+  // K: eight rows, and the last quarter of the eight behind, a consumer's.
+  template <KvRowFormat kFormat>
+  __device__ __forceinline__ void widen_keys(int round) const {
+    const int own = KeyTile::number();
+    const int first = first_key(this_thread());
+    KeyRows<kFormat> rows(shared_, own, first);
+    KeyRows<kFormat, kConsumerQuarters> behind(shared_, own, first + kPassKeys);
+    rows.ask(round);
+    rows.read(round);
+    behind.read(round);
+    if constexpr (kFormat != KvRowFormat::bf16) {
+      sync_tile(own);
+    }
+    rows.store_exceeding(round);
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
+      rows.template store<quarter>();
+      if constexpr (kFormat != KvRowFormat::bf16) {
+        behind.template store<quarter>();
+      }
+      arrive(shared_.keys_full[own][quarter]);
+    });
+  }
+
   // The same of tiles of any formats, V tile by tile.
   __device__ __forceinline__ void bring_tiles(const Round& its, int round) const {
     const auto format_at = [&](int number) {
@@ -185,11 +208,8 @@ class SpreadProducer {
       return format_of<kFormats>(p_, at.source);
     };
     if (number_of_tile() < its.tiles) {
-      with_format<kFormats>(format_at(number_of_tile()), [&](auto format) {
-        KeyRows<format.value> keys(shared_, KeyTile::number());
-        keys.ask(round);
-        keys.widen(round);
-      });
+      with_format<kFormats>(format_at(number_of_tile()),
+                            [&](auto format) { widen_keys<format.value>(round); });
     }
     shared_.keys_read.wait(round & 1);
     shared_.rows_full.wait(round & 1);

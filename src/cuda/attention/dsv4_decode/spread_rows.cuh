@@ -40,10 +40,9 @@ class LaneRow {
 
   // The values of a group, whatever its scale.
   __device__ SixteenValues values(int group) const {
-    if constexpr (kCodedGroups < kGroups) {
-      if (group >= kCodedGroups) {
-        return {load(group).low, load(group + 1).low};
-      }
+    if (group >= kCodedGroups) {
+      const std::uint8_t* const at = uncoded(group);
+      return {FromMemory::load16(at), FromMemory::load16(at + 16)};
     }
     const Scales its = scales();
     SixteenValues values = F::widen(load(group), group, its);
@@ -55,14 +54,18 @@ class LaneRow {
 
   // Copies a BF16 group to a column block in SMEM, asynchronously.
   __device__ void copy(int group, const LanePlace& to, int block) const {
-    const std::uint8_t* const from =
-        data_ + kParts.code_bytes() + (group - kCodedGroups) * 128 + quarter() * 32;
+    const std::uint8_t* const from = uncoded(group);
     copy_async<16>(to.vector(block, 0, 0), from, true);
     copy_async<16>(to.vector(block, 0, 1), from + 16, true);
   }
 
  private:
   __device__ static int quarter() { return this_thread() % 4; }
+
+  // Where the lane's share of a BF16 group lies.
+  __device__ const std::uint8_t* uncoded(int group) const {
+    return data_ + kParts.code_bytes() + (group - kCodedGroups) * 128 + quarter() * 32;
+  }
 
   const std::uint8_t* data_;
   const std::uint8_t* scales_;
@@ -73,23 +76,19 @@ __device__ constexpr int copied_bytes(const KvRowParts& parts) {
   return parts.has_planes ? parts.data_bytes() : parts.row_bytes();
 }
 
-// Eight rows of a tile of the own pair, a warp's. Coded rows have been copied to the tile's place
-// as they are, and are widened from there to there: all warps of the tile, four producers and four
-// consumers, read theirs before the first is stored. BF16 rows are copied to their places.
-template <KvRowFormat kFormat>
+// Eight rows of a tile of the own pair, of which a warp stores quarters [kFirst, kEnd). Coded rows
+// have been copied to the tile's place as they are, and are widened from there to there: all warps
+// of the tile, four producers and four consumers, read theirs before the first is stored. BF16 rows
+// are copied to their places.
+template <KvRowFormat kFormat, int kFirst = 0, int kEnd = kQuarters>
 class KeyRows {
  public:
   using Its = LaneRow<kFormat>;
   static constexpr bool kIsCoded = Its::kCodedGroups > 0;
 
-  // The warp's first key in the tile, of a warp that has copied 16 and of the consumer beside it.
-  __device__ static int first() {
-    const int thread = this_thread();
-    return first_key(thread) + (thread < kProducerThreads ? 0 : kPassKeys);
-  }
-
-  __device__ KeyRows(SpreadStorage& shared, int own)
-      : shared_(shared), own_(own), to_(shared.keys[own][0], first()) {}
+  // From key `first` of the tile on.
+  __device__ KeyRows(SpreadStorage& shared, int own, int first)
+      : shared_(shared), own_(own), first_(first), to_(shared.keys[own][0], first) {}
 
   // Asks for BF16 rows.
   __device__ __forceinline__ void ask(int round) {
@@ -106,6 +105,7 @@ class KeyRows {
     }
   }
 
+  // Reads what has been copied, if it is not BF16.
   __device__ __forceinline__ void read(int round) {
     if constexpr (kIsCoded) {
       shared_.wait_for_copies(own_, round);
@@ -114,26 +114,37 @@ class KeyRows {
                      shared_.scales[own_][key()]});
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        raw_[group] = row.template load<FromShared>(group);
+        if (has(group)) {
+          raw_[group] = row.template load<FromShared>(group);
+        }
       }
-      if constexpr (Its::kCodedGroups < kGroups) {
+      if constexpr (Its::kCodedGroups < kGroups && has(kGroups - 1)) {
         last_ = row.template load<FromShared>(kGroups).low;
       }
       scales_ = row.template scales<FromShared>();
-      cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTilesSync + own_);
       exceeds_ = __any_sync(0xffffffffu, scales_.some_exceed());
+    }
+  }
+
+  // Stores rows of which some have a scale that exceeds, all quarters.
+  __device__ __forceinline__ void store_exceeding(int round) const {
+    if constexpr (kIsCoded) {
       if (exceeds_) {
-        store_exceeding(round);
+        const Its row = in_memory(round);
+#pragma unroll 1
+        for (int group = 0; group < kGroups; ++group) {
+          to_.store(group, 0, row.values(group));
+        }
       }
     }
   }
 
-  // Stores a quarter's groups.
+  // Stores a quarter of rows that are not.
   template <int kQuarter>
   __device__ __forceinline__ void store() const {
     if constexpr (!kIsCoded) {
       cute::cp_async_wait<kQuarters - 1 - kQuarter>();
-    } else if (!exceeds_) {
+    } else if (kQuarter >= kFirst && kQuarter < kEnd && !exceeds_) {
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int group = block_of_quarter(kQuarter, i);
@@ -144,16 +155,14 @@ class KeyRows {
         }
       }
     }
-    arrive(shared_.keys_full[own_][kQuarter]);
-  }
-
-  // Of a producer, which has nothing else to do.
-  __device__ __forceinline__ void widen(int round) {
-    read(round);
-    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) { store<quarter>(); });
   }
 
  private:
+  static constexpr bool has(int group) {
+    const int quarter = quarter_of_block(group);
+    return quarter >= kFirst && quarter < kEnd;
+  }
+
   __device__ SixteenValues uncoded() const {
     if constexpr (Its::kCodedGroups < kGroups) {
       return {raw_[kGroups - 1].low, last_};
@@ -161,30 +170,31 @@ class KeyRows {
     return {};
   }
 
-  static constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
-
-  __device__ int key() const { return first() + this_thread() % 32 / 4; }
   __device__ Its in_memory(int round) const {
     shared_.rows_full.wait(round & 1);
     return Its(shared_.rows()[Round::number(own_)][key()]);
   }
-
-  __device__ __forceinline__ void store_exceeding(int round) const {
-    const Its row = in_memory(round);
-#pragma unroll 1
-    for (int group = 0; group < kGroups; ++group) {
-      to_.store(group, 0, row.values(group));
-    }
-  }
+  __device__ int key() const { return first_ + this_thread() % 32 / 4; }
 
   SpreadStorage& shared_;
   int own_;
+  int first_;
   LanePlace to_;
   typename Its::Raw raw_[kGroups];
   typename Its::Scales scales_;
   uint4 last_;
   bool exceeds_ = false;
 };
+
+// All quarters but the last one of eight keys behind a producer's first ones are what a consumer
+// stores.
+inline constexpr int kConsumerQuarters = kQuarters - 1;
+
+// Waits until all warps of the own pair's tile have read what was copied.
+__device__ inline void sync_tile(int own) {
+  constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
+  cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTilesSync + own);
+}
 
 // A block's columns of V of kTiles tiles of one format, of which a warp has eight rows each.
 template <KvRowFormat kFormat, int kTiles>
