@@ -127,6 +127,7 @@ class SpreadConsumer {
       shared_.own_found.wait(0);
     }
     sync_consumers();
+    shared_.wait_for_wrong_copies();
     return !is_guess || shared_.is_guess_right || uniform(shared_.unit.index) >= launch_.units;
   }
 

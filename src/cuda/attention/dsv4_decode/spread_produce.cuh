@@ -101,9 +101,7 @@ class SpreadProducer {
     }
     arrive(shared_.own_found);
     shared_.unit_found.wait(0);
-    if (exists && !shared_.is_guess_right) {
-      full.wait(0);
-    }
+    shared_.wait_for_wrong_copies();
     return shared_.is_guess_right;
   }
 

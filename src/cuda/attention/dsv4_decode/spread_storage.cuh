@@ -101,6 +101,16 @@ struct SpreadStorage {
     }
   }
 
+  // Waits until what was copied by a wrong guess is there, and nothing comes to tiles' places
+  // later.
+  __device__ void wait_for_wrong_copies() {
+    for (int own = 0; own < kPairTiles; ++own) {
+      if (!is_guess_right && guesses_tile(block_rank() * kPairTiles + own)) {
+        guess_copied[own].wait(0);
+      }
+    }
+  }
+
   __device__ void set_round(int first) {
     first_tile = first;
     end_tile = min(first + kRoundTiles, unit.end_tile);
