@@ -15,6 +15,7 @@ class LaneRow {
   using Scales = typename F::Scales;
   static constexpr KvRowParts kParts = parts_of(kFormat);
   static constexpr int kCodedGroups = kParts.coded_dims / kBlockDims;  // the others are BF16
+  static constexpr bool kMayExceed = requires(Scales its) { its.rest(0); };
 
   __device__ explicit LaneRow(const RowAt& row)
       : data_(row.data), scales_(kParts.has_planes ? row.scales : row.data + kParts.data_bytes()) {}
@@ -29,10 +30,7 @@ class LaneRow {
     return __ldg(scales_ + (group * kBlockDims + quarter() * kLaneDims) / kParts.group);
   }
   // Does a scale need a second product?
-  __device__ static bool exceeds(std::uint32_t scale) {
-    return requires(Scales its) { its.rest(0); }
-    &&scale > kMostScale;
-  }
+  __device__ static bool exceeds(std::uint32_t scale) { return kMayExceed && scale > kMostScale; }
   template <typename From = FromMemory>
   __device__ Raw load(int group) const {
     return F::template load<From>(data_ + quarter() * F::kLane_bytes, group);
@@ -46,7 +44,7 @@ class LaneRow {
     }
     const Scales its = scales();
     SixteenValues values = F::widen(load(group), group, its);
-    if constexpr (requires { its.rest(0); }) {
+    if constexpr (kMayExceed) {
       values.multiply(its.rest(group));
     }
     return values;
