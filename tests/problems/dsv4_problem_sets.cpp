@@ -252,6 +252,14 @@ std::vector<Dsv4Problem> edges_of_bounds() {
     window.ring = has_ring ? 256 : 0;
     problems.push_back(problem_of(window, {}));
   }
+  // Two tokens see 129 keys of the window, and with them one tile and one part more than one sees.
+  window = range_of(KvRowFormat::e4m3_bf16, {700, 300}, 64);
+  window.most = window.most_keys = 128;
+  Dsv4ScopeCase compressed = range_of(KvRowFormat::e4m3_bf16, {1024, 1024}, 64);
+  compressed.most_keys = 1024;
+  compressed.advance = 0;
+  problems.push_back(problem_of(window, compressed));
+  problems.back().heads = 8;
   return problems;
 }
 

@@ -78,7 +78,7 @@ class SpreadConsumer {
         if (has_guessed_q) {
           shared_.q_full.wait(0);
         }
-        say_place_is_free(round);
+        say_place_is_free(its, round);
       }
       add_values(its, round, tOrO);
       if (its.first_tile + its.tiles == uniform(unit.end_tile)) {
@@ -145,11 +145,12 @@ class SpreadConsumer {
     }
   }
 
-  // Consumer 0 says to the blocks that have pairs that Q has been read, and the rows' places.
-  __device__ void say_place_is_free(int round) const {
+  // Consumer 0 says to the blocks that have pairs that Q has been read, and the rows' places. They
+  // all wait for that, so that none has ended when it comes.
+  __device__ void say_place_is_free(const Round& its, int round) const {
     if (number() == 0) {
       shared_.rows_read.wait(round & 1);
-      if (threadIdx.x % 32 < kSpreadPairs) {
+      if (threadIdx.x % 32 < its.pairs) {
         shared_.p_free.arrive(threadIdx.x % 32);
       }
     }
@@ -183,7 +184,7 @@ class SpreadConsumer {
       }
     }
     sync_consumers();
-    say_place_is_free(round);
+    say_place_is_free(its, round);
     PairP& pair = pair_in_memory(round);
     float reference[kThreadRows];
 #pragma unroll

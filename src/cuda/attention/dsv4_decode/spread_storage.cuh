@@ -172,11 +172,7 @@ __device__ inline void find_unit(SpreadStorage& shared, const Params& p, const L
   }
   const bool are_same = __all_sync(0xffffffffu, is_same);
   if (!are_same) {
-    const int part = index / launch.items;
-    if (launch.is_packed) {
-      find_rows(unit, p, launch, index - part * launch.items, Finding::search);
-    }
-    find_keys(unit, p, launch, part, Finding::search);
+    find_unit(unit, p, launch, index, Finding::search);
   }
   if (this_thread() % 32 == 0) {
     shared.is_guess_right = are_same;
