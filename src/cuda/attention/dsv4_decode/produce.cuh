@@ -25,7 +25,7 @@ __device__ constexpr int block_of_quarter(int quarter, int consumer) {
   return quarter / 2 * 4 + consumer * 2 + quarter % 2;
 }
 
-// And the quarter that has a block.
+// The quarter that has a column block.
 __device__ constexpr int quarter_of_block(int block) { return block / 4 * 2 + block % 2; }
 
 // The pair of key tiles in SMEM, by column blocks.

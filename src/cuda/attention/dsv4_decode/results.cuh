@@ -201,8 +201,8 @@ __device__ __forceinline__ void store_e4m3(const Params& p, const Unit& unit, co
   }
 }
 
-// What becomes of row `row` of an item. Its statistics are under the row's maximum if the caller
-// asks for that, else under its reference.
+// What becomes of the row of an item that has number `index`. Its statistics are under the row's
+// maximum if the caller asks for that, else under its reference.
 struct RowEnd {
   Row row;
   RowResult keys;    // without the sink

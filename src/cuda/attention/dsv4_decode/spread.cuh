@@ -9,7 +9,7 @@
 // Source    as dsv4_decode
 // Tiles     64 rows, 64 keys, 512 dims for S and 64 for P V; 512 threads; one block an SM.
 // SMEM      Q 64 KB and then P of five pairs, 80 KB; a pair of key tiles, 128 KB, and then 64
-//           columns of ten tiles: 208 KB (+ 17 KB).
+//           columns of ten tiles: 208 KB (+ 16 KB).
 // Registers 136 for a thread of a producer, of which 48 hold its share of K and then 50 that of V;
 //           120 for one of a consumer, of which 80 hold P V of five pairs.
 //

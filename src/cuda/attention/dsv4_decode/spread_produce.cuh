@@ -61,7 +61,7 @@ class SpreadProducer {
     return guess;
   }
 
-  // Its row, if the guess is right, which is left for V, too.
+  // The row of that key, if the guess is right. It is left where V's rows are found, too.
   __device__ __forceinline__ RowAt guessed_row(const KeyGuess& guess) const {
     const auto [source, key0] = guess.at;
     const Unit& unit = shared_.guessed;

@@ -184,8 +184,7 @@ class KeyRows {
   bool exceeds_ = false;
 };
 
-// All quarters but the last one of eight keys behind a producer's first ones are what a consumer
-// stores.
+// A consumer stores so many quarters of its eight keys; a producer stores the last one.
 inline constexpr int kConsumerQuarters = kQuarters - 1;
 
 // Waits until all warps of the own pair's tile have read what was copied.

@@ -151,8 +151,9 @@ __device__ inline SeenKeys seen_keys(const Params& p, const Unit& unit, int sour
   return SeenKeys(scope, told_range(unit, scope, 0));
 }
 
-// Finds it. Mostly that is to see that the guess has its tiles, and all keys of its lists. A warp
-// calls it.
+// Finds the cluster's unit, and whether the guess was right: whether it has the unit's tiles, and
+// all keys of its lists. If so, the unit has been guessed but for where its ranges begin and end. A
+// warp calls it.
 __device__ inline void find_unit(SpreadStorage& shared, const Params& p, const Launch& launch) {
   Unit& unit = shared.unit;
   const Unit& guessed = shared.guessed;

@@ -114,9 +114,10 @@ __device__ inline int capacity_of(const Scope& scope) {
   return scope.ring > 0 || capacity > INT_MAX ? INT_MAX : static_cast<int>(capacity);
 }
 
-// How a warp finds a unit. A rehearsal executes the code of a search ahead of the warp that
-// searches, reads no memory, and asks L2 for what that one will read: its unit has no rows. A guess
-// does the same, and its unit has as many keys as there may be, if q is not packed.
+// How a warp finds a unit. A rehearsal and a guess come ahead of a search, read no memory, and ask
+// L2 for what the search will read. A rehearsal's unit has no rows: what counts is that its code
+// has been executed. A guess's unit has as many keys as there may be; where q is packed, it has no
+// rows.
 enum class Finding { search, rehearsal, guess };
 
 // What memory says of the keys of a scope, which may be absent, that a token sees.
@@ -314,7 +315,7 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
 }
 
 // Finds the block's next unit behind unit `before` that has rows. If there is none, its index is
-// launch.units or more. A rehearsal or a guess looks at one. All lanes of a warp call it.
+// launch.units or more. A rehearsal looks at one. All lanes of a warp call it.
 __device__ inline void find_unit_behind(Unit& unit, const Params& p, const Launch& launch,
                                         int before, Finding how) {
   int index = before + unit_step(launch);
