@@ -74,11 +74,10 @@ class SpreadConsumer {
       if (its.has_own) {
         compute_p(its, round);
       } else {
-        arrive(shared_.keys_read);
         if (has_guessed_q) {
           shared_.q_full.wait(0);
         }
-        say_place_is_free(its, round);
+        arrive(shared_.keys_read);
       }
       add_values(its, round, tOrO);
       if (its.first_tile + its.tiles == uniform(unit.end_tile)) {
@@ -145,17 +144,6 @@ class SpreadConsumer {
     }
   }
 
-  // Consumer 0 says to the blocks that have pairs that Q has been read, and the rows' places. They
-  // all wait for that, so that none has ended when it comes.
-  __device__ void say_place_is_free(const Round& its, int round) const {
-    if (number() == 0) {
-      shared_.rows_read.wait(round & 1);
-      if (threadIdx.x % 32 < its.pairs) {
-        shared_.p_free.arrive(threadIdx.x % 32);
-      }
-    }
-  }
-
   // P of the own pair, to all blocks.
   __device__ __forceinline__ void compute_p(const Round& its, int round) {
     const int own = number();
@@ -184,7 +172,6 @@ class SpreadConsumer {
       }
     }
     sync_consumers();
-    say_place_is_free(its, round);
     PairP& pair = pair_in_memory(round);
     float reference[kThreadRows];
 #pragma unroll
@@ -267,8 +254,9 @@ class SpreadConsumer {
       compute_values(pair, tPv[pair]);
     }
     shared_.factors_full.wait(round & 1);
+    constexpr int kMostGroups = 7;
     cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
-      wgmma_wait<kSpreadPairs - 1 - pair>(tPv[pair]);
+      wgmma_wait<std::min(kMostGroups, kPairTiles*(kSpreadPairs - 1 - pair))>(tPv[pair]);
       if (pair < its.pairs) {
         add_pair(pair, tPv[pair], tOrO);
       }

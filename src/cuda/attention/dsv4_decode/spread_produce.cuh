@@ -166,13 +166,23 @@ class SpreadProducer {
     ValueRows<kFormat, kRoundTiles> values(shared_, 0);
     values.load(its.tiles);
     const bool has_read = !values.reads_rows_again();
-    if (has_read) {
-      arrive(shared_.rows_read);
-    }
     shared_.keys_read.wait(round & 1);
+    if (has_read) {
+      say_place_is_free(its);
+    }
     values.store(its.tiles);
     if (!has_read) {
-      arrive(shared_.rows_read);
+      say_place_is_free(its);
+    }
+  }
+
+  // Says to the blocks that have pairs that Q has been read, and this warp's places of rows. They
+  // all wait for that, so that none has ended when it comes.
+  __device__ __forceinline__ void say_place_is_free(const Round& its) const {
+    cutlass::arch::fence_view_async_shared();  // before TMA writes there
+    __syncwarp();
+    if (this_thread() % 32 < its.pairs) {
+      shared_.p_free.arrive(this_thread() % 32);
     }
   }
 
@@ -219,7 +229,7 @@ class SpreadProducer {
         values.store(its.tiles);
       });
     }
-    arrive(shared_.rows_read);
+    say_place_is_free(its);
   }
 
   // Appends the statistics of the pairs to those of this thread's row, and finds out what becomes

@@ -49,7 +49,6 @@ struct SpreadStorage {
   cutlass::arch::ClusterBarrier unit_found;
   cutlass::arch::ClusterBarrier own_found;  // by the guess, rows of the own pair
   cutlass::arch::ClusterBarrier rows_full;
-  cutlass::arch::ClusterBarrier rows_read;
   cutlass::arch::ClusterBarrier round_done;  // of the producers
 
   __device__ void init() {
@@ -61,7 +60,7 @@ struct SpreadStorage {
       copied[own].init(kTileWarps + kTileKeys);  // warps, and lanes that copy scales
       guess_copied[own].init(kTileWarps + kTileKeys);
     }
-    p_free.init(kSpreadBlocks * kConsumerWarps);
+    p_free.init(kSpreadBlocks * kProducerWarps);
     for (auto& tile : keys_full) {
       for (auto& full : tile) {
         full.init(2 * kTileWarps);
@@ -74,7 +73,6 @@ struct SpreadStorage {
     unit_found.init(1);
     own_found.init(kProducerWarps);
     rows_full.init(kConsumers * kConsumerWarps);
-    rows_read.init(kProducerWarps);
     round_done.init(kProducerWarps);
     cutlass::arch::fence_barrier_init();
   }
