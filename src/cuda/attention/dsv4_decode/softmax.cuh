@@ -78,6 +78,9 @@ struct RowSoFar {
   float rounded_sum = 0.0f;
 };
 
+// What references may exceed the one so far by before O is brought under another.
+inline constexpr float kReferenceSlack = 8.0f;
+
 // The statistics of a row over keys `a` and later keys `b`, under one reference, and the factors
 // that bring both sides' O under it.
 struct Appended {
@@ -86,7 +89,8 @@ struct Appended {
   float behind;  // of b
 
   __device__ Appended(const RowSoFar& a, const RowSoFar& b) {
-    const float reference = fmaxf(a.reference, b.reference);
+    const bool is_raised = b.reference > a.reference + kReferenceSlack;
+    const float reference = is_raised ? b.reference : a.reference;
     before = a.reference == reference ? 1.0f : exp2_approx(a.reference - reference);
     behind = b.reference == reference ? 1.0f : exp2_approx(b.reference - reference);
     row = {.reference = reference,
