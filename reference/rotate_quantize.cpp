@@ -36,7 +36,7 @@ std::vector<bool> negative_dims(const std::optional<std::uint64_t>& seed, std::i
   return all;
 }
 
-// H_D (signs * x), where H_2n = (H_n, H_n; H_n, -H_n), by its butterflies.
+// H_D (signs * x), where H_2n = (H_n, H_n; H_n, -H_n), by its butterflies. Zeros have no sign.
 void rotate(const std::vector<bool>& negative, std::vector<double>& x) {
   for (std::size_t d = 0; d < x.size(); ++d) {
     x[d] = negative[d] ? -x[d] : x[d];
@@ -49,6 +49,9 @@ void rotate(const std::vector<bool>& negative, std::vector<double>& x) {
         x[d] = sum;
       }
     }
+  }
+  for (double& value : x) {
+    value += 0.0;
   }
 }
 

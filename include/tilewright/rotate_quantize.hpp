@@ -17,7 +17,7 @@ namespace tilewright {
 
 // The version of the formats in memory: blocks of descales, transposed values, and the signs of a
 // seed. docs/fp8.md describes it.
-inline constexpr int kFp8FormatVersion = 2;
+inline constexpr int kFp8FormatVersion = 3;
 
 // Shapes: B sequences, N rows of each, T rows of all of them together, H heads, D head dim.
 //   x               (B, N, H, D), or packed (T, H, D)   fp16 or bf16, on the CPU fp32 too
@@ -74,7 +74,8 @@ struct RotateQuantizeOptions {
 //   1. RoPE, if its tables are given: x1, x2 = x1 cos - x2 sin, x2 cos + x1 sin
 //   2. with a seed, the sign of each dim whose sign is -1 (below) changes
 //   3. with a seed, Hadamard's butterflies for h = 1, 2, 4, ... D / 2, one after the other: for all
-//      dims i whose bit h is 0, x[i], x[i + h] = x[i] + x[i + h], x[i] - x[i + h]
+//      dims i whose bit h is 0, x[i], x[i + h] = x[i] + x[i + h], x[i] - x[i + h]; a -0 of the
+//      results becomes 0
 //   4. f = 1 / sqrt(D), rounded to FP32, with a seed; else f = 1
 //   5. descale = max(amax * f / 448, FLT_MIN), or 1 where amax is 0; amax is the largest finite
 //      magnitude of the block's rows and dims. For out_transposed, the least power of two that is

@@ -35,6 +35,9 @@ void rotate(const Params& p, float* x) {
       }
     }
   }
+  for (int d = 0; d < p.head_dim; ++d) {
+    x[d] += 0.0f;  // -0 becomes 0
+  }
 }
 
 // Where a block's rows begin: their batch entry, and the first one's number in it.

@@ -130,6 +130,22 @@ TEST(RotateQuantize, SpecialValues) {
   EXPECT_EQ(std::memcmp(out.data(), kBytes.data(), kBytes.size()), 0);
 }
 
+// Rotated zeros have no sign, whatever signs there were.
+TEST(RotateQuantize, RotatedZeros) {
+  constexpr std::int64_t kDim = 64;
+  HostTensor x(DType::fp32, {1, 2, 1, kDim});
+  for (std::int64_t d = 0; d < kDim; ++d) {
+    reference::store(x.view(), d, -0.0);  // the second row has zeros
+  }
+  HostTensor out(DType::e4m3, {1, 2, 1, kDim});
+  HostTensor descale(DType::fp32, {1, 1, 1});
+  std::memset(out.data(), 0xff, out.bytes());
+  rotate_quantize({.x = x.view(), .out = out.view(), .descale = descale.view()}, {.seed = 3});
+  for (std::size_t i = 0; i < out.bytes(); ++i) {
+    EXPECT_EQ(std::to_integer<int>(out.data()[i]), 0) << i;
+  }
+}
+
 TEST(RotateQuantize, TheLeastDescaleIsNormal) {
   HostTensor x(DType::fp32, {1, 1, 1, 8});
   reference::store(x.view(), 0, 1e-40);

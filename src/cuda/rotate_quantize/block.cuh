@@ -16,14 +16,46 @@ constexpr int blocks_per_sm(int head_dim, int rows) {
   return kThreadsPerSm / threads_of(head_dim, rows);
 }
 
-// A thread's part of the block: values of `row()` from `dim()` on.
+// threadIdx.x, read where it is needed: between blocks what follows from it is in no register.
+__device__ inline int this_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// A thread's part of the block: 64 neighbouring values of a row, in order. If they are rotated, the
+// order is another one, and the rotation deals a row's values out anew: lane l of the row has dim
+// 64 l + (k ^ swap(l)) as its value k before, and after it the dims of first_dim() and apart().
 template <int kHeadDim>
 struct Part {
   static constexpr int kLanes = kHeadDim / kThreadValues;  // of a row
+  static constexpr int kHalf = kThreadValues / 2;
+  static constexpr int kQuarter = kThreadValues / 4;
 
-  __device__ static int row() { return static_cast<int>(threadIdx.x) / kLanes; }
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-  __device__ static int dim() { return kThreadValues * lane(); }
+  __device__ static int row(int thread) { return thread / kLanes; }
+  __device__ static int lane(int thread) { return thread % kLanes; }
+
+  // Bit 0 of the lane exchanges neighbouring quarters of the values, bit 1 halves.
+  __device__ static int swap(int lane) { return kQuarter * lane; }
+
+  // The dim of value 0.
+  __device__ static int first_dim(int lane, bool is_rotated) {
+    return (is_rotated ? kQuarter : kThreadValues) * lane;
+  }
+  // How many dims lie between values that are a quarter or a half apart, and whether the rotation
+  // has left the second one with the other sign.
+  struct Apart {
+    int dims;
+    bool is_negative;
+  };
+  template <int kValues>
+  __device__ static Apart apart(int lane, bool is_rotated) {
+    constexpr int kPartner = kValues / kQuarter;  // so many lanes apart
+    if (!is_rotated || kLanes <= kPartner) {
+      return {kValues, false};
+    }
+    return {kPartner * kThreadValues, (lane & kPartner) != 0};
+  }
 
   float x[kThreadValues];
 };
@@ -69,9 +101,10 @@ struct SharedStorage {
 
   // Where the values go that this lane has in step i of its warp's walk.
   __device__ uint4* place(int i) {
-    const int vector = 32 * i + static_cast<int>(threadIdx.x) % 32;  // of the warp's
-    const int thread = static_cast<int>(threadIdx.x) / 32 * 32 + vector / kThreadVectors;
-    return &next[thread][(vector ^ thread) % kThreadVectors];
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int first = static_cast<int>(threadIdx.x) - lane + lane / kThreadVectors;  // of step 0
+    constexpr int kStep = 32 / kThreadVectors;
+    return &next[first + kStep * i][(lane ^ first ^ kStep * i) % kThreadVectors];
   }
 };
 

@@ -13,9 +13,13 @@
 //           takes them to the lanes that have them, and their bytes back. So a warp that stores
 //           rows waits for other warps at the block's largest magnitude alone.
 // Rotation  Signs change in pairs of 16 bits, before the values become FP32. Butterflies over dims
-//           that differ by 32 and less lie within a thread. Those over 64 and 128 take a shuffle
-//           for each value. A lane computes x[i] + x[i + h] or x[i] - x[i + h] as one FMA with a
-//           factor of 1 or -1, which rounds the same.
+//           that differ by 32 and less lie within a thread. For those over 64, two lanes exchange
+//           half of their values: each then has both values of half of the pairs, and keeps sums
+//           and differences. The same for 128. All lanes send the same registers, as they have
+//           loaded their values in orders of their own. Where that exchanges a pair of a thread,
+//           its sum and difference are FMAs with a factor of 1 or -1, which round the same. A lane
+//           that has the second values of pairs gets differences of the other sign, which the
+//           factor of the bytes takes back.
 // SMEM      The next block's rows, 2 M D bytes; its bytes, M D; signs. A lane's 128 bytes are eight
 //           vectors, of which number j lies at j XOR lane % 8. Word w of the bytes of row r lies at
 //           w XOR 4 f(r), where f has other values for rows that lanes write or read together.
@@ -54,30 +58,36 @@ __device__ std::int64_t position_of(const RotateQuantizeParams& p, const Block& 
   return position >= 0 && position < p.max_positions ? position : -1;
 }
 
+// Where the first of a thread's vectors lies; the others lie at j XOR that.
+template <typename P>
+__device__ int first_vector(bool is_rotated) {
+  return static_cast<int>(threadIdx.x) ^ (is_rotated ? P::swap(P::lane(threadIdx.x)) / kVector : 0);
+}
+
 // Asks for a warp's rows of a block. Those that there are not are zeros.
 template <typename T, typename W, typename Storage>
 __device__ void fetch(const RotateQuantizeParams& p, const Block& block, Storage& shared) {
-  const auto* const x = static_cast<const T*>(p.x) +
-                        p.x_stride.offset(block.entry, block.first + W::row(), block.head) +
-                        W::dim();
+  const auto* row = static_cast<const T*>(p.x) +
+                    p.x_stride.offset(block.entry, block.first + W::row(), block.head) + W::dim();
+  const std::int64_t step = W::kRowStep * p.x_stride.seq;
+  const int rows = block.rows.count - W::row();
 #pragma unroll
-  for (int i = 0; i < kThreadVectors; ++i) {
-    const bool exists = W::row() + i * W::kRowStep < block.rows.count;
-    const T* const row = exists ? x + i * W::kRowStep * p.x_stride.seq : x;
+  for (int i = 0; i < kThreadVectors; ++i, row += step) {
     const auto target = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared.place(i)));
-    copy_async<16>(target, row, exists);
+    copy_async<16>(target, row, i * W::kRowStep < rows);
   }
 }
 
 // Takes what fetch() has asked for, with the signs of the rotation.
 template <typename T, typename P, typename Storage>
-__device__ void take(const Storage& shared, P& part) {
+__device__ void take(const Storage& shared, bool is_rotated, P& part) {
+  const int first = first_vector<P>(is_rotated);
   wait_for_copies();
   __syncwarp();  // other lanes' copies are there, too
 #pragma unroll
   for (int j = 0; j < kThreadVectors; ++j) {
-    const uint4 signs = shared.signs[P::lane()][j];
-    const uint4 raw = shared.next[threadIdx.x][(j ^ threadIdx.x) % kThreadVectors];
+    const uint4 signs = shared.signs[P::lane(threadIdx.x)][j];
+    const uint4 raw = shared.next[threadIdx.x][(j ^ first) % kThreadVectors];
     const uint4 signed_raw =
         make_uint4(raw.x ^ signs.x, raw.y ^ signs.y, raw.z ^ signs.z, raw.w ^ signs.w);
     const Float8 values = load_eight(reinterpret_cast<const T*>(&signed_raw));
@@ -106,12 +116,13 @@ __device__ void take_with_rope(const RotateQuantizeParams& p, const Block& block
     target[0] = bits_of(&values.value[0]);
     target[kThreadVectors] = bits_of(&values.value[4]);
   }
+  const int first = first_vector<P>(p.is_rotated);
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < kThreadVectors; ++j) {
-    const uint4 signs = shared.signs[P::lane()][j];
+    const uint4 signs = shared.signs[P::lane(threadIdx.x)][j];
     const std::uint32_t words[] = {signs.x, signs.y, signs.z, signs.w};
-    const uint4* const own = &shared.next[threadIdx.x][(j ^ threadIdx.x) % kThreadVectors];
+    const uint4* const own = &shared.next[threadIdx.x][(j ^ first) % kThreadVectors];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint4 raw = own[half * kThreadVectors];
@@ -139,7 +150,9 @@ __device__ void write_signs(const RotateQuantizeParams& p, Storage& shared) {
   const int vector = static_cast<int>(threadIdx.x);
   if (vector < kHeadDim / kVector) {
     const int dim = kVector * vector;
-    shared.signs[vector / kThreadVectors][vector % kThreadVectors] =
+    const int lane = vector / kThreadVectors;
+    const int swapped = vector ^ Part<kHeadDim>::swap(lane) / kVector;
+    shared.signs[lane][swapped % kThreadVectors] =
         p.is_rotated ? make_uint4(sign_bits(p, dim), sign_bits(p, dim + 2), sign_bits(p, dim + 4),
                                   sign_bits(p, dim + 6))
                      : uint4{};
@@ -161,13 +174,33 @@ __device__ void butterflies(float (&x)[kValues]) {
   }
 }
 
-// Butterflies over the values of lanes that are kDistance apart.
-template <int kDistance, int kValues>
-__device__ void butterflies_of_lanes(float (&x)[kValues]) {
-  const float sign = (threadIdx.x & kDistance) == 0 ? 1.0f : -1.0f;
+// The same where of two lanes that are kPartner apart, the second has such values exchanged.
+template <int kDistance, int kPartner, int kValues>
+__device__ void butterflies_swapped(float (&x)[kValues]) {
+  const float sign = (threadIdx.x & kPartner) == 0 ? 1.0f : -1.0f;
 #pragma unroll
-  for (float& own : x) {
-    own = __fmaf_rn(own, sign, __shfl_xor_sync(0xffffffffu, own, kDistance));
+  for (int first = 0; first < kValues; ++first) {
+    if ((first & kDistance) == 0) {
+      const float a = x[first];
+      const float b = x[first + kDistance];
+      x[first] = __fmaf_rn(a, sign, b);
+      x[first + kDistance] = __fmaf_rn(b, -sign, a);
+    }
+  }
+}
+
+// Butterflies over the values of two such lanes. Of values that are kDistance apart, a lane sends
+// the second, which the other has as the first.
+template <int kDistance, int kPartner, int kValues>
+__device__ void butterflies_of_lanes(float (&x)[kValues]) {
+#pragma unroll
+  for (int first = 0; first < kValues; ++first) {
+    if ((first & kDistance) == 0) {
+      const float own = x[first];
+      const float others = __shfl_xor_sync(0xffffffffu, x[first + kDistance], kPartner);
+      x[first] = __fadd_rn(own, others);
+      x[first + kDistance] = __fsub_rn(own, others);
+    }
   }
 }
 
@@ -178,13 +211,21 @@ __device__ void rotate(P& part) {
   butterflies<2>(part.x);
   butterflies<4>(part.x);
   butterflies<8>(part.x);
-  butterflies<16>(part.x);
-  butterflies<32>(part.x);
+  if constexpr (P::kLanes == 1) {
+    butterflies<16>(part.x);
+  } else {
+    butterflies_swapped<16, 1>(part.x);
+  }
+  if constexpr (P::kLanes <= 2) {
+    butterflies<32>(part.x);
+  } else {
+    butterflies_swapped<32, 2>(part.x);
+  }
   if constexpr (P::kLanes >= 2) {
-    butterflies_of_lanes<1>(part.x);  // dims 64 apart
+    butterflies_of_lanes<16, 1>(part.x);  // dims 64 apart
   }
   if constexpr (P::kLanes >= 4) {
-    butterflies_of_lanes<2>(part.x);  // 128
+    butterflies_of_lanes<32, 2>(part.x);  // 128
   }
 }
 
@@ -261,7 +302,7 @@ __global__ void __launch_bounds__(threads_of(kHeadDim, kRows), blocks_per_sm(kHe
     if constexpr (kHasRope) {
       take_with_rope<T, W>(p, block, shared, part);
     } else {
-      take<T>(shared, part);
+      take<T>(shared, p.is_rotated, part);
       if (has_next) {
         fetch<T, W>(p, next, shared);
       }

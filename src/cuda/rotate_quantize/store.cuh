@@ -9,16 +9,32 @@ namespace tilewright::cuda::rotate_quantize {
 
 // Writes a thread's values to SMEM as bytes.
 template <typename P, typename Tile>
-__device__ void write_bytes(const P& part, float factor, Tile& tile) {
-  const auto word = [&](int i) {
-    const float* const x = part.x + i;
-    return pack_e4m3x4(__fmul_rn(x[0], factor), __fmul_rn(x[1], factor), __fmul_rn(x[2], factor),
-                       __fmul_rn(x[3], factor));
-  };
+__device__ void write_bytes(const P& part, bool is_rotated, float factor, Tile& tile) {
+  const float zero = is_rotated ? 0.0f : -0.0f;  // -0 + 0 is 0, and x + -0 is x
+  const int thread = this_thread();
+  const int lane = P::lane(thread);
+  const int first = Tile::place(P::row(thread), P::first_dim(lane, is_rotated) / 4);
+  const auto quarter = P::template apart<P::kQuarter>(lane, is_rotated);
+  const auto half = P::template apart<P::kHalf>(lane, is_rotated);
 #pragma unroll
-  for (int i = 0; i < kThreadValues; i += 16) {
-    *reinterpret_cast<uint4*>(&tile.words[Tile::place(P::row(), (P::dim() + i) / 4)]) =
-        make_uint4(word(i), word(i + 4), word(i + 8), word(i + 12));
+  for (int i = 0; i < kThreadValues; i += P::kQuarter) {
+    bool is_negative = false;
+    int place = first;
+    if (i & P::kQuarter) {
+      is_negative ^= quarter.is_negative;
+      place ^= quarter.dims / 4;
+    }
+    if (i & P::kHalf) {
+      is_negative ^= half.is_negative;
+      place ^= half.dims / 4;
+    }
+    const float its_factor = is_negative ? -factor : factor;
+    const auto word = [&](int k) {
+      const float* const x = part.x + i + k;
+      return pack_e4m3x4(__fmaf_rn(x[0], its_factor, zero), __fmaf_rn(x[1], its_factor, zero),
+                         __fmaf_rn(x[2], its_factor, zero), __fmaf_rn(x[3], its_factor, zero));
+    };
+    *reinterpret_cast<uint4*>(&tile.words[place]) = make_uint4(word(0), word(4), word(8), word(12));
   }
 }
 
@@ -27,16 +43,17 @@ template <typename W, typename P, typename Tile>
 __device__ void store_rows(const RotateQuantizeParams& p, const Block& block, const P& part,
                            float factor, Tile& tile) {
   __syncwarp();  // no lane reads the block before any more
-  write_bytes(part, factor, tile);
+  write_bytes(part, p.is_rotated, factor, tile);
   __syncwarp();
-  std::uint8_t* const out =
+  std::uint8_t* out =
       p.out + p.out_stride.offset(block.entry, block.first + W::row(), block.head) + W::dim();
+  const std::int64_t step = W::kRowStep * p.out_stride.seq;
+  const int rows = block.rows.count - W::row();
 #pragma unroll
-  for (int i = 0; i < kThreadVectors; ++i) {
-    const int row = W::row() + i * W::kRowStep;
-    if (row < block.rows.count) {
-      *reinterpret_cast<uint2*>(out + i * W::kRowStep * p.out_stride.seq) =
-          *reinterpret_cast<const uint2*>(&tile.words[Tile::place(row, W::dim() / 4)]);
+  for (int i = 0; i < kThreadVectors; ++i, out += step) {
+    if (i * W::kRowStep < rows) {
+      const int place = Tile::place(W::row() + i * W::kRowStep, W::dim() / 4);
+      *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(&tile.words[place]);
     }
   }
 }
@@ -75,13 +92,14 @@ __device__ void store_transposed(const RotateQuantizeParams& p, const Block& blo
   if (p.descale == nullptr) {
     __syncthreads();  // nobody reads the block before any more; else descale_of() has waited for it
   }
-  write_bytes(part, factor, tile);
+  write_bytes(part, p.is_rotated, factor, tile);
   __syncthreads();
 
   constexpr int kChunks = kRows / kColumnMultiple;
   static_assert(kChunks * (kHeadDim / 4) == threads_of(kHeadDim, kRows));
-  const int row0 = kColumnMultiple * (static_cast<int>(threadIdx.x) % kChunks);
-  const int word = static_cast<int>(threadIdx.x) / kChunks;
+  const int thread = this_thread();
+  const int row0 = kColumnMultiple * (thread % kChunks);
+  const int word = thread / kChunks;
   const int column0 = first_column_of(p, block) + row0;
   if (column0 >= end_of_columns(p, block)) {
     return;
