@@ -82,6 +82,32 @@ TEST(Dsv4Plan, ClustersSpreadPartsOfFivePairs) {
   EXPECT_FALSE(spreads(1, 512, true));
 }
 
+// A token's 128 heads are two items with the same keys.
+TEST(Dsv4Plan, ItemsOfOneTokenAreTwins) {
+  Problem problem = problem_of(128, 1024);
+  problem.heads = 128;
+  const auto are_twins = [&](int config) {
+    return plan_dsv4_decode(problem, kSms, config).plan.are_twins;
+  };
+  EXPECT_FALSE(are_twins(0)) << "rows are BF16";
+  problem.window.format = KvRowFormat::e4m3;
+  problem.compressed.format = KvRowFormat::e2m1;
+  EXPECT_TRUE(are_twins(0));
+  EXPECT_FALSE(are_twins(1)) << "a cluster shares a part";
+  EXPECT_EQ(plan_dsv4_decode(problem, 133, 0).plan.blocks, 132);
+  problem.window.format = KvRowFormat::e4m3_bf16;
+  EXPECT_FALSE(are_twins(0)) << "a kernel for any formats";
+  problem.compressed.format = KvRowFormat::e4m3_bf16;
+  EXPECT_TRUE(are_twins(0));
+  problem.fresh_rows = true;
+  EXPECT_FALSE(are_twins(0)) << "fresh rows are BF16";
+  problem.fresh_rows = false;
+  problem.heads = 64;
+  EXPECT_FALSE(are_twins(0));
+  problem.heads = 65;
+  EXPECT_TRUE(are_twins(0));
+}
+
 // Every pair belongs to one part, and every part but an item's only one has ten tiles at most, or
 // 16 where two items have the same keys.
 void expect_that_parts_share_all_pairs(int head_tiles) {

@@ -40,6 +40,17 @@ __device__ __forceinline__ void send(float2* own, int rank, const float2& value,
       : "memory");
 }
 
+// Copies bytes of SMEM to where they lie in block `rank`, whose barrier counts them. Their writers
+// have executed fence_view_async_shared() and a barrier, and leave them until they are counted.
+__device__ __forceinline__ void copy_to_block(const void* own, int rank, int bytes,
+                                              const RemoteBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(address_in_block(own, rank)),
+      "r"(cute::cast_smem_ptr_to_uint(own)), "r"(bytes), "r"(barrier.address)
+      : "memory");
+}
+
 // Arrives at this barrier in every block of a cluster of `size`, once for each block. What the
 // caller's threads have read from their SMEM before a barrier among them may then be overwritten.
 // The consumer's threads call it.

@@ -41,4 +41,13 @@ inline constexpr Dsv4Formats kDsv4Formats[] = {
 };
 inline constexpr int kDsv4FormatsCount = sizeof(kDsv4Formats) / sizeof(kDsv4Formats[0]);
 
+// That set's number.
+constexpr int first_set_with(const Dsv4Formats& formats) {
+  int set = 0;
+  while (!kDsv4Formats[set].has_all(formats)) {
+    ++set;
+  }
+  return set;
+}
+
 }  // namespace tilewright::cuda

@@ -23,6 +23,9 @@
 // then each block merges some of O's columns, in the pairs' order. The bits are the same. Where
 // there are few pairs, spread.cuh has another way.
 //
+// Where a token has more than 64 heads and no cluster shares a part, in kernels without BF16 rows,
+// two blocks of a cluster are twins: each widens half of the rows of both (twin_produce.cuh).
+//
 // Limits    BF16 q. A NaN code of E4M3 under a scale that is not NaN counts as 480.
 // Worklog   docs/worklog/dsv4-decode.md
 #pragma once
@@ -30,6 +33,7 @@
 #include "cuda/attention/dsv4_decode/launch.cuh"
 #include "cuda/attention/dsv4_decode/produce.cuh"
 #include "cuda/attention/dsv4_decode/results.cuh"
+#include "cuda/attention/dsv4_decode/twin_produce.cuh"
 #include "cuda/common/launch_order.cuh"
 #include "cuda/common/warp_roles.cuh"
 
@@ -50,10 +54,10 @@ struct SharedStorage {
   cutlass::arch::ClusterBarrier job_full[kJobs];
   cutlass::arch::ClusterBarrier job_empty[kJobs];
 
-  __device__ void init() {
+  __device__ void init(bool is_twin) {
     q_full.init(1);
     q_empty.init(kConsumers * kConsumerWarps);
-    keys.init();
+    keys.init(is_twin ? kTwins : 1);
     for (int place = 0; place < kJobs; ++place) {
       job_full[place].init(kProducerWarps);
       job_empty[place].init(kConsumers * kConsumerWarps);
@@ -63,8 +67,15 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
+// The block's rank among those that share a unit. Twins have a unit each, so theirs is 0; where the
+// compiler knew that, it would find more to keep in registers than there are.
+template <bool kIsTwin>
+__device__ int rank_in_unit() {
+  return kIsTwin ? block_rank() / kTwins : block_rank();
+}
+
 // The producers: they find the block's jobs and load their keys.
-template <int kFormats>
+template <int kFormats, bool kIsTwin>
 class Producer {
  public:
   __device__ Producer(SharedStorage& shared, const Params& p, const Launch& launch)
@@ -96,7 +107,11 @@ class Producer {
                                      uniform(job->end_tile));
       sync_producers();  // the places are there
       arrive(shared_.job_full[at.place]);
-      produce<kFormats>(KeyTile{shared_.keys}, p_, launch_, *job);
+      if constexpr (kIsTwin) {
+        produce_for_twins<kFormats>(KeyTile{shared_.keys}, p_, launch_, *job);
+      } else {
+        produce<kFormats>(KeyTile{shared_.keys}, p_, launch_, *job);
+      }
       number = uniform(job->number) + 1;
       job = &shared_.jobs[JobAt(number).place];
     }
@@ -122,7 +137,7 @@ class Producer {
       if (this_thread() == 0) {
         job.number = number;
         job.is_first = is_first;
-        share(job, launch_, block_rank());
+        share(job, launch_, rank_in_unit<kIsTwin>());
         if (!is_first) {
           job.first_tile = before.end_tile;
         }
@@ -142,6 +157,7 @@ class Producer {
 };
 
 // A consumer: the first or the second, by its threads.
+template <bool kIsTwin>
 class Consumer {
  public:
   __device__ Consumer(SharedStorage& shared, const Params& p, const Launch& launch)
@@ -177,6 +193,7 @@ class Consumer {
   // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
   // register meanwhile.
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
+  __device__ static int rank() { return rank_in_unit<kIsTwin>(); }
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {
@@ -290,7 +307,7 @@ class Consumer {
                                              FragmentO (&tOrO)[2]) {
     const Appended row0(rows_[0], pair[0]);
     const Appended row1(rows_[1], pair[1]);
-    if (block_rank() > 0) {
+    if (rank() > 0) {
       if (number() == 0) {
         leave_statistics(launch_, slot_of(job, tile), pair);
       }
@@ -312,7 +329,7 @@ class Consumer {
                                               FragmentO (&tOrO)[2]) {
     FragmentPv tPv;
     compute_values(kQuarter, is_pair, tPv);
-    if (block_rank() == 0) {
+    if (rank() == 0) {
       auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
       add<MmaPv>(row0.behind, row1.behind, half, tPv);
     } else {
@@ -335,7 +352,19 @@ class Consumer {
                         tPv);
     }
     wgmma_wait<0>(tPv);
-    arrive(shared_.keys.empty[quarter]);
+    give_back(shared_.keys.empty[quarter]);
+  }
+
+  // This warp has read a quarter. Twins fill it together.
+  __device__ static void give_back(cutlass::arch::ClusterBarrier& empty) {
+    if constexpr (kIsTwin) {
+      __syncwarp();
+      if (threadIdx.x % 32 < kTwins) {
+        empty.arrive(threadIdx.x % 32);
+      }
+    } else {
+      arrive(empty);
+    }
   }
 
   // Stores the unit's results, or leaves what is to be merged, and merges what is all there.
@@ -343,7 +372,7 @@ class Consumer {
     const bool is_part = job.unit.parts > 1;
     const bool is_cluster = launch_.cluster > 1;
     const bool leaves = (is_cluster || is_part) && job.unit.tokens > 0;
-    if (block_rank() == 0) {
+    if (rank() == 0) {
       const int slot = is_cluster ? job.slot0 : job.unit.index;
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
@@ -386,15 +415,15 @@ class Consumer {
     const Unit& unit = job.unit;
     const int item = unit.index - unit.part * launch_.items;
     const int strips = (kStrips + launch_.cluster - 1) / launch_.cluster;
-    const int end = min(kStrips, (block_rank() + 1) * strips);
+    const int end = min(kStrips, (rank() + 1) * strips);
 #pragma unroll 1
     for (int is_of_parts = !is_cluster; is_of_parts < 1 + is_part; ++is_of_parts) {
-      if (is_of_parts && !arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(),
-                                       shared_.ticket)) {
+      if (is_of_parts &&
+          !arrives_last(launch_, unit.parts, item * launch_.cluster + rank(), shared_.ticket)) {
         return;
       }
 #pragma unroll 1
-      for (int strip = block_rank() * strips + number(); strip < end; strip += kConsumers) {
+      for (int strip = rank() * strips + number(); strip < end; strip += kConsumers) {
         const int column0 = strip * kColumns;
         typename Output<kColumns>::Fragment tOrO;
         begin(tOrO);
@@ -403,7 +432,7 @@ class Consumer {
                                is_of_parts ? int{launch_.items} : 1, column0, tOrO, rows_);
         if (is_part && !is_of_parts) {
           leave(launch_, unit.index, column0, tOrO);
-          if (strip == block_rank() * strips) {  // each block for those that merge its columns
+          if (strip == rank() * strips) {  // each block for those that merge its columns
             leave_statistics(launch_, unit.index, rows_);
           }
         } else {
@@ -429,34 +458,52 @@ class Consumer {
   int tiles_ = 0;               // whose scores this consumer has computed
 };
 
-template <int kFormats>
+template <int kFormats, bool kIsTwin>
 __global__ void __launch_bounds__(kThreads, 1)
     dsv4_decode(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map_q,
                 const __grid_constant__ Launch launch) {
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage*>(smem);
   if (threadIdx.x == 0) {
-    shared.init();
+    shared.init(kIsTwin);
   } else if (threadIdx.x == 32) {
     write_empty_job(shared.jobs[0], launch);
   }
   let_next_launch_start();
-  __syncthreads();  // the barriers and job 0 are there
+  if constexpr (kIsTwin) {
+    cute::cluster_arrive();
+    cute::cluster_wait();
+  } else {
+    __syncthreads();  // the barriers and job 0 are there
+  }
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup < kProducers) {
     cutlass::arch::warpgroup_reg_dealloc<64>();
-    Producer<kFormats>(shared, p, launch).run(map_q);
+    Producer<kFormats, kIsTwin>(shared, p, launch).run(map_q);
   } else {
     cutlass::arch::warpgroup_reg_alloc<192>();
-    Consumer(shared, p, launch).run();
+    Consumer<kIsTwin>(shared, p, launch).run();
+  }
+  if constexpr (kIsTwin) {  // none ends while the other may arrive at its barriers
+    cute::cluster_arrive();
+    cute::cluster_wait();
   }
 }
 
 template <int kFormats>
 void launch_formats(const Params& p, const Dsv4Details& details, Stream stream) {
-  launch_with<dsv4_decode<kFormats>>({.cluster = details.plan.cluster, .may_start_early = true},
-                                     details.plan.blocks, kThreads, sizeof(SharedStorage), stream,
-                                     p, map_of_q(p, details.plan.shape), launch_of(p, details));
+  const Dsv4Plan& plan = details.plan;
+  const auto launch = [&](auto is_twin) {
+    launch_with<dsv4_decode<kFormats, is_twin>>(
+        {.cluster = is_twin ? kTwins : plan.cluster, .may_start_early = true}, plan.blocks,
+        kThreads, sizeof(SharedStorage), stream, p, map_of_q(p, plan.shape), launch_of(p, details));
+  };
+  if constexpr (!kDsv4Formats[kFormats].has(KvRowFormat::bf16)) {
+    if (plan.are_twins) {
+      return launch(std::true_type{});
+    }
+  }
+  launch(std::false_type{});
 }
 
 }  // namespace tilewright::cuda::dsv4

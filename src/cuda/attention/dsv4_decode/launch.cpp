@@ -32,12 +32,8 @@ Dsv4Formats formats_of(const Dsv4AttentionParams& p) {
 }  // namespace
 
 void launch_dsv4_decode(const Dsv4AttentionParams& p, const Plan& planned, Stream stream) {
-  const Dsv4Formats formats = formats_of(p);
-  std::size_t first = 0;
-  while (!kDsv4Formats[first].has_all(formats)) {
-    ++first;
-  }
-  kLaunchers[first](p, planned.details<Dsv4Details>(), stream);
+  const auto set = static_cast<std::size_t>(first_set_with(formats_of(p)));
+  kLaunchers[set](p, planned.details<Dsv4Details>(), stream);
 }
 
 }  // namespace tilewright::cuda

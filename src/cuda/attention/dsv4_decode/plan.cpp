@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "cuda/attention/dsv4_decode/configs.hpp"
+
 namespace tilewright::cuda {
 namespace {
 
 using dsv4::kDims;
 using dsv4::kRows;
 using dsv4::kTileKeys;
+using dsv4::kTwins;
 
 Dsv4Workspace workspace_of(const Dsv4Plan& plan) {
   const auto items = static_cast<std::size_t>(plan.items);
@@ -63,6 +66,19 @@ int most_pairs(const Dsv4AttentionProblem& problem) {
 // Columns that share a scale of E4M3 would not be in one block.
 bool may_spread(const Dsv4AttentionProblem& problem) { return !problem.e4m3_output; }
 
+// May the items of a token's 65 to 128 heads be twins? Kernels for BF16 rows have none: what is not
+// widened does not pass through the blocks' own stores.
+bool may_be_twins(const Dsv4AttentionProblem& problem) {
+  Dsv4Formats formats{};
+  for (const Dsv4ScopeProblem& scope : {problem.window, problem.compressed}) {
+    if (scope.keys != Dsv4ScopeProblem::Keys::none) {
+      formats.takes[static_cast<int>(scope.format)] = 1;
+    }
+  }
+  return shape_of(problem).head_tiles == kTwins && !problem.fresh_rows &&
+         !kDsv4Formats[first_set_with(formats)].has(KvRowFormat::bf16);
+}
+
 }  // namespace
 
 // The largest cluster with which all units run at once, and which has no more blocks than twice the
@@ -89,18 +105,21 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
   const int cluster = kDsv4Clusters[config].blocks;
   const int pairs = most_pairs(problem);
   const bool spreads = kDsv4Clusters[config].spreads && may_spread(problem);
+  const bool are_twins = cluster == 1 && may_be_twins(problem);
+  const int most_blocks = are_twins ? std::max(sms / kTwins, 1) * kTwins : sms;
   const Dsv4Plan plan{
       .shape = shape_of(problem),
       .items = items,
       .most_parts = most_parts,
       .cluster = cluster,
-      .blocks =
-          static_cast<int>(cluster > 1 ? units * cluster : std::min<std::int64_t>(units, sms)),
+      .blocks = static_cast<int>(cluster > 1 ? units * cluster
+                                             : std::min<std::int64_t>(units, most_blocks)),
       .pair_slots = spreads
                         ? dsv4::kSpreadSlots
                         : std::clamp(pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1,
                                      1, kMostPairSlots),
-      .spreads = spreads};
+      .spreads = spreads,
+      .are_twins = are_twins};
   return {.plan = plan, .at = workspace_of(plan)};
 }
 

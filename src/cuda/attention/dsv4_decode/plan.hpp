@@ -19,6 +19,7 @@ struct Dsv4Plan {
   int blocks;      // of the launch
   int pair_slots;  // of a part, for what its cluster's blocks leave each other; without clusters 1
   bool spreads;    // spread.cuh: the cluster's blocks share O's columns, and exchange P
+  bool are_twins;  // twin_produce.cuh: two blocks bring the keys of two items together
 
   // Slots for results of parts.
   int part_slots() const { return most_parts > 1 ? static_cast<int>(items) * most_parts : 0; }

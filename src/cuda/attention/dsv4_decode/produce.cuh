@@ -31,16 +31,17 @@ __device__ constexpr int quarter_of_block(int block) { return block / 4 * 2 + bl
 // The pair of key tiles in SMEM, by column blocks.
 struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
-  cutlass::arch::ClusterBarrier full[kPairTiles][kQuarters];
+  TmaBarrier full[kPairTiles][kQuarters];
   cutlass::arch::ClusterBarrier empty[kQuarters];    // of both tiles
   alignas(16) RowAt located[kPairTiles][kTileKeys];  // where rows of the next pair lie
 
-  __device__ void init() {
+  // `blocks` of a cluster fill and read them together.
+  __device__ void init(int blocks) {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       for (int tile = 0; tile < kPairTiles; ++tile) {
         full[tile][quarter].init(kTileWarps);
       }
-      empty[quarter].init(kConsumers * kConsumerWarps);
+      empty[quarter].init(blocks * kConsumers * kConsumerWarps);
     }
   }
 };
@@ -54,9 +55,7 @@ struct KeyTile {
 
   __device__ LanePlace place() const { return LanePlace(keys.tiles[number()][0]); }
   __device__ RowAt* located() const { return keys.located[number()]; }
-  __device__ cutlass::arch::ClusterBarrier& full(int quarter) const {
-    return keys.full[number()][quarter];
-  }
+  __device__ TmaBarrier& full(int quarter) const { return keys.full[number()][quarter]; }
   __device__ void wait(int quarter, int pair) const { keys.empty[quarter].wait((pair & 1) ^ 1); }
 };
 
@@ -70,7 +69,7 @@ __device__ __forceinline__ void copy_run(const KeyTile& to, const Lane<KvRowForm
 #pragma unroll 1
   for (; tile < end; tile += kPairTiles) {
     const int pair = lane.pair_of(tile);
-    cutlass::arch::ClusterBarrier* under_way = nullptr;
+    TmaBarrier* under_way = nullptr;
     const auto rows = lane.take(to.located());
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
@@ -255,6 +254,16 @@ __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>
   }
 }
 
+// A pair without a second tile, which would be `tile`: whoever waits for a barrier waits for each
+// of its phases.
+__device__ __forceinline__ void pass_absent(const KeyTile& to, const Job& job, int tile) {
+  if (tile - KeyTile::number() < uniform(job.end_tile)) {
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      to.wait(quarter, pair_of(job, tile));
+    }
+  }
+}
+
 // A producer loads its tiles of a job.
 template <int kFormats>
 __device__ __forceinline__ void produce(const KeyTile& to, const Params& p, const Launch& launch,
@@ -273,12 +282,7 @@ __device__ __forceinline__ void produce(const KeyTile& to, const Params& p, cons
       }
     });
   }
-  // A pair without a second tile: whoever waits for a barrier waits for each of its phases.
-  if (tile - KeyTile::number() < uniform(job.end_tile)) {
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      to.wait(quarter, pair_of(job, tile));
-    }
-  }
+  pass_absent(to, job, tile);
 }
 
 }  // namespace tilewright::cuda::dsv4

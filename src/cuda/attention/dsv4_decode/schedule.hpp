@@ -22,6 +22,7 @@ inline constexpr int kOnePartTiles = 18;   // key tiles that are one part, at mo
 inline constexpr int kPartTiles = 10;      // of a part where there are more, until there are
 inline constexpr int kMostParts = 16;      // so many parts of an item
 inline constexpr int kWidePartTiles = 16;  // of a part where two items have the same keys
+inline constexpr int kTwins = 2;           // blocks that bring the keys of two such items together
 
 // A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
 // one pair. kSpreadSlots slots of the workspace hold P and statistics of a round's pairs, and of

@@ -256,7 +256,7 @@ class SpreadConsumer {
     shared_.factors_full.wait(round & 1);
     constexpr int kMostGroups = 7;
     cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
-      wgmma_wait<std::min(kMostGroups, kPairTiles*(kSpreadPairs - 1 - pair))>(tPv[pair]);
+      wgmma_wait<std::min(kMostGroups, kPairTiles * (kSpreadPairs - 1 - pair))>(tPv[pair]);
       if (pair < its.pairs) {
         add_pair(pair, tPv[pair], tOrO);
       }

@@ -1,0 +1,71 @@
+// A row of a cache as four neighbouring lanes take it.
+#pragma once
+
+#include "cuda/attention/dsv4_decode/lane.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+// A lane's share of a row: 16 dims of each group.
+template <KvRowFormat kFormat>
+class LaneRow {
+ public:
+  using F = Format<kFormat>;
+  using Raw = typename F::Raw;
+  using Scales = typename F::Scales;
+  static constexpr KvRowParts kParts = parts_of(kFormat);
+  static constexpr int kCodedGroups = kParts.coded_dims / kBlockDims;  // the others are BF16
+  static constexpr bool kMayExceed = requires(Scales its) { its.rest(0); };
+
+  __device__ explicit LaneRow(const RowAt& row)
+      : data_(row.data), scales_(kParts.has_planes ? row.scales : row.data + kParts.data_bytes()) {}
+
+  template <typename From = FromMemory>
+  __device__ Scales scales() const {
+    return F::template scales<From>(scales_, quarter());
+  }
+  // The scale of a group's 16 dims alone.
+  __device__ std::uint32_t scale(int group) const {
+    constexpr int kLaneDims = kBlockDims / 4;
+    return __ldg(scales_ + (group * kBlockDims + quarter() * kLaneDims) / kParts.group);
+  }
+  // Does a scale need a second product?
+  __device__ static bool exceeds(std::uint32_t scale) { return kMayExceed && scale > kMostScale; }
+  template <typename From = FromMemory>
+  __device__ Raw load(int group) const {
+    return F::template load<From>(data_ + quarter() * F::kLane_bytes, group);
+  }
+
+  // The values of a group, whatever its scale.
+  __device__ SixteenValues values(int group) const {
+    if (group >= kCodedGroups) {
+      const std::uint8_t* const at = uncoded(group);
+      return {FromMemory::load16(at), FromMemory::load16(at + 16)};
+    }
+    const Scales its = scales();
+    SixteenValues values = F::widen(load(group), group, its);
+    if constexpr (kMayExceed) {
+      values.multiply(its.rest(group));
+    }
+    return values;
+  }
+
+  // Copies a BF16 group to a column block in SMEM, asynchronously.
+  __device__ void copy(int group, const LanePlace& to, int block) const {
+    const std::uint8_t* const from = uncoded(group);
+    copy_async<16>(to.vector(block, 0, 0), from, true);
+    copy_async<16>(to.vector(block, 0, 1), from + 16, true);
+  }
+
+ private:
+  __device__ static int quarter() { return this_thread() % 4; }
+
+  // Where the lane's share of a BF16 group lies.
+  __device__ const std::uint8_t* uncoded(int group) const {
+    return data_ + kParts.code_bytes() + (group - kCodedGroups) * 128 + quarter() * 32;
+  }
+
+  const std::uint8_t* data_;
+  const std::uint8_t* scales_;
+};
+
+}  // namespace tilewright::cuda::dsv4

@@ -1,0 +1,179 @@
+// The producers of twins: two blocks of a cluster whose items are heads of the same tokens, so that
+// they have the same keys. Each loads and widens half of each tile's rows, and TMA copies them to
+// the other's SMEM. A warp takes eight keys of a tile, four lanes a key.
+//
+//   tile t       locate t + 2 | store and send quarters 0 1 2 3 as they are given back | load t + 2
+//
+// So the rows of a run's tiles, but for the first one, are in registers before their place is free.
+// Both blocks give a quarter back before either fills it.
+#pragma once
+
+#include "cuda/attention/dsv4_decode/lane_row.cuh"
+#include "cuda/attention/dsv4_decode/produce.cuh"
+#include "cuda/common/cluster.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+inline constexpr int kTwinKeys = kTileKeys / kTwins;  // of a tile, that each loads
+static_assert(kTwinKeys == kTileWarps * kPassKeys);
+
+// A lane's share of a row on its way to both blocks.
+template <KvRowFormat kFormat>
+class TwinRow {
+ public:
+  using Its = LaneRow<kFormat>;
+
+  __device__ TwinRow(const KeyTile& to, const Params& p, const Launch& launch, const Job& job)
+      : to_(to), p_(p), launch_(launch), job_(job) {}
+
+  // Finds where the row of a tile lies, and brings it to L2. From tile `end` on there is none.
+  __device__ __forceinline__ void locate(int tile, int end) const {
+    const int key = first_key() + this_thread() % 32 / 4;
+    const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
+    RowAt row;
+    if (place != kNoRow) {
+      const TileAt at = tile_at(job_.unit, tile);
+      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, parts_of(kFormat),
+                   job_.unit.begin[at.source]);
+      bring(row);
+    }
+    RowAt& to = located(tile);
+    __syncwarp();  // all lanes have read what was there
+    if (this_thread() % 4 == 0) {
+      to = row;
+    }
+    __syncwarp();
+  }
+
+  // Loads it.
+  __device__ __forceinline__ void load(int tile) {
+    const Its its(located(tile));
+#pragma unroll
+    for (int group = 0; group < Its::kCodedGroups; ++group) {
+      raw_[group] = its.load(group);
+    }
+    if constexpr (Its::kCodedGroups < kGroups) {
+      raw_[kGroups - 1] = its.load(kGroups - 1);
+      last_ = its.load(kGroups).low;
+    }
+    scales_ = its.scales();
+  }
+
+  // Stores it, quarter by quarter, as they are given back.
+  __device__ __forceinline__ void store(int tile) const {
+    if (__any_sync(0xffffffffu, scales_.some_exceed())) {
+      store_exceeding(tile);
+      return;
+    }
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
+      to_.wait(quarter, pair_of(job_, tile));
+#pragma unroll
+      for (int i = 0; i < kConsumers; ++i) {
+        const int group = block_of_quarter(quarter, i);
+        put(group, group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last());
+      }
+      send(quarter);
+    });
+  }
+
+ private:
+  __device__ Element* column_block(int block) const {
+    return to_.keys.tiles[KeyTile::number()][block];
+  }
+
+  // Brings a row to L2, line by line. Its four lanes share that.
+  __device__ static void bring(const RowAt& row) {
+    constexpr KvRowParts kParts = parts_of(kFormat);
+    constexpr int kLast = (kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes()) - 1;
+    static_assert(kLast < 5 * kLine_bytes);
+    const int lane = this_thread() % 4;
+    prefetch_line(row.data + min(lane * kLine_bytes, kLast));
+    prefetch_line(kParts.has_planes && lane == 0 ? row.scales : row.data + kLast);
+  }
+
+  // The last group, if it is BF16.
+  __device__ SixteenValues last() const {
+    if constexpr (Its::kCodedGroups < kGroups) {
+      return {raw_[kGroups - 1].low, last_};
+    }
+    return {};
+  }
+
+  // The first key of the warp.
+  __device__ static int first_key() {
+    return block_rank() * kTwinKeys + this_thread() / 32 % kTileWarps * kPassKeys;
+  }
+  __device__ RowAt& located(int tile) const {
+    const int set = pair_of(job_, tile) % 2;
+    return to_.located()[set * kTwinKeys + this_thread() % kWarpgroupThreads / 4];
+  }
+
+  // Stores a row of a warp of which some row has a scale that exceeds.
+  __device__ __forceinline__ void store_exceeding(int tile) const {
+    const Its its(located(tile));
+#pragma unroll 1
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      to_.wait(quarter, pair_of(job_, tile));
+#pragma unroll 1
+      for (int i = 0; i < kConsumers; ++i) {
+        const int group = block_of_quarter(quarter, i);
+        put(group, its.values(group));
+      }
+      send(quarter);
+    }
+  }
+
+  __device__ __forceinline__ void put(int group, const SixteenValues& values) const {
+    LanePlace(column_block(0), first_key()).store(group, 0, values);
+  }
+
+  // Gives a quarter that the warp has stored to both blocks. The other one sends as much of it.
+  __device__ __forceinline__ void send(int quarter) const {
+    constexpr int kRow_bytes = kBlockDims * sizeof(Element);
+    const int lane = this_thread() % 32;
+    cutlass::arch::fence_view_async_shared();
+    __syncwarp();
+    if (lane < kConsumers) {
+      const int other = 1 - block_rank();
+      copy_to_block(column_block(block_of_quarter(quarter, lane)) + first_key() * kBlockDims, other,
+                    kPassKeys * kRow_bytes, RemoteBarrier(to_.full(quarter), other));
+    }
+    if (this_thread() % kWarpgroupThreads == 0) {
+      to_.full(quarter).arrive_and_expect_tx(kTwinKeys * kConsumers * kRow_bytes);
+    } else if (lane == 0) {
+      to_.full(quarter).arrive();
+    }
+  }
+
+  const KeyTile& to_;
+  const Params& p_;
+  const Launch& launch_;
+  const Job& job_;
+  typename Its::Raw raw_[kGroups];
+  typename Its::Scales scales_;
+  uint4 last_;
+};
+
+// A producer brings its tiles of a job.
+template <int kFormats>
+__device__ __forceinline__ void produce_for_twins(const KeyTile& to, const Params& p,
+                                                  const Launch& launch, const Job& job) {
+  int tile = uniform(job.first_tile + KeyTile::number());
+  while (tile < uniform(job.end_tile)) {
+    const int end = run_end<kFormats>(p, job, tile);
+    with_format<kFormats>(format_of<kFormats>(p, tile_at(job.unit, tile).source), [&](auto format) {
+      TwinRow<format.value> row(to, p, launch, job);
+      row.locate(tile, end);
+      row.load(tile);
+#pragma unroll 1
+      for (; tile < end; tile += kPairTiles) {
+        row.locate(tile + kPairTiles, end);
+        row.store(tile);
+        row.load(tile + kPairTiles);
+      }
+    });
+  }
+  pass_absent(to, job, tile);
+}
+
+}  // namespace tilewright::cuda::dsv4
