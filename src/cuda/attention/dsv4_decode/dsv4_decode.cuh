@@ -67,13 +67,6 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
-// The block's rank among those that share a unit. Twins have a unit each, so theirs is 0; where the
-// compiler knew that, it would find more to keep in registers than there are.
-template <bool kIsTwin>
-__device__ int rank_in_unit() {
-  return kIsTwin ? block_rank() / kTwins : block_rank();
-}
-
 // The producers: they find the block's jobs and load their keys.
 template <int kFormats, bool kIsTwin>
 class Producer {
@@ -352,19 +345,7 @@ class Consumer {
                         tPv);
     }
     wgmma_wait<0>(tPv);
-    give_back(shared_.keys.empty[quarter]);
-  }
-
-  // This warp has read a quarter. Twins fill it together.
-  __device__ static void give_back(cutlass::arch::ClusterBarrier& empty) {
-    if constexpr (kIsTwin) {
-      __syncwarp();
-      if (threadIdx.x % 32 < kTwins) {
-        empty.arrive(threadIdx.x % 32);
-      }
-    } else {
-      arrive(empty);
-    }
+    give_back<kIsTwin>(shared_.keys.empty[quarter]);
   }
 
   // Stores the unit's results, or leaves what is to be merged, and merges what is all there.

@@ -33,7 +33,7 @@ struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
   TmaBarrier full[kPairTiles][kQuarters];
   cutlass::arch::ClusterBarrier empty[kQuarters];    // of both tiles
-  alignas(16) RowAt located[kPairTiles][kTileKeys];  // where rows of the next pair lie
+  alignas(16) RowAt located[kPairTiles][kTileKeys];  // rows of the next pair; twins: and of this one
 
   // `blocks` of a cluster fill and read them together.
   __device__ void init(int blocks) {

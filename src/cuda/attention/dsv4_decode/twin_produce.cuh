@@ -1,6 +1,6 @@
-// The producers of twins: two blocks of a cluster whose items are heads of the same tokens, so that
-// they have the same keys. Each loads and widens half of each tile's rows, and TMA copies them to
-// the other's SMEM. A warp takes eight keys of a tile, four lanes a key.
+// Twins and their producers. Twins are two blocks of a cluster whose items are heads of the same
+// tokens, so that they have the same keys. Each loads and widens half of each tile's rows, and TMA
+// copies them to the other's SMEM. A warp takes eight keys of a tile, four lanes a key.
 //
 //   tile t       locate t + 2 | store and send quarters 0 1 2 3 as they are given back | load t + 2
 //
@@ -16,6 +16,26 @@ namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kTwinKeys = kTileKeys / kTwins;  // of a tile, that each loads
 static_assert(kTwinKeys == kTileWarps * kPassKeys);
+
+// The block's rank among those that share a unit. Twins have a unit each, so theirs is 0. If the
+// compiler knew that, it would find more to keep in registers than there are.
+template <bool kIsTwin>
+__device__ int rank_in_unit() {
+  return kIsTwin ? block_rank() / kTwins : block_rank();
+}
+
+// A consumer's warp has read a quarter, which twins fill together.
+template <bool kIsTwin>
+__device__ void give_back(cutlass::arch::ClusterBarrier& empty) {
+  if constexpr (kIsTwin) {
+    __syncwarp();
+    if (threadIdx.x % 32 < kTwins) {
+      empty.arrive(threadIdx.x % 32);
+    }
+  } else {
+    arrive(empty);
+  }
+}
 
 // A lane's share of a row on its way to both blocks.
 template <KvRowFormat kFormat>
