@@ -17,7 +17,7 @@
 //   consumer 0   S = Q K0^T | maxima | P0 | sync | 4 x: O_L += (P0 P1) (V0 V1) | S = Q K2^T | ...
 //   consumer 1   S = Q K1^T | maxima | P1 | sync | 4 x: O_R += (P0 P1) (V0 V1) | S = Q K3^T | ...
 //
-// What P V of a pair gives is added to O by FMAs, under the largest reference so far (softmax.cuh).
+// What P V of a pair gives is added to O by FMAs, under O's reference so far (softmax.cuh).
 // So the pairs of a unit can be computed in any blocks. In small batches a cluster of blocks shares
 // them: block 0 merges its own, the others leave the results of each pair in the workspace, and
 // then each block merges some of O's columns, in the pairs' order. The bits are the same. Where

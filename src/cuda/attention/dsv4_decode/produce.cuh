@@ -33,7 +33,7 @@ struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
   TmaBarrier full[kPairTiles][kQuarters];
   cutlass::arch::ClusterBarrier empty[kQuarters];    // of both tiles
-  alignas(16) RowAt located[kPairTiles][kTileKeys];  // rows of the next pair; twins: and of this one
+  alignas(16) RowAt located[kPairTiles][kTileKeys];  // of the next pair; twins: of this, too
 
   // `blocks` of a cluster fill and read them together.
   __device__ void init(int blocks) {

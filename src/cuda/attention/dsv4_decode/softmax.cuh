@@ -1,7 +1,7 @@
 // The softmax of dsv4_attention(). P = exp2(s - r) of a pair of key tiles is taken against a
 // reference r of its own: the maximum of the pair's scores, in units of log2, rounded up to a whole
 // number. So pairs do not depend on each other, whoever computes them. O and the sums go from pair
-// to pair in order, under the largest reference so far: factors are powers of two, and exact.
+// to pair in order, under a reference that a much larger one replaces. Factors are powers of two.
 //
 // A row keeps two sums. `sum`, of the exact P, is l, of the LSE. `rounded_sum`, of P as it is
 // multiplied with V, divides O, so that weights add up to 1.
@@ -78,7 +78,7 @@ struct RowSoFar {
   float rounded_sum = 0.0f;
 };
 
-// What references may exceed the one so far by before O is brought under another.
+// By how much a reference may exceed the one so far, in units of log2, without replacing it.
 inline constexpr float kReferenceSlack = 8.0f;
 
 // The statistics of a row over keys `a` and later keys `b`, under one reference, and the factors
