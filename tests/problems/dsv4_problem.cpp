@@ -199,7 +199,8 @@ std::optional<Dsv4ScopeSet<HostTensor>> make_scope(const Dsv4Problem& p, const D
 
 // Values in the rows that a token sees.
 void fill_scope(const Dsv4Problem& p, const Dsv4AttentionTensors& t,
-                const std::optional<Dsv4Scope>& scope, const TensorView& rows, std::uint64_t seed) {
+                const std::optional<Dsv4Scope>& scope, const TensorView& rows, double deviation,
+                std::uint64_t seed) {
   std::vector<std::int64_t> slots;
   for (const Token& token : tokens_of(p)) {
     const auto its =
@@ -209,8 +210,7 @@ void fill_scope(const Dsv4Problem& p, const Dsv4AttentionTensors& t,
   std::ranges::sort(slots);
   const auto rest = std::ranges::unique(slots);
   slots.erase(rest.begin(), rest.end());
-  fill_rows(rows, slots,
-            {.seed = seed, .deviation = p.key_deviation, .tiny_scales = p.tiny_scales});
+  fill_rows(rows, slots, {.seed = seed, .deviation = deviation, .tiny_scales = p.tiny_scales});
 }
 
 // ---- The other tensors
@@ -350,8 +350,9 @@ std::ostream& operator<<(std::ostream& out, const Dsv4Problem& p) {
              << " lse_counts_sink=" << p.lse_counts_sink << " unnormalized=" << p.unnormalized
              << " inverse_rope=" << p.inverse_rope << " e4m3_output=" << p.e4m3_output
              << " padded=" << p.padded << " tiny_scales=" << p.tiny_scales
-             << " key_deviation=" << p.key_deviation << " scale=" << p.scale.value_or(-1.0f)
-             << " seed=" << p.seed;
+             << " key_deviation=" << p.key_deviation
+             << " compressed_deviation=" << p.compressed_deviation
+             << " scale=" << p.scale.value_or(-1.0f) << " seed=" << p.seed;
 }
 
 Dsv4AttentionOptions options_of(const Dsv4Problem& p, std::string_view kernel) {
@@ -395,10 +396,11 @@ Dsv4HostTensors make_tensors(const Dsv4Problem& p) {
   add_optional_tensors(p, t, pick);
   const Dsv4AttentionTensors views = t.views();
   if (t.window) {
-    fill_scope(p, views, views.window, t.window->rows.view(), seed + 1);
+    fill_scope(p, views, views.window, t.window->rows.view(), p.key_deviation, seed + 1);
   }
   if (t.compressed) {
-    fill_scope(p, views, views.compressed, t.compressed->rows.view(), seed + 7);
+    fill_scope(p, views, views.compressed, t.compressed->rows.view(),
+               p.key_deviation * p.compressed_deviation, seed + 7);
   }
   return t;
 }

@@ -56,6 +56,7 @@ struct Dsv4Problem {
   bool padded = false;  // gaps between rows, pages and tokens
   bool tiny_scales = false;
   double key_deviation = 1.0;
+  double compressed_deviation = 1.0;  // of the compressed scope's keys, times that
   std::optional<float> scale = std::nullopt;
   std::uint64_t seed = 1;
 

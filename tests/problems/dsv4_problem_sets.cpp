@@ -92,6 +92,10 @@ void choose_tokens(Dsv4Problem& p, bool may_be_packed, std::int64_t most_batch, 
   }
 }
 
+// Keys whose scores exceed those of others so much that an online softmax cannot keep its
+// reference.
+constexpr double kMuchLarger = 4.0;
+
 void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
   const auto has = [&](Dsv4Feature feature, int one_in) {
     return choices.allows(feature) && pick.one_in(one_in);
@@ -110,6 +114,9 @@ void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
   p.tiny_scales = pick.one_in(6);
   if (pick.one_in(5)) {
     p.scale = 0.01f;
+  }
+  if (pick.one_in(4)) {
+    p.compressed_deviation = kMuchLarger;
   }
 }
 
@@ -302,6 +309,8 @@ std::vector<Dsv4Problem> edges_of_features() {
   with([](Dsv4Problem& p) { p.inverse_rope = true; });
   with([](Dsv4Problem& p) { p.e4m3_output = p.padded = true; });
   with([](Dsv4Problem& p) { p.scale = 0.0f; });
+  with([](Dsv4Problem& p) { p.compressed_deviation = kMuchLarger; });
+  with([](Dsv4Problem& p) { p.compressed_deviation = 1 / kMuchLarger; });
   for (const int heads : {1, 5, 8, 32, 64, 100, 128}) {
     with([&](Dsv4Problem& p) { p.heads = heads; });
   }
