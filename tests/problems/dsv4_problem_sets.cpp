@@ -92,8 +92,9 @@ void choose_tokens(Dsv4Problem& p, bool may_be_packed, std::int64_t most_batch, 
   }
 }
 
-// Keys whose scores exceed those of others so much that an online softmax cannot keep its
-// reference.
+// Of keys whose scores exceed others by so much that an online softmax cannot keep its reference.
+// Un-normalised results have no such keys: their limit would depend on the units in which P of the
+// few keys that count is rounded.
 constexpr double kMuchLarger = 4.0;
 
 void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
@@ -115,7 +116,7 @@ void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
   if (pick.one_in(5)) {
     p.scale = 0.01f;
   }
-  if (pick.one_in(4)) {
+  if (!p.unnormalized && pick.one_in(4)) {
     p.compressed_deviation = kMuchLarger;
   }
 }
