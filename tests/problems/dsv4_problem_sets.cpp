@@ -92,11 +92,6 @@ void choose_tokens(Dsv4Problem& p, bool may_be_packed, std::int64_t most_batch, 
   }
 }
 
-// Of keys whose scores exceed others by so much that an online softmax cannot keep its reference.
-// Un-normalised results have no such keys: their limit would depend on the units in which P of the
-// few keys that count is rounded.
-constexpr double kMuchLarger = 4.0;
-
 void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
   const auto has = [&](Dsv4Feature feature, int one_in) {
     return choices.allows(feature) && pick.one_in(one_in);
@@ -117,6 +112,11 @@ void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
     p.scale = 0.01f;
   }
 }
+
+// The deviation of keys whose scores exceed the others' by so much that an online softmax cannot
+// keep its reference. Problems with un-normalised results have none: their limit would depend on
+// the units in which P of the few keys that count is rounded.
+constexpr double kMuchLarger = 4.0;
 
 Dsv4Problem random_problem(const Dsv4Choices& choices, Random& pick) {
   constexpr int kKeys = 300;

@@ -24,8 +24,8 @@ __device__ inline int this_thread() {
 }
 
 // A thread's part of the block: 64 neighbouring values of a row, in order. If they are rotated, the
-// order is another one, and the rotation deals a row's values out anew: lane l of the row has dim
-// 64 l + (k ^ swap(l)) as its value k before, and after it the dims of first_dim() and apart().
+// order is another one: value k of the row's lane l is that of dim 64 l + (k ^ swap(l)). The
+// rotation deals the row's values out anew, and first_dim() and apart() tell their dims after it.
 template <int kHeadDim>
 struct Part {
   static constexpr int kLanes = kHeadDim / kThreadValues;  // of a row

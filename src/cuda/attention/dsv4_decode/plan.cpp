@@ -66,8 +66,8 @@ int most_pairs(const Dsv4AttentionProblem& problem) {
 // Columns that share a scale of E4M3 would not be in one block.
 bool may_spread(const Dsv4AttentionProblem& problem) { return !problem.e4m3_output; }
 
-// May the items of a token's 65 to 128 heads be twins? Kernels for BF16 rows have none: what is not
-// widened does not pass through the blocks' own stores.
+// May the items of a token's 65 to 128 heads be twins? Kernels that take BF16 rows have none: they
+// copy such rows to SMEM by cp.async, and do not hold them in registers.
 bool may_be_twins(const Dsv4AttentionProblem& problem) {
   Dsv4Formats formats{};
   for (const Dsv4ScopeProblem& scope : {problem.window, problem.compressed}) {

@@ -254,7 +254,7 @@ class SpreadConsumer {
       compute_values(pair, tPv[pair]);
     }
     shared_.factors_full.wait(round & 1);
-    constexpr int kMostGroups = 7;
+    constexpr int kMostGroups = 7;  // that a wait leaves
     cute::for_each(cute::make_int_sequence<kSpreadPairs>{}, [&](auto pair) {
       wgmma_wait<std::min(kMostGroups, kPairTiles * (kSpreadPairs - 1 - pair))>(tPv[pair]);
       if (pair < its.pairs) {
