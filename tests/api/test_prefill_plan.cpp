@@ -249,6 +249,20 @@ TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {
   EXPECT_EQ(plan_chunks(few, kSms).plan.splits, 1);
 }
 
+// Chunks raise the average number of tokens, but not that of the sequences that decode is left with.
+TEST(PrefillPlan, ChunksDoNotWidenTheRowTilesOfDecode) {
+  const auto rows = [](const Problem& p) {
+    return kDecodeConfigs[plan_chunks(p, kSms).decode.plan.config].rows;
+  };
+  const Problem mixed = problem_of(64, 2108, true);
+  EXPECT_EQ(mixed.heads / mixed.kv_heads, 4);
+  EXPECT_EQ(rows(mixed), 16);
+  EXPECT_EQ(rows(problem_of(2000, 2108, true)), 8);
+  Problem one_kv_head = mixed;
+  one_kv_head.kv_heads = 1;
+  EXPECT_EQ(rows(one_kv_head), 64);
+}
+
 // Decode by itself runs sequences of any length.
 TEST(PrefillPlan, DecodeLeavesNoSequenceToOthers) {
   const Problem p = problem_of(64, 2108, true);

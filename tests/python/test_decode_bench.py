@@ -373,8 +373,27 @@ def test_the_dense_kernel_is_a_measure_of_chunks():
     assert 0 < errors.rel_fro < 1e-6
     for options in ({"q_len": 1}, {"page_size": 8}, RAGGED, PACKED, E4M3, E4M3_QUERIES):
         assert dense.supports(dataclasses.replace(case, **options))
+
+
+def test_calls_apart_are_a_measure_of_packed_batches():
+    from tilewright.bench.peers.decode.tilewright import TilewrightApart
+
+    apart = TilewrightApart()
+    mixed = {"batch": 5, "lengths": (1, 1, 7, 7, 3), "q_len": 19}
+    for options in (PACKED, mixed, mixed | {"page_size": 8, "sinks": True}):
+        case = dataclasses.replace(CASE, **options)
+        inputs = case.make_inputs(0)
+        assert apart.supports(case) is None
+        errors = case.errors(inputs, apart.prepare(case, inputs)())
+        assert 0 < errors.rel_fro < 1e-6
+    for options in ({}, RAGGED, PACKED | E4M3):
+        assert apart.supports(dataclasses.replace(CASE, **options))
+
+
+def test_measures_come_behind_the_kernels():
     names = [peer.name for peer in bench.load_kernels("decode", "all", "cuda:0")]
-    assert names[-1] == dense.name and "tilewright/decode" in names
+    assert names[-2:] == ["tilewright/attention", "tilewright/apart"]
+    assert "tilewright/decode" in names
 
 
 def test_outputs_start_as_nan():

@@ -12,7 +12,9 @@ from tilewright.plot.results import LinesOfRace, short_name
 from tilewright.plot.text import markdown, number, ratio
 
 PREFIX = "a prefix of "  # keys: how the word for a shared one begins
-DENSE = "attention"  # of keys that lie in no cache: a measure of ours, not one of them
+DENSE = "attention"  # of keys that lie in no cache
+APART = "apart"  # a packed batch in several calls
+MEASURES = (PLAIN_READ, DENSE, APART)  # of ours, not some of them
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class TimesOfRace(LinesOfRace):
 
     @property
     def ours(self) -> list[str]:
-        others = [*self.peers, PLAIN_READ, DENSE]
+        others = [*self.peers, *MEASURES]
         return [impl for impl in self.impls if impl not in others]
 
     def best_us(self, case: Any, impls: list[str]) -> float | None:

@@ -26,6 +26,17 @@ int splits_of_keys(const Problem& p, int sms, int br) {
   return static_cast<int>(std::min({sms / tiles, pieces, kMaxSplits}));
 }
 
+// The config in which decode runs the packed sequences that are left to it. The average number of
+// tokens says nothing of them, as chunks raise it: they have one, or a few that were drafted.
+int config_of_few_tokens(const Problem& p, int sms) {
+  constexpr std::int64_t kDraftedTokens = 4;
+  Problem few = p;
+  if (p.packed) {
+    few.q_len = std::min(p.q_len, p.batch * kDraftedTokens);
+  }
+  return best_decode_config(few, sms).value();
+}
+
 }  // namespace
 
 std::optional<int> prefill_config(const Problem& p) {
@@ -84,7 +95,7 @@ PrefillDetails plan_chunks(const Problem& p, int sms) {
   PrefillDetails details = plan_prefill(p, sms, prefill_config(p).value());
   details.plan.others_tokens = kMostDecodeTokens;
   if (may_have_few_tokens(p)) {
-    details.decode = plan_decode(p, sms, best_decode_config(p, sms).value());
+    details.decode = plan_decode(p, sms, config_of_few_tokens(p, sms));
     details.decode.plan.most_tokens = kMostDecodeTokens;
     details.plan.joins = p.packed && may_have_chunks(p);
     details.decode.plan.next_may_join = details.plan.joins;

@@ -1,7 +1,9 @@
-"""This library's kernels, each an entrant of its own, and so are their variants; and attention() of
-keys that lie in no cache, as the measure of chunks of prompts."""
+"""This library's kernels, each an entrant of its own, and so are their variants; and two measures:
+attention() of keys that lie in no cache, for chunks of prompts, and calls one by one, for batches
+in which sequences have different numbers of new tokens."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -55,6 +57,51 @@ class TilewrightDense(Peer):
         return inputs.rotation(partial(tilewright.attention, inputs.q), **options)
 
 
+class TilewrightApart(Peer):
+    """A packed batch in several calls that are not packed: one for each run of sequences with as
+    many new tokens."""
+
+    name = "tilewright/apart"
+    version = tilewright.__commit__
+
+    def supports(self, case: Any) -> str | None:
+        if not case.lengths:
+            return "is the measure of packed batches alone"
+        return "takes no E4M3 caches" if case.cache_dtype == "e4m3" else None
+
+    def prepare(self, case: Any, inputs: Any) -> Callable[[], Any]:
+        options = _mask(case, inputs) | {"batch_invariant": case.batch_invariant}
+        return inputs.rotation(partial(_apart, case, inputs, inputs.new_output(), options))
+
+
+def _apart(
+    case: Any, inputs: Any, out: Any, options: dict[str, Any], k_cache: Any, v_cache: Any
+) -> Any:
+    for sequences, tokens in _runs(case.lengths):
+        shape = (sequences.stop - sequences.start, -1, case.heads)
+        table = inputs.block_table
+        own = slice(None) if case.page_size else sequences  # rows of the caches
+        tilewright.attention_with_kvcache(
+            inputs.q[tokens].reshape(*shape, case.head_dim),
+            k_cache[own],
+            v_cache[own],
+            inputs.cache_seqlens[sequences],
+            block_table=None if table is None else table[sequences],
+            out=out[tokens].reshape(*shape, case.v_dim),
+            **options,
+        )
+    return out
+
+
+def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+    """Of neighbours with as many new tokens: the sequences, and their tokens among all."""
+    sequence = token = 0
+    for length, run in itertools.groupby(lengths):
+        first, count = (sequence, token), len(list(run))
+        sequence, token = sequence + count, token + count * length
+        yield slice(first[0], sequence), slice(first[1], token)
+
+
 def _mask(case: Any, inputs: Any) -> dict[str, Any]:
     return {
         "causal": case.causal,
@@ -72,4 +119,5 @@ def _attention(inputs: Any, k_cache: Any, v_cache: Any, **options: Any) -> Any:
 
 def peers(device: str) -> list[Peer]:
     kernels = entrants("attention_with_kvcache", device, TilewrightDecode)
-    return [*kernels, TilewrightDense()] if device.startswith("cuda") else kernels
+    measures = [TilewrightDense(), TilewrightApart()]
+    return [*kernels, *measures] if device.startswith("cuda") else kernels
