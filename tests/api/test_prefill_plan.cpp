@@ -249,7 +249,8 @@ TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {
   EXPECT_EQ(plan_chunks(few, kSms).plan.splits, 1);
 }
 
-// Chunks raise the average number of tokens, but not that of the sequences that decode is left with.
+// Chunks raise the average number of tokens, but not that of the sequences that decode is left
+// with.
 TEST(PrefillPlan, ChunksDoNotWidenTheRowTilesOfDecode) {
   const auto rows = [](const Problem& p) {
     return kDecodeConfigs[plan_chunks(p, kSms).decode.plan.config].rows;

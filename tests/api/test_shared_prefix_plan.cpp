@@ -63,15 +63,33 @@ TEST(SharedPrefixPlan, WhatPrefillDoesNotTakeRunsInDecode) {
 
 TEST(SharedPrefixPlan, KeysOfThePrefixAreSplitWhereSmsWouldIdle) {
   const auto splits = [](const Problem& p) { return prefix_splits(plan_of(p).details); };
-  EXPECT_EQ(splits(problem(64, 1)), 8);   // 2 tiles of 8 heads
+  EXPECT_EQ(splits(problem(64, 1)), 4);   // 2 tiles of 8 heads, for half of the SMs
   EXPECT_EQ(splits(problem(64, 16)), 1);  // 32 tiles of 8 heads
   EXPECT_EQ(splits(problem(16, 1)), 1);   // in decode
   Problem is_short = problem(64, 1);
-  is_short.capacity = 4096;
-  EXPECT_EQ(splits(is_short), 4);
+  is_short.capacity = 2100;
+  EXPECT_EQ(splits(is_short), 2);
+  Problem is_long = problem(64, 1);
+  is_long.capacity = 32768;
+  EXPECT_EQ(splits(is_long), 8);  // for all
   Problem groups = problem(128, 1);
   groups.prefix_groups = 4;  // one tile each
   EXPECT_EQ(splits(groups), 4);
+}
+
+TEST(SharedPrefixPlan, PassesRunBesideEachOtherOnHalfOfTheSms) {
+  const SharedPrefixDetails many = plan_of(problem(64, 1)).details;
+  EXPECT_TRUE(many.suffix.next_may_join && std::get<PrefillPlan>(many.prefix).joins);
+  EXPECT_EQ(many.suffix.workers * many.suffix.cluster, kSms / 2);
+
+  const SharedPrefixDetails few = plan_of(problem(16, 1)).details;  // the prefix pass in decode
+  EXPECT_FALSE(few.suffix.next_may_join || std::get<DecodePlan>(few.prefix).next_may_join);
+
+  Problem wide = problem(64, 1);  // two blocks an SM
+  wide.head_dim = wide.value_dim = 96;
+  const SharedPrefixDetails filled = plan_of(wide).details;
+  EXPECT_FALSE(filled.suffix.next_may_join || std::get<PrefillPlan>(filled.prefix).joins);
+  EXPECT_EQ(prefix_splits(filled), 8);
 }
 
 TEST(SharedPrefixPlan, TheSuffixPassHasTheMask) {
@@ -95,12 +113,12 @@ TEST(SharedPrefixPlan, RegionsOfTheWorkspaceFollowEachOther) {
     EXPECT_GE(at.suffix_max - at.prefix_o, prefix_rows * 128 * sizeof(float));
     EXPECT_GE(at.suffix_sum - at.suffix_max, rows * sizeof(float));
     EXPECT_GE(at.suffix_o - at.suffix_sum, rows * sizeof(float));
-    EXPECT_GE(at.pass - at.suffix_o, rows * 128 * sizeof(float));
+    EXPECT_GE(at.suffix_pass - at.suffix_o, rows * 128 * sizeof(float));
+    EXPECT_GE(at.prefix_pass - at.suffix_pass, decode_workspace(details.suffix, 128).bytes);
     const auto* const decode = std::get_if<DecodePlan>(&details.prefix);
     EXPECT_EQ(decode == nullptr, batch == 64);
-    const std::size_t of_prefix =
-        decode != nullptr ? decode_workspace(*decode, 128).bytes : kPrefillDecodeAt;
-    EXPECT_EQ(bytes - at.pass, std::max(of_prefix, decode_workspace(details.suffix, 128).bytes));
+    EXPECT_EQ(bytes - at.prefix_pass,
+              decode != nullptr ? decode_workspace(*decode, 128).bytes : kPrefillDecodeAt);
   }
 }
 

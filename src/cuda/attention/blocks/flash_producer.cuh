@@ -22,10 +22,11 @@ __device__ bool has_unseen(const FlashTile& tile, int j) {
 }
 
 // One warp finds the tiles that this block computes. It takes a ticket only when few loads of the
-// tile before are left: a block in the middle of a long tile leaves the next one to others.
+// tile before are left: a block in the middle of a long tile leaves the next one to others. With
+// `starts_late` it takes one for its first tile, too.
 template <typename Storage, typename Sequences>
 __device__ void schedule_tiles(Storage& shared, const Sequences& sequences,
-                               const FlashSchedule& schedule) {
+                               const FlashSchedule& schedule, bool starts_late = false) {
   constexpr auto C = Storage::C;
   constexpr int kCluster = C.cluster;
   const auto& p = sequences.params();
@@ -34,7 +35,12 @@ __device__ void schedule_tiles(Storage& shared, const Sequences& sequences,
   const bool is_leader = threadIdx.x % 32 == 0;
   PackedTiles packed(sequences, C.br());
   typename Storage::TilePosition at;
-  int index = static_cast<int>(blockIdx.x) / kCluster;
+  const auto draw = [&] {
+    const int untaken = starts_late ? 0 : static_cast<int>(gridDim.x);
+    const int drawn = is_leader ? draw_tile(schedule.tickets, untaken) : 0;
+    return __shfl_sync(0xffffffffu, drawn, 0);
+  };
+  int index = starts_late ? draw() : static_cast<int>(blockIdx.x) / kCluster;
 
   while (true) {
     auto& tile = shared.tiles.acquire(at);
@@ -54,8 +60,7 @@ __device__ void schedule_tiles(Storage& shared, const Sequences& sequences,
     }
     if (schedule.tickets.word != nullptr) {
       shared.tiles.wait_until_wanted(at);
-      index = is_leader ? draw_tile(schedule.tickets) : 0;
-      index = __shfl_sync(0xffffffffu, index, 0);
+      index = draw();
     } else {
       index += static_cast<int>(gridDim.x) / kCluster;
     }

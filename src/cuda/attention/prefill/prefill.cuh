@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
         if (warp == 0) {
           load_k<Config>(shared, p, launch, maps);
         } else if (warp == 1) {
-          flash::schedule_tiles(shared, sequences, launch.schedule);
+          flash::schedule_tiles(shared, sequences, launch.schedule, launch.joins);
         } else if (warp == 2) {
           load_v<Config>(shared, p, launch, maps.v);
         } else if (threadIdx.x % 32 == 0) {

@@ -21,8 +21,8 @@ void launch_shared_prefix(const AttentionWithKvCacheParams& p, const SharedPrefi
   const int splits = prefix_splits(details);
   const SharedPrefixCalls calls = calls_of(p, details.at, splits);
   launch_split_keys(p, calls.lengths, calls.prefix_q, stream);
-  std::visit([&](const auto& plan) { launch_pass(calls.prefix, plan, stream); }, details.prefix);
   launch_pass(calls.suffix, details.suffix, stream);
+  std::visit([&](const auto& plan) { launch_pass(calls.prefix, plan, stream); }, details.prefix);
   launch_merge_passes(calls, splits, stream);
 }
 

@@ -12,13 +12,13 @@ T* at(const Params& p, std::size_t offset) {
 }
 
 // What a pass does not do: new rows are in the caches, and sinks come with the merge.
-Params pass_of(const Params& p, const SharedPrefixWorkspace& places) {
+Params pass_of(const Params& p, std::size_t workspace) {
   Params pass = p;
   pass.lse = nullptr;
   pass.sinks = {};
   pass.added = {};
   pass.prefixes = {};
-  pass.workspace = at<void>(p, places.pass);
+  pass.workspace = at<void>(p, workspace);
   return pass;
 }
 
@@ -42,7 +42,7 @@ Params prefix_pass(const Params& p, const SharedPrefixWorkspace& places,
   const int rows = all_tokens(p) * (p.heads / p.kv_heads);
   const std::int64_t of_split = splits > 1 ? std::int64_t{p.kv_heads} * rows : 0;
   const OuterStrides statistic{.batch = of_split, .seq = 1, .head = rows};
-  Params pass = pass_of(p, places);
+  Params pass = pass_of(p, places.prefix_pass);
   pass.q = at<void>(p, places.q);
   pass.q_stride = row_strides({.batch = 0, .seq = 1, .head = rows}, p.head_dim);
   set_results(pass, statistic, at<float>(p, places.prefix_max), at<float>(p, places.prefix_sum),
@@ -59,7 +59,7 @@ Params prefix_pass(const Params& p, const SharedPrefixWorkspace& places,
 Params suffix_pass(const Params& p, const SharedPrefixWorkspace& places,
                    const SplitLengths& lengths) {
   const std::int64_t of_sequence = is_packed(p) ? 0 : std::int64_t{p.q_len} * p.heads;
-  Params pass = pass_of(p, places);
+  Params pass = pass_of(p, places.suffix_pass);
   set_results(pass, {.batch = of_sequence, .seq = p.heads, .head = 1},
               at<float>(p, places.suffix_max), at<float>(p, places.suffix_sum),
               at<float>(p, places.suffix_o));

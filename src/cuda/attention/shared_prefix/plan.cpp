@@ -38,12 +38,21 @@ bool prefills(const Problem& p) {
          all_tokens(p) * p.heads <= kMostPrefillRows / kMostSplits;
 }
 
-// Keys are split if SMs would idle otherwise.
-int splits_of_prefixes(const Problem& p, int sms, int br) {
+// Do the passes run beside each other? Blocks of which an SM holds two would not leave SMs free.
+bool runs_beside(const PassConfigs& configs) {
+  return configs.prefills && kDecodeConfigs[configs.suffix].blocks_per_sm == 1;
+}
+
+// Keys are split if SMs would idle otherwise: those that are left to the prefix pass or, of a long
+// prefix, all, since it may go on when the suffix pass has ended.
+int splits_of_prefixes(const Problem& p, int sms, int sms_left, int br) {
+  constexpr std::int64_t kLongSplit = 4096;
   const std::int64_t tiles =
       p.prefix_groups * p.kv_heads * ceil_div(rows_of_group(p), std::int64_t{br});
-  const std::int64_t pieces = p.capacity / kMinPrefillSplit;
-  return static_cast<int>(std::clamp<std::int64_t>(std::min(sms / tiles, pieces), 1, kMostSplits));
+  const std::int64_t long_splits = std::min(sms / tiles, p.capacity / kLongSplit);
+  const std::int64_t most = std::min(p.capacity / kMinPrefillSplit, kMostSplits);
+  const std::int64_t splits = std::min(std::max(sms_left / tiles, long_splits), most);
+  return static_cast<int>(std::max<std::int64_t>(splits, 1));
 }
 
 }  // namespace
@@ -83,18 +92,23 @@ int prefix_splits(const SharedPrefixDetails& details) {
 }
 
 SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs& configs) {
-  const DecodeDetails suffix = plan_decode(suffix_pass(p), sms, configs.suffix);
+  const bool is_beside = runs_beside(configs);
+  const int suffix_sms = is_beside ? sms / 2 : sms;
+  DecodeDetails suffix = plan_decode(suffix_pass(p), suffix_sms, configs.suffix);
+  suffix.plan.next_may_join = is_beside;
   SharedPrefixDetails details{.prefix = {}, .suffix = suffix.plan, .at = {}};
-  std::size_t pass_bytes = suffix.at.bytes;
+  std::size_t prefix_bytes = 0;
   if (configs.prefills) {
     PrefillDetails prefix = plan_prefill(prefix_pass(p), sms, configs.prefix);
-    prefix.plan.splits = splits_of_prefixes(p, sms, kPrefillConfigs[configs.prefix].br());
+    const int sms_left = is_beside ? sms - suffix_sms : sms;
+    prefix.plan.splits = splits_of_prefixes(p, sms, sms_left, kPrefillConfigs[configs.prefix].br());
+    prefix.plan.joins = is_beside;
     details.prefix = prefix.plan;
-    pass_bytes = std::max(pass_bytes, prefix.bytes);
+    prefix_bytes = prefix.bytes;
   } else {
     const DecodeDetails prefix = plan_decode(prefix_pass(p), sms, configs.prefix);
     details.prefix = prefix.plan;
-    pass_bytes = std::max(pass_bytes, prefix.at.bytes);
+    prefix_bytes = prefix.at.bytes;
   }
 
   std::size_t end = 0;
@@ -117,8 +131,9 @@ SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs
   at.suffix_max = place(rows * kFloat_bytes);
   at.suffix_sum = place(rows * kFloat_bytes);
   at.suffix_o = place(rows * value_dim * kFloat_bytes);
-  at.pass = end;
-  return {.details = details, .bytes = end + pass_bytes};
+  at.suffix_pass = place(static_cast<std::int64_t>(suffix.at.bytes));
+  at.prefix_pass = end;
+  return {.details = details, .bytes = end + prefix_bytes};
 }
 
 }  // namespace tilewright::cuda

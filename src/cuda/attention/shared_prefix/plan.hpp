@@ -2,14 +2,18 @@
 //
 //   split_keys    from lengths and groups, in memory: what each pass reads; and q's rows in the
 //                 order of the prefix pass
+//   suffix pass   each sequence has its tokens, and its keys from the prefix's end on
 //   prefix pass   a group's first sequence has the rows of all the group, and the prefix as its
 //                 keys; the other sequences have no rows. Nothing is masked
-//   suffix pass   each sequence has its tokens, and its keys from the prefix's end on
 //   merge         of the passes' un-normalised results, with the sinks
 //
 // In the prefix pass a row is a pair of a token and one of the query heads that share a KV head, so
 // that tiles are full of them, and the keys of a prefix are read once for all rows of a tile. Few
 // rows run in the decode kernel, many in the prefill kernel. The suffix pass runs in decode.
+//
+// With many rows the tensor cores are the prefix pass's limit, and memory is the suffix pass's. So
+// they run beside each other: the suffix pass on half of the SMs, if each of its blocks fills one,
+// and the prefix pass, whose blocks draw tiles, on the other half, and then on all.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +29,15 @@ namespace tilewright::cuda {
 // What lies where in the workspace, in bytes from its start, behind the 3 (B + 1) int32 of
 // split_keys. T are the tokens of all sequences, G the query heads that share a KV head.
 struct SharedPrefixWorkspace {
-  std::size_t q;           // (Hk, T * G, D)
-  std::size_t prefix_max;  // (splits, Hk, T * G) FP32: of the prefix pass
-  std::size_t prefix_sum;  // likewise
-  std::size_t prefix_o;    // (splits, Hk, T * G, Dv) FP32
-  std::size_t suffix_max;  // (T, H) FP32: of the suffix pass
-  std::size_t suffix_sum;  // likewise
-  std::size_t suffix_o;    // (T, H, Dv) FP32
-  std::size_t pass;        // the workspace of the pass that runs
+  std::size_t q;            // (Hk, T * G, D)
+  std::size_t prefix_max;   // (splits, Hk, T * G) FP32: of the prefix pass
+  std::size_t prefix_sum;   // likewise
+  std::size_t prefix_o;     // (splits, Hk, T * G, Dv) FP32
+  std::size_t suffix_max;   // (T, H) FP32: of the suffix pass
+  std::size_t suffix_sum;   // likewise
+  std::size_t suffix_o;     // (T, H, Dv) FP32
+  std::size_t suffix_pass;  // the passes' workspaces
+  std::size_t prefix_pass;
 };
 
 // What a Plan of such a call has.
