@@ -24,6 +24,7 @@ class DenseSequences {
   }
 
   __device__ static constexpr bool has_tiles(int) { return true; }
+  __device__ static constexpr bool keeps_rows_together() { return false; }
 
   template <typename Config>
   __device__ void write_keys(FlashTile& tile, const FlashSchedule& s, const Config& config,

@@ -6,6 +6,7 @@
 //   params()                the params, with batch, heads, q_len and packed_q
 //   kv_len(sequence)        its keys
 //   has_tiles(q_len)        is a packed sequence of q_len queries computed?
+//   keeps_rows_together()   do all rows of a head follow each other, or all heads of some rows?
 //   write_keys(tile, schedule, config, sequence, row0, q_len, split)
 //                           the keys that the tile's rows, from row0 on, see of split `split`
 #pragma once
@@ -162,12 +163,16 @@ class PackedTiles {
       index -= lane > 0 ? before : 0;
       const int q_start = p.packed_q.cu_seqlens[sequence];
       const int q_len = p.packed_q.cu_seqlens[sequence + 1] - q_start;
-      const int row0 = (ceil_div(q_len, config.br()) - 1 - index / p.heads) * config.br();
+      const int row_tiles = ceil_div(q_len, config.br());
+      const bool is_by_head = sequences.keeps_rows_together();
+      const int head = is_by_head ? index / row_tiles : index % p.heads;
+      const int row_tile = is_by_head ? index % row_tiles : index / p.heads;
+      const int row0 = (row_tiles - 1 - row_tile) * config.br();
       tile.batch = 0;
       tile.out_batch = 0;
       tile.row0 = row0;
       tile.q_start = q_start;
-      write_head(tile, s, index % p.heads);
+      write_head(tile, s, head);
       sequences.write_keys(tile, s, config, sequence, row0, q_len, 0);
     }
   }

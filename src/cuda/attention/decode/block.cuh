@@ -65,9 +65,6 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
     } else {
       ring.empty[stage].init(Config::kTileWarps);
     }
-    if (warp == 3) {
-      Compute::set_up_stage(shared, stage);
-    }
   }
   if (threadIdx.x == 0) {
     shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);

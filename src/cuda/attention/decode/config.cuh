@@ -60,9 +60,8 @@ struct Part {
   int seen_first;  // no query of the sequence sees keys outside [seen_first, seen_end), and their
   int seen_end;    // values may be NaN
   PartPlace place;
-  bool goes_on;  // the block has another part behind this one
-  bool asks;     // while its last tiles are loaded, the warp that loads K asks for another part
-  bool is_end;   // there are no more parts
+  bool asks;    // while its last tiles are loaded, the warp that loads K asks for another part
+  bool is_end;  // there are no more parts
 };
 using PartRing = TileRing<Part>;
 
@@ -120,11 +119,9 @@ struct SwappedForm {
 
   struct Memory {
     alignas(1024) Element q[kQueryStages][kQuery_elements];
-    float reduced[kGroups][4][Config::kRows];  // of each warp's keys: maxima, then sums
-    // Of the O that lies where a stage's tile was.
-    float2 statistics[Config::kStages][Config::kRows];  // m and l
-    cutlass::arch::ClusterBarrier left[Config::kStages];
-    TmaRing<kQueryStages> queries;  // unless the consumer brings them
+    float reduced[kGroups][4][Config::kRows];   // of each warp's keys: maxima, then sums
+    float2 statistics[kGroups][Config::kRows];  // m and l
+    TmaRing<kQueryStages> queries;              // unless the consumer brings them
   };
 };
 

@@ -24,9 +24,7 @@
 //
 // A query's maximum and sum are taken over a thread's two keys, then over eight lanes, then over
 // four warps, through SMEM (over_keys). P^T takes the place of the tile's K. At a part's end each
-// warpgroup leaves O where its last tile was. All merge them together; but where the block has
-// another part behind this one, and need not merge the item's parts, the warpgroup with the last
-// tile merges by itself, and the others go on.
+// warpgroup leaves O where its last tile was.
 //
 // E4M3      K and V are widened in registers, as operand A (swapped_operands.cuh); at most 32
 //           queries. Q's columns change their order on their way to SMEM.
@@ -64,16 +62,10 @@ struct SwappedPieces {
   SharedStorage<Config>& shared;
   SwappedPlace place;
   const SwappedResult<Config>& result;
-  int tiles;            // of the part
-  int last;             // the stage of its last tile
-  bool is_apart;        // one warpgroup merges
-  std::uint32_t phase;  // of `left`, for that one
-  float descale_v;      // of the whole sequence
+  int tiles;        // of the part
+  int last;         // the stage of its last tile
+  float descale_v;  // of the whole sequence
 
-  __device__ bool is_together() const { return !is_apart; }
-  __device__ void sync() const { place.sync_group(); }
-  __device__ bool merges() const { return !is_apart || own() == 0; }
-  __device__ int threads() const { return is_apart ? 128 : Config::kConsumerThreads; }
   __device__ static int rows_of(int rows, int) { return rows; }
   __device__ static int tile_row(int i, int) { return i; }
   __device__ int count() const { return min(tiles, kMost); }
@@ -101,11 +93,7 @@ struct SwappedPieces {
       place.over_keys(shared.compute.reduced[place.group], l, add);
       leave_queries(l);
     }
-    if (is_apart) {
-      wait_for_pieces();
-    } else {
-      sync_consumer<Config>();
-    }
+    sync_consumer<Config>();
   }
 
   // The pieces of query i, columns from 4 q on.
@@ -117,7 +105,7 @@ struct SwappedPieces {
     __device__ Piece at(int piece) const {
       const int stage = pieces.stage_of(piece);
       const auto& compute = pieces.shared.compute;
-      const float2 statistics = compute.statistics[stage][query];
+      const float2 statistics = compute.statistics[stage % kMost][query];
       return {.m = statistics.x,
               .l = statistics.y,
               .o = *reinterpret_cast<const float4*>(pieces.memory(stage) + offset(query, column))};
@@ -126,22 +114,6 @@ struct SwappedPieces {
   __device__ Source source(int i, int q) const { return {*this, i, 4 * q}; }
 
  private:
-  // Each warp says that it has left its own. Those of the warpgroup that merges wait for all; they
-  // also stand for those that have no piece.
-  __device__ void wait_for_pieces() const {
-    auto& left = shared.compute.left[last];
-    __syncwarp();
-    if (threadIdx.x % 32 == 0 && has_own()) {
-      const int arrivals = own() == 0 ? 1 + kMost - count() : 1;
-      for (int i = 0; i < arrivals; ++i) {
-        left.arrive();
-      }
-    }
-    if (own() == 0) {
-      left.wait(phase);
-    }
-  }
-
   // Where a column of a query's O lies. What neighbouring threads leave is in different banks.
   __device__ static int offset(int query, int column) {
     return query * Config::C.value_dim + (column ^ (query & 6) * 4);
@@ -155,8 +127,7 @@ struct SwappedPieces {
   __device__ __forceinline__ void leave_queries(const float (&l)[kColumns]) const {
     const auto rO = by_rows<typename Tiles::MmaPv>(result.o);
     const auto& [group, warp, g, t] = place;
-    const int stage = stage_of(own());
-    float* const o = memory(stage);
+    float* const o = memory(stage_of(own()));
     float* const targets[2] = {o + offset(2 * t, Tiles::column(warp, g, 0)),
                                o + offset(2 * t, Tiles::column(warp, g, 1))};
 #pragma unroll
@@ -174,7 +145,7 @@ struct SwappedPieces {
         }
       }
       if (warp == 0 && g == 0) {
-        shared.compute.statistics[stage][place.query(c)] = {result.m[c], l[c]};
+        shared.compute.statistics[group][place.query(c)] = {result.m[c], l[c]};
       }
     }
   }
@@ -198,9 +169,6 @@ class SwappedCompute {
   __device__ static void set_up(SharedStorage<Config>& shared) {
     shared.compute.queries.init(Config::kConsumerWarps);
   }
-  __device__ static void set_up_stage(SharedStorage<Config>& shared, int stage) {
-    shared.compute.left[stage].init(Config::kConsumerWarps);
-  }
 
   __device__ SwappedCompute(SharedStorage<Config>& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}
@@ -218,32 +186,16 @@ class SwappedCompute {
       compute(part, tiles, result);
     }
     tiles_ += tiles;
-    const auto last = static_cast<int>((tiles_ - 1) % Config::kStages);
-    const bool merges_parts = part.place.parts != 1 && part.place.merges;
-    const bool is_apart = !kConsumerBringsQ && part.goes_on && !merges_parts &&
-                          launch_.workers.cluster_log2 == 0 && tiles > 0;
-    const std::uint32_t phase = left_phases_ >> last & 1;
-    left_phases_ ^= is_apart ? 1u << last : 0;
     return {.shared = shared_,
             .place = place_,
             .result = result,
             .tiles = tiles,
-            .last = last,
-            .is_apart = is_apart,
-            .phase = phase,
+            .last = static_cast<int>((tiles_ - 1) % Config::kStages),
             .descale_v = Config::kIsE4m3 && tiles > 0 ? descale_of(p_.v_descale, part) : 1.0f};
   }
 
   __device__ void release(const Pieces& pieces) {
-    if (pieces.is_apart) {
-      if (pieces.merges()) {
-        cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
-        place_.sync_group();
-        for (int piece = 0; piece < pieces.count(); ++piece) {
-          release_tile(pieces.stage_of(piece));
-        }
-      }
-    } else if (pieces.tiles > 0) {
+    if (pieces.tiles > 0) {
       cutlass::arch::fence_view_async_shared();  // before TMA writes where results were
       sync_consumer<Config>();                   // all warpgroups have merged
       if (pieces.has_own()) {
@@ -505,8 +457,7 @@ class SwappedCompute {
   const Params& p_;
   const Launch& launch_;
   const SwappedPlace place_;
-  std::uint32_t tiles_ = 0;        // of the block's parts before
-  std::uint32_t left_phases_ = 0;  // of the barriers `left`: a bit for each stage
+  std::uint32_t tiles_ = 0;  // of the block's parts before
   QueryPosition at_q_;
 };
 

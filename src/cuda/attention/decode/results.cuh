@@ -162,9 +162,6 @@ __device__ void allow_exchange(SharedStorage<Config>& shared, const Launch& laun
 enum class Level { warps, blocks };
 
 // `BlockPieces` is what a block's warps or warpgroups leave in SMEM, in passes:
-//   bool is_together()                     whether all of the consumer's threads merge them, or one
-//                                          warpgroup, whose barrier is sync()
-//   bool merges(), int threads()           whether this thread does, and how many do
 //   int rows_of(int rows, int pass)        that a pass merges, of the part's
 //   int tile_row(int i, int pass)          row i of them, of the row tile
 //   void leave(int pass)                   the consumer's threads call it together
@@ -231,7 +228,7 @@ class Finish {
     }
   }
 
-  // Merges the pieces of each row, spread over the threads that merge: all columns of the block's
+  // Merges the pieces of each row, spread over the consumer's threads: all columns of the block's
   // or, of a cluster's, the block's slice of the columns.
   template <Level kLevel>
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
@@ -247,15 +244,12 @@ class Finish {
     const bool is_final = is_last_level && part_.place.merges;
     if constexpr (kIsWhole) {  // until O has been left there are no registers for a place
       wait<kLevel>(exchanges);
-      if (!block_.merges()) {
-        return;
-      }
     }
     bool is_there = kIsWhole;
     const int count = rows_ * pieces;
-    const int first = static_cast<int>(threadIdx.x) % block_.threads() & ~31;  // of the warp
+    const int first = static_cast<int>(threadIdx.x) & ~31;  // of the warp
 #pragma unroll 1
-    for (int of_warp = first;; of_warp += block_.threads()) {
+    for (int of_warp = first;; of_warp += Config::kConsumerThreads) {
       const int i = of_warp + static_cast<int>(threadIdx.x) % 32;
       const bool exists = i < count;
       const int index = (kIsWhole ? i : i << slices_log2) / kPieces;
@@ -302,13 +296,8 @@ class Finish {
         store_final<typename Config::Element>(p_, part_, place, merged);
       }
     }
-    if (is_last_level && !part_.place.merges) {
-      if (!block_.is_together()) {
-        block_.sync();
-        slots_of(rank).announce_for(ceil_div(count, 32));
-      } else if (first < count) {
-        slots_of(rank).announce();
-      }
+    if (is_last_level && !part_.place.merges && first < count) {
+      slots_of(rank).announce();
     }
   }
 

@@ -3,7 +3,6 @@
 // The blocks that compute an item's parts spread its pieces over their threads alike. So no block
 // has to wait as a whole. A warp leaves its pieces, and then a mark. In the block that merges, the
 // warp with the same number waits for the marks of all parts, and clears them for the next replay.
-// Where one warpgroup leaves a part's pieces, it sets the marks of all warps.
 #pragma once
 
 #include "cuda/attention/decode/config.cuh"
@@ -41,16 +40,9 @@ class PartSlots {
   __device__ void announce() const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-      set(mark_of(place_.index));
-    }
-  }
-
-  // Says so for the first `warps` warps, some of whose pieces each warp of this warpgroup has left.
-  // The warpgroup has a barrier ahead of it.
-  __device__ void announce_for(int warps) const {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread % 128 < warps) {
-      set(mark_of(place_.index) + thread % 128 - thread / 32);
+      asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(mark_of(place_.index)),
+                   "l"(slots_.mark)
+                   : "memory");
     }
   }
 
@@ -87,9 +79,6 @@ class PartSlots {
   }
 
  private:
-  __device__ void set(std::uint64_t* mark) const {
-    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(mark), "l"(slots_.mark) : "memory");
-  }
   __device__ std::int64_t slot(int part) const { return place_.slot0 + part; }
   __device__ std::uint64_t* mark_of(int part) const {
     return slots_.marks + slot(part) * step_ + mark_;

@@ -232,8 +232,7 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
         units = write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit,
                            share);
         part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
-        part.goes_on = unit + units < end;
-        part.asks = may_take && !part.goes_on;
+        part.asks = may_take && unit + units >= end;
         has_written = true;
       });
       unit += __reduce_max_sync(0xffffffffu, units);

@@ -25,10 +25,6 @@ struct WarpsPieces {
   float4* tile;
   const WarpResult<Config>& result;
 
-  __device__ static constexpr bool is_together() { return true; }
-  __device__ static void sync() {}
-  __device__ static constexpr bool merges() { return true; }
-  __device__ static constexpr int threads() { return Config::kConsumerThreads; }
   __device__ static int rows_of(int rows, int pass) {
     return Config::kRows == 16 ? min(rows - 8 * pass, 8) : Config::kPassRows;
   }
@@ -97,7 +93,6 @@ class WarpsCompute {
   static constexpr int kLoadRegisters = 56;
 
   __device__ static void set_up(SharedStorage<Config>&) {}
-  __device__ static void set_up_stage(SharedStorage<Config>&, int) {}
 
   __device__ WarpsCompute(SharedStorage<Config>& shared, const Params& p, const Launch& launch)
       : shared_(shared), p_(p), launch_(launch) {}

@@ -33,6 +33,9 @@ class CacheSequences {
 
   __device__ bool has_tiles(int q_len) const { return q_len > others_tokens_; }
 
+  // Where all rows see the same keys, these come from L2 but for the first.
+  __device__ bool keeps_rows_together() const { return !p_.causal; }
+
   template <typename Config>
   __device__ void write_keys(CacheTile& tile, const FlashSchedule& s, const Config& config,
                              int sequence, int row0, int q_len, int split) const {
