@@ -64,7 +64,6 @@ struct BatchedSplits {
 namespace merge_splits {
 
 constexpr int kRowsPerBlock = 4;
-constexpr int kAhead = 8;  // splits whose O is on its way at a time
 constexpr unsigned kAll = 0xffffffffu;
 
 template <typename Element, typename Params, typename Splits>
@@ -94,19 +93,6 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     o_own = own.o;
   }
 
-  // O of splits from `split` on, columns from `column` on: asked for before its weights are known.
-  float4 terms[kAhead];
-  const auto load = [&](int split, int column) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const auto its_o = reinterpret_cast<const float*>(
-          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(o_own), split + i));
-      const bool exists = split + i < splits.count && column < p.value_dim;
-      terms[i] = exists ? *reinterpret_cast<const float4*>(its_o + column) : float4{};
-    }
-  };
-  load(0, 4 * lane);
-
   float m = m_own;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -131,21 +117,16 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     const int column = first + 4 * lane;
     const bool exists = column < p.value_dim;
     float4 o{};
-#pragma unroll 1
-    for (int split = 0; split < splits.count; split += kAhead) {
-      if (first > 0 || split > 0) {
-        load(split, column);
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const float its_weight = __shfl_sync(kAll, weight, split + i);
-        if (split + i < splits.count) {
-          o.x = fmaf(its_weight, terms[i].x, o.x);
-          o.y = fmaf(its_weight, terms[i].y, o.y);
-          o.z = fmaf(its_weight, terms[i].z, o.z);
-          o.w = fmaf(its_weight, terms[i].w, o.w);
-        }
-      }
+#pragma unroll 4
+    for (int split = 0; split < splits.count; ++split) {
+      const float its_weight = __shfl_sync(kAll, weight, split);
+      const auto its_o = reinterpret_cast<const float*>(
+          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(o_own), split));
+      const float4 term = exists ? *reinterpret_cast<const float4*>(its_o + column) : float4{};
+      o.x = fmaf(its_weight, term.x, o.x);
+      o.y = fmaf(its_weight, term.y, o.y);
+      o.z = fmaf(its_weight, term.z, o.z);
+      o.w = fmaf(its_weight, term.w, o.w);
     }
     o = {o.x * factor, o.y * factor, o.z * factor, o.w * factor};
     if (exists && is_normalized) {

@@ -151,7 +151,7 @@ struct TensorMaps {
 // Where partial results lie in the workspace.
 struct Slots {
   float4* o;             // (slots, slot_rows, Dv / 4)
-  float2* statistics;    // likewise: m and l
+  float2* statistics;    // likewise, of which some are used: m and l
   std::uint64_t* marks;  // (slots, cluster, passes, the consumer's warps)
   std::uint64_t mark;    // of this launch
 };
@@ -161,6 +161,7 @@ struct Launch {
   DecodeShape shape;
   Workers workers;
   bool next_may_join;  // the next launch may run beside this one
+  bool reads_once;     // other sequences do not have the same keys
   bool loads_boxes;    // by TMA; or else row by row
   CacheBoxes boxes;
   CacheBoxes rows;  // boxes of one row

@@ -16,6 +16,7 @@ struct CacheSide {
   const void* base;
   const OuterStrides& stride;  // batch: of a page, or of a whole sequence
   const Descales& descale;
+  bool reads_once;
   TmaRing<Config::kStages>& ring;
   bool asks;            // for another part, ahead of a part's last two tiles
   std::uint8_t* tiles;  // stage 0's
@@ -41,11 +42,16 @@ template <typename Config, typename Tile>
 __device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Part& part,
                                          const BoxPlaces<1>& places, TmaBarrier& full,
                                          std::uint8_t* target) {
-  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
+  // What is read once leaves L2 first, so that other things, such as parts' results, stay there.
+  // With 64 rows a row tile there are no registers to choose by.
+  using Hint = cute::TMA::CacheHintSm90;
+  const bool leaves_first = Config::kRows < 64 && side.reads_once;
+  const auto hint =
+      static_cast<std::uint64_t>(leaves_first ? Hint::EVICT_FIRST : Hint::EVICT_NORMAL);
 #pragma unroll
   for (int i = 0; i < Tile::kBoxes; ++i) {
-    cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), kHint,
+    cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), hint,
                                  target + i * kDecodeTileKeys * Tile::kBox_bytes, i * kBoxColumns,
                                  places.row(), part.kv_head, places.page());
   }
@@ -253,6 +259,7 @@ __device__ void load_keys_or_values(SharedStorage<Config>& shared, const Params&
                                .base = is_v ? p.v_cache : p.k_cache,
                                .stride = is_v ? p.v_stride : p.k_stride,
                                .descale = is_v ? p.v_descale : p.k_descale,
+                               .reads_once = launch.reads_once,
                                .ring = is_v ? shared.v : shared.k,
                                .asks = !is_v,
                                .tiles = shared.tiles[0] + (is_v ? TileK::kTile_bytes : 0),

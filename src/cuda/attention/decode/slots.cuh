@@ -5,6 +5,8 @@
 // warp with the same number waits for the marks of all parts, and clears them for the next replay.
 #pragma once
 
+#include <bit>
+
 #include "cuda/attention/decode/config.cuh"
 
 namespace tilewright::cuda {
@@ -24,6 +26,7 @@ class PartSlots {
   __device__ PartSlots(const Launch& launch, const PartPlace& place, int rank, int pass)
       : slots_(launch.slots),
         place_(place),
+        slices_log2_(launch.workers.cluster_log2),
         pieces_(launch.slot_rows * (Config::C.value_dim / 4)),
         step_((Config::kPasses * Config::kConsumerWarps) << launch.workers.cluster_log2),
         mark_((rank * Config::kPasses + pass) * Config::kConsumerWarps +
@@ -33,7 +36,9 @@ class PartSlots {
   __device__ void leave(int piece, const Piece& value) const {
     const std::int64_t at = slot(place_.index) * pieces_ + piece;
     slots_.o[at] = value.o;
-    slots_.statistics[at] = {value.m, value.l};
+    if (behind_leader(piece) == 0) {
+      slots_.statistics[at] = {value.m, value.l};
+    }
   }
 
   // Says that this warp has left its pieces of this part.
@@ -74,11 +79,18 @@ class PartSlots {
   // Piece number `piece` of part `part`. Other blocks' writes do not reach L1.
   __device__ Piece at(int part, int piece) const {
     const std::int64_t at = slot(part) * pieces_ + piece;
-    const float2 of_row = __ldcg(slots_.statistics + at);
+    const float2 of_row = __ldcg(slots_.statistics + at - behind_leader(piece));
     return {.m = of_row.x, .l = of_row.y, .o = __ldcg(slots_.o + at)};
   }
 
  private:
+  // m and l lie with the first piece of the row that the warp has of this block's slice of the
+  // columns, so many pieces before; or, where warps begin anywhere in a row, with each piece.
+  __device__ int behind_leader(int piece) const {
+    constexpr int kPieces = Config::C.value_dim / 4;
+    const int slice = Config::kMayCluster ? kPieces >> slices_log2_ : kPieces;
+    return std::has_single_bit(unsigned{kPieces}) ? piece & (min(slice, 32) - 1) : 0;
+  }
   __device__ std::int64_t slot(int part) const { return place_.slot0 + part; }
   __device__ std::uint64_t* mark_of(int part) const {
     return slots_.marks + slot(part) * step_ + mark_;
@@ -86,6 +98,7 @@ class PartSlots {
 
   const Slots& slots_;
   const PartPlace& place_;
+  int slices_log2_;
   int pieces_;  // of a slot
   int step_;    // marks of a slot
   int mark_;    // of the warp
