@@ -10,7 +10,6 @@
 //
 // `Params` are the params of any operation with the members that row_results.cuh names, a batch,
 // q_len, heads, value_dim, dtype, and an o with its stride. `Splits` says where they are:
-//   kAtOnce                           so many splits' O are loaded at once
 //   count                             of the splits
 //   place(split, batch, row, head)    a PartialRow
 #pragma once
@@ -53,7 +52,6 @@ PartialRows partial_rows(const Params& p) {
 
 // Split i of batch entry b is at entry i * batches + b.
 struct BatchedSplits {
-  static constexpr int kAtOnce = 4;
   PartialRows rows;
   int batches;
   int count;
@@ -119,7 +117,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     const int column = first + 4 * lane;
     const bool exists = column < p.value_dim;
     float4 o{};
-#pragma unroll Splits::kAtOnce
+#pragma unroll 4
     for (int split = 0; split < splits.count; ++split) {
       const float its_weight = __shfl_sync(kAll, weight, split);
       const auto its_o = reinterpret_cast<const float*>(

@@ -8,8 +8,6 @@ namespace merge_passes {
 
 // The prefix pass's splits, then the suffix pass.
 struct PassResults {
-  static constexpr int kAtOnce = 5;  // often there are four splits of the prefix pass
-
   PartialRows prefix;
   PartialRows suffix;
   Divisor group;  // query heads that share a KV head

@@ -1,8 +1,7 @@
 // split_keys: where sequences that share prefixes have their keys, for two passes of attention.
 //
-//   first blocks   each sequence: its group | where its rows begin in the prefix pass, its prefix,
-//                  its keys
-//   other blocks   each row of q: to its place in (Hk, T * G, D), token by token for each KV head
+//   each sequence: its group | where its rows begin in the prefix pass, its prefix, its keys
+//   each row of q: to its place in (Hk, T * G, D), token by token for each KV head
 //
 // Source    none: it prepares what a cascade of two levels reads.
 // Tiles     A thread takes a sequence, and looks at all groups; a warp takes a row of q.
@@ -35,20 +34,15 @@ struct Divisors {
   Divisor q_len;
 };
 
-// The blocks that take sequences.
-__host__ __device__ int splitting_blocks(const Params& p) {
-  return ceil_div(p.batch + 1, kThreads);
-}
-
-// Copies rows of q, a warp each, so that those of a KV head lie one after the other. The block is
-// number `block` of so many.
-__device__ void pack(const Params& p, uint4* target, const Divisors& by, int block, int blocks) {
+// Copies rows of q, a warp each, so that those of a KV head lie one after the other.
+__device__ void pack(const Params& p, uint4* target, const Divisors& by) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int vectors = p.head_dim / kVector;
   const int tokens = all_tokens(p);
   const int rows = tokens * p.heads;
-  for (int row = block * kWarps + static_cast<int>(threadIdx.x) / 32; row < rows;
-       row += blocks * kWarps) {
+  const int warps = static_cast<int>(gridDim.x) * kWarps;
+  for (int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+       row < rows; row += warps) {
     const int token = row / by.heads;
     const int head = row - token * p.heads;
     const int batch = is_packed(p) ? 0 : token / by.q_len;
@@ -67,14 +61,11 @@ __global__ void __launch_bounds__(kThreads)
                uint4* prefix_q, const __grid_constant__ Divisors by) {
   let_next_launch_start();
   wait_for_launch_before();
-  const int splitting = splitting_blocks(p);
-  const int block = static_cast<int>(blockIdx.x) - splitting;
-  const int sequence = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (block >= 0) {
-    pack(p, prefix_q, by, block, static_cast<int>(gridDim.x) - splitting);
-  } else if (sequence <= p.batch) {
-    split(p, lengths, sequence);
+  const int thread = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (thread <= p.batch) {
+    split(p, lengths, thread);
   }
+  pack(p, prefix_q, by);
 }
 
 }  // namespace split_keys
@@ -83,7 +74,8 @@ void launch_split_keys(const AttentionWithKvCacheParams& p, const SplitLengths& 
                        void* prefix_q, Stream stream) {
   using namespace split_keys;
   const int of_rows = ceil_div(all_tokens(p) * p.heads, kWarps);
-  const int blocks = splitting_blocks(p) + std::min(of_rows, kBlocksPerSm * p.multiprocessors);
+  const int blocks = std::max(ceil_div(p.batch + 1, kThreads),
+                              std::min(of_rows, kBlocksPerSm * p.multiprocessors));
   launch_with<split_keys::split_keys>({.may_start_early = true}, blocks, kThreads, 0, stream, p,
                                       lengths, static_cast<uint4*>(prefix_q),
                                       Divisors{.heads = Divisor(p.heads),
