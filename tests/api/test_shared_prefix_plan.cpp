@@ -82,6 +82,7 @@ TEST(SharedPrefixPlan, PassesRunBesideEachOtherOnHalfOfTheSms) {
   EXPECT_TRUE(many.suffix.next_may_join && std::get<PrefillPlan>(many.prefix).joins);
   EXPECT_EQ(many.suffix.workers * many.suffix.cluster, kSms / 2);
   EXPECT_TRUE(many.suffix.reads_once);
+  EXPECT_EQ(std::get<PrefillPlan>(many.prefix).sequences, 1);
 
   const SharedPrefixDetails few = plan_of(problem(16, 1)).details;  // the prefix pass in decode
   EXPECT_FALSE(few.suffix.next_may_join || std::get<DecodePlan>(few.prefix).next_may_join);

@@ -60,9 +60,8 @@ __device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Pa
 // Loads tile j, which is one box.
 template <typename Config, typename Tile>
 __device__ __forceinline__ void load_tile(const CacheSide<Config>& side, const Part& part,
-                                          BoxPlaces<1>& places, int j, TmaBarrier& full,
+                                          const BoxPlaces<1>& places, int j, TmaBarrier& full,
                                           std::uint8_t* tile) {
-  places.take(j / 32);
   if (threadIdx.x % 32 == j % 32) {
     full.arrive_and_expect_tx(Tile::kTile_bytes);
     load_box<Config, Tile>(side, part, places, full, tile);
@@ -190,6 +189,7 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
   const bool has_descales = Config::kIsE4m3 && side.descale.per == Descales::Per::row;
   BoxPlaces<1> boxes(p.rows, launch.boxes, part.sequence, part.cache_row);
   BoxPlaces<1> rows(p.rows, launch.rows, part.sequence, part.cache_row);
+  const bool are_boxes = launch.loads_boxes && launch.boxes.rows() == kDecodeTileKeys;
   const int last_ones = max(part.tiles.end - 2, part.tiles.first);
   if (part.tiles.first == part.tiles.end) {
     ask();
@@ -200,8 +200,11 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
     }
     std::uint8_t* const tile = side.tiles + at.stage * Shared::kTile_bytes;
     TmaBarrier& full = side.ring.full[at.stage];
+    if (are_boxes) {  // the table's entry is on its way while the stage is not free
+      boxes.take(j / 32);
+    }
     side.ring.empty[at.stage].wait(at.phase ^ 1);
-    if (launch.loads_boxes && launch.boxes.rows() == kDecodeTileKeys) {
+    if (are_boxes) {
       load_tile<Config, Tile>(side, part, boxes, j, full, tile);
     } else if (launch.loads_boxes) {
       load_boxes<Config, Tile>(side, launch, part, boxes, j, full, tile);

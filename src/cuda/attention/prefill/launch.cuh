@@ -57,7 +57,7 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
   std::int64_t most_tiles = 0;
   if (p.packed_q.cu_seqlens != nullptr) {
     tiles.heads *= plan.splits;
-    most_tiles = (std::int64_t{schedule.row_tiles} + p.batch) * tiles.heads;
+    most_tiles = (p.q_len + std::int64_t{plan.sequences} * (C.br() - 1)) / C.br() * tiles.heads;
   } else {
     schedule.heads = p.batch * p.heads;
     schedule.tiles = schedule.row_tiles * schedule.heads * schedule.splits;

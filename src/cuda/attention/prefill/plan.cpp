@@ -81,6 +81,7 @@ PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
                                            .kv_heads = p.kv_heads,
                                            .kv_len = p.capacity,
                                            .dims = p.head_dim + value_dim(p)});
+  details.plan.sequences = static_cast<int>(p.batch);
   details.plan.box_rows = largest_box(p.page_size, kPrefillConfigs[config].bc);
   details.plan.splits = splits_of_keys(p, sms, kPrefillConfigs[config].br());
   details.bytes = kPrefillDecodeAt;

@@ -16,6 +16,7 @@ struct PrefillPlan {
   int config;         // of kPrefillConfigs
   int section;        // heads of a section: FlashSchedule has the order of tiles
   int box_rows;       // keys that a TMA load brings
+  int sequences;      // of packed ones, how many may have tokens
   int others_tokens;  // sequences of at most so many tokens run in decode; 0: none does
   int splits;         // pieces of the keys, each computed by blocks of its own
   bool joins;         // runs beside the launch before, which has the other sequences

@@ -104,6 +104,7 @@ SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs
     const int sms_left = is_beside ? sms - suffix_sms : sms;
     prefix.plan.splits = splits_of_prefixes(p, sms, sms_left, kPrefillConfigs[configs.prefix].br());
     prefix.plan.joins = is_beside;
+    prefix.plan.sequences = static_cast<int>(p.prefix_groups);  // a group's first has its rows
     details.prefix = prefix.plan;
     prefix_bytes = prefix.bytes;
   } else {
