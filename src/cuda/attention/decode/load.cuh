@@ -16,7 +16,7 @@ struct CacheSide {
   const void* base;
   const OuterStrides& stride;  // batch: of a page, or of a whole sequence
   const Descales& descale;
-  bool reads_once;
+  bool reads_once;  // as in Launch
   TmaRing<Config::kStages>& ring;
   bool asks;            // for another part, ahead of a part's last two tiles
   std::uint8_t* tiles;  // stage 0's
