@@ -294,7 +294,7 @@ DecodePlan plan_of(const Problem& p) {
 
 int rows_of(const Problem& p) { return kDecodeConfigs[best_decode_config(p, kSms).value()].rows; }
 
-TEST(DecodePlan, PagesMayBeOtherSequencesToo) {
+TEST(DecodePlan, PagesMayBelongToSeveralSequences) {
   Problem p = problem(4, 8, 1024);
   EXPECT_TRUE(plan_of(p).reads_once);
   p.page_size = 64;

@@ -13,8 +13,9 @@ __device__ inline int draw_tile(const TicketCounter& tickets, int untaken) {
   return tickets.take() + untaken;
 }
 
-// A block stops at the first number that it draws beyond the last tile. So the block with the
-// largest number knows that no other will follow. A whole warp calls it.
+// A block stops at the first number that it draws beyond the last tile. Each block draws one such
+// number, so that the block with the largest one knows that no other will follow. A whole warp
+// calls it.
 __device__ inline void hand_in_ticket(const TicketCounter& tickets, int drawn, int tiles) {
   if (threadIdx.x % 32 == 0 && drawn == tiles - 1 + static_cast<int>(gridDim.x)) {
     tickets.clear();

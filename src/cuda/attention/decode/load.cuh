@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Pa
                                          std::uint8_t* target) {
   constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
   // What is read once leaves L2 first, so that other things, such as parts' results, stay there.
-  // With 64 rows a row tile there are no registers to choose by.
+  // A config of 64 rows has no registers for the choice.
   using Hint = cute::TMA::CacheHintSm90;
   const bool leaves_first = Config::kRows < 64 && side.reads_once;
   const auto hint =

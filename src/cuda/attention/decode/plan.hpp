@@ -19,8 +19,8 @@ struct DecodePlan {
   int box_rows;        // keys that a load brings
   int slot_rows;       // rows of a partial result
   int most_tokens;     // a sequence with more new tokens is another launch's
-  bool next_may_join;  // that launch is the next one, and may run beside this one
-  bool reads_once;     // other sequences do not have the same keys: pages may be theirs, too
+  bool next_may_join;  // the next launch may run beside this one
+  bool reads_once;     // other sequences do not have the same keys, as they may in pages
   bool loads_boxes;    // by TMA; or else row by row
   std::int64_t slots;  // partial results in the workspace
 };
@@ -32,7 +32,7 @@ inline constexpr int kMostMarks = 12;
 struct DecodeWorkspace {
   std::size_t tickets;     // of further shares, 8 bytes
   std::size_t marks;       // (slots, cluster, kMostMarks) 8 bytes each
-  std::size_t statistics;  // (slots, slot_rows, Dv / 4, 2) FP32: m and l, for each four columns
+  std::size_t statistics;  // (slots, slot_rows, Dv / 4, 2) FP32: m and l, with some columns
   std::size_t o;           // (slots, slot_rows, Dv) FP32
   std::size_t bytes;
 };

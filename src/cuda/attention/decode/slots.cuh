@@ -36,7 +36,7 @@ class PartSlots {
   __device__ void leave(int piece, const Piece& value) const {
     const std::int64_t at = slot(place_.index) * pieces_ + piece;
     slots_.o[at] = value.o;
-    if (behind_leader(piece) == 0) {
+    if (behind_statistics(piece) == 0) {
       slots_.statistics[at] = {value.m, value.l};
     }
   }
@@ -79,14 +79,14 @@ class PartSlots {
   // Piece number `piece` of part `part`. Other blocks' writes do not reach L1.
   __device__ Piece at(int part, int piece) const {
     const std::int64_t at = slot(part) * pieces_ + piece;
-    const float2 of_row = __ldcg(slots_.statistics + at - behind_leader(piece));
+    const float2 of_row = __ldcg(slots_.statistics + at - behind_statistics(piece));
     return {.m = of_row.x, .l = of_row.y, .o = __ldcg(slots_.o + at)};
   }
 
  private:
-  // m and l lie with the first piece of the row that the warp has of this block's slice of the
-  // columns, so many pieces before; or, where warps begin anywhere in a row, with each piece.
-  __device__ int behind_leader(int piece) const {
+  // How many pieces before this one m and l lie: with the first piece of the row that the warp has,
+  // in this block's slice of the columns; or, where warps begin anywhere in a row, with each piece.
+  __device__ int behind_statistics(int piece) const {
     constexpr int kPieces = Config::C.value_dim / 4;
     const int slice = Config::kMayCluster ? kPieces >> slices_log2_ : kPieces;
     return std::has_single_bit(unsigned{kPieces}) ? piece & (min(slice, 32) - 1) : 0;

@@ -19,7 +19,7 @@ struct PrefillPlan {
   int sequences;      // of packed ones, how many may have tokens
   int others_tokens;  // sequences of at most so many tokens run in decode; 0: none does
   int splits;         // pieces of the keys, each computed by blocks of its own
-  bool joins;         // runs beside the launch before, which has the other sequences
+  bool joins;         // runs beside the launch before, which has other sequences or other keys
 };
 
 // What a Plan of this kernel has.

@@ -50,7 +50,7 @@ struct Launch {
   FlashSchedule schedule;
   CacheBoxes boxes;
   int others_tokens;  // a packed sequence of at most so many tokens is another launch's
-  bool joins;         // that launch is the one before, and lets this one run beside it
+  bool joins;         // the launch before lets this one run beside it
 };
 
 // A warp loads key tile j into stage `at`, whose bytes `full` counts. Boxes without a key that is

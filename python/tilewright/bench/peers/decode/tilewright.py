@@ -97,9 +97,10 @@ def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
     """Of neighbours with as many new tokens: the sequences, and their tokens among all."""
     sequence = token = 0
     for length, run in itertools.groupby(lengths):
-        first, count = (sequence, token), len(list(run))
-        sequence, token = sequence + count, token + count * length
-        yield slice(first[0], sequence), slice(first[1], token)
+        count = len(list(run))
+        sequence_end, token_end = sequence + count, token + count * length
+        yield slice(sequence, sequence_end), slice(token, token_end)
+        sequence, token = sequence_end, token_end
 
 
 def _mask(case: Any, inputs: Any) -> dict[str, Any]:
