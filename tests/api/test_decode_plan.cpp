@@ -139,7 +139,7 @@ std::vector<PartOfShare> parts_of(const std::vector<int>& units, const UnitShare
       const int end = std::min(shares.begin(s + 1), first + count);
       if (is_invariant) {
         for (int unit = begin; unit < end; ++unit) {
-          all.push_back({s, item, place_of_unit(shares, s, first, count, unit - first)});
+          all.push_back({s, item, place_of_unit(shares, s, first, count, unit - first, true)});
         }
       } else if (begin < end && end - begin < count) {
         all.push_back({s, item, place_of_share(shares, s, first, count)});
@@ -219,6 +219,7 @@ TEST(DecodeSchedule, OnePartMergesAndWaitsForLaterSharesOnly) {
       const PartOfShare* const merges = merging[static_cast<std::size_t>(part.item)];
       ASSERT_NE(merges, nullptr);
       ASSERT_GE(part.share, merges->share);
+      ASSERT_EQ(part.place.is_awaited, part.share != merges->share);
       if (part.share > merges->share) {
         ASSERT_EQ(last_of_share[merges->share], merges);
       }
@@ -239,6 +240,35 @@ TEST(DecodeSchedule, AClusterSharesATileRange) {
       EXPECT_EQ(next, 7 + tiles);
     }
   }
+}
+
+// ---- Splits of batch-invariant sequences
+
+TEST(DecodeSchedule, SplitsFollowFromASequencesTiles) {
+  for (int tiles = 1; tiles <= 3000; ++tiles) {
+    const int splits = ceil_div(tiles, split_tiles_of(tiles, 1));
+    EXPECT_LE(splits, tiles <= kShortTiles ? kShortSplits : kMaxSplits);
+    EXPECT_GE(split_tiles_of(tiles, 1), kMinSplitTiles);
+    EXPECT_EQ(ceil_div(tiles, split_tiles_of(tiles, kMostSplitRowTiles + 1)), 1);
+  }
+  EXPECT_EQ(ceil_div(16, split_tiles_of(16, 1)), kBundle);
+}
+
+TEST(DecodeSchedule, AUnitIsABundleWhereNoWorkerIsMuchLater) {
+  Workers workers{.count = Divisor(132), .cluster_log2 = 0, .merge_tiles = 0, .may_take = false};
+  EXPECT_EQ(splits_of_unit(64 * 8, 64 * 2, workers), kBundle);
+  EXPECT_EQ(splits_of_unit(8 * 16, 8 * 4, workers), 1) << "most workers would have none";
+  EXPECT_EQ(splits_of_unit(140 * 4, 140, workers), 1) << "eight of them would have two";
+  workers.cluster_log2 = 1;
+  EXPECT_EQ(splits_of_unit(2, 1, workers), kBundle);
+  workers.cluster_log2 = 3;
+  EXPECT_EQ(splits_of_unit(8, 2, workers), 8);
+
+  SequenceWork work{};
+  work.unit_tiles = 5;
+  work.units = 7;
+  EXPECT_EQ(in_units_of(work, kBundle).unit_tiles, 5 * kBundle);
+  EXPECT_EQ(in_units_of(work, kBundle).units, 2);
 }
 
 // ---- Work of a sequence
@@ -375,11 +405,23 @@ TEST(DecodePlan, WhereRowsAreCopiedAnSmHasTwoBlocks) {
   EXPECT_EQ(plan_of(p).workers, 2 * kSms);
 }
 
-TEST(DecodePlan, BatchInvariantProblemsRunInNoCluster) {
+TEST(DecodePlan, BlocksOfABatchInvariantClusterHaveASplitEach) {
   Problem p = problem(1, 8, 65536);
   p.batch_invariant = true;
-  EXPECT_EQ(plan_of(p).cluster, 1);
+  EXPECT_EQ(plan_of(p).cluster, 1) << "8 items of four bundles each do not all run at once";
   EXPECT_EQ(plan_of(p).slots, 8 * kMaxSplits);
+  p.capacity = 8192;
+  EXPECT_EQ(plan_of(p).cluster, 8);
+  p.capacity = 4 * kMinSplitTiles * kDecodeTileKeys;
+  EXPECT_EQ(plan_of(p).cluster, 4);
+  p.capacity = 2 * kMinSplitTiles * kDecodeTileKeys;
+  EXPECT_EQ(plan_of(p).cluster, 2);
+  p.capacity = kMinSplitTiles * kDecodeTileKeys;
+  EXPECT_EQ(plan_of(p).cluster, 1);
+  EXPECT_EQ(plan_of(p).slots, 8);
+  p = problem(3, 8, 1024);  // 24 items of one bundle
+  p.batch_invariant = true;
+  EXPECT_EQ(plan_of(p).cluster, 4);
 }
 
 TEST(DecodePlan, ALoadBringsAPageOrATileOrRowsAreCopied) {

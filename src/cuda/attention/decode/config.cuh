@@ -17,9 +17,10 @@ using Params = AttentionWithKvCacheParams;
 
 // Config kIndex, for q and o of type T and caches of type CacheT, which is T or a byte of E4M3.
 // With a T of BF16, over E4M3 caches q may also be of E4M3.
-template <int kIndex, typename T, typename CacheT>
+template <int kIndex, typename T, typename CacheT, bool kInvariant>
 struct ConfigOf {
   using Element = T;
+  static constexpr bool kIsInvariant = kInvariant;
   static constexpr DecodeConfig C = kDecodeConfigs[kIndex];
   static constexpr int kCache_bytes = sizeof(CacheT);
   static constexpr bool kIsE4m3 = kCache_bytes == 1;
@@ -36,13 +37,14 @@ struct ConfigOf {
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
   // Whether a worker may take further shares: where queries are the rows, registers are too few.
-  static constexpr bool kMayTake = C.swaps;
+  static constexpr bool kMayTake = C.swaps && !kIsInvariant;
   // A block's warps, or warpgroups, merge their results in passes over so many rows.
   static constexpr int kPasses = C.swaps ? 1 : 2;
   static constexpr int kPassRows = kRows / kPasses;
 };
 
-// What a worker computes at once, for one row tile.
+// What a worker computes at once, for one row tile. A bundle comes as one Part for each split,
+// unless the blocks of a cluster have a split each.
 struct Part {
   SequenceLengths lengths;
   int sequence;
@@ -53,7 +55,9 @@ struct Part {
   int token0;      // within the sequence
   int tokens;
   TileRange tiles;  // key tiles of this block
-  int first;        // some row sees keys [first, end)
+  int split;        // which one this is of a bundle's `splits`
+  int splits;
+  int first;  // some row sees keys [first, end)
   int end;
   int whole_first;  // all rows see keys [whole_first, whole_end)
   int whole_end;

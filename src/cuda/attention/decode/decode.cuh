@@ -28,12 +28,12 @@
 namespace tilewright::cuda {
 namespace decode {
 
-template <int kIndex, typename Element, typename CacheElement>
-__global__ void __launch_bounds__(ConfigOf<kIndex, Element, CacheElement>::kThreads,
+template <int kIndex, typename Element, typename CacheElement, bool kIsInvariant>
+__global__ void __launch_bounds__(ConfigOf<kIndex, Element, CacheElement, kIsInvariant>::kThreads,
                                   kDecodeConfigs[kIndex].blocks_per_sm)
     decode(const __grid_constant__ Params p, const __grid_constant__ TensorMaps maps,
            const __grid_constant__ Launch launch) {
-  using Config = ConfigOf<kIndex, Element, CacheElement>;
+  using Config = ConfigOf<kIndex, Element, CacheElement, kIsInvariant>;
   run_block<Config, WarpsCompute<Config>>(p, maps, launch);
 }
 

@@ -461,11 +461,12 @@ class SwappedCompute {
   QueryPosition at_q_;
 };
 
-template <int kIndex, typename Element, typename CacheElement>
-__global__ void __launch_bounds__(ConfigOf<kIndex, Element, CacheElement>::kThreads, 1)
+template <int kIndex, typename Element, typename CacheElement, bool kIsInvariant>
+__global__ void __launch_bounds__(ConfigOf<kIndex, Element, CacheElement, kIsInvariant>::kThreads,
+                                  1)
     decode_swapped(const __grid_constant__ Params p, const __grid_constant__ TensorMaps maps,
                    const __grid_constant__ Launch launch) {
-  using Config = ConfigOf<kIndex, Element, CacheElement>;
+  using Config = ConfigOf<kIndex, Element, CacheElement, kIsInvariant>;
   run_block<Config, SwappedCompute<Config>>(p, maps, launch);
 }
 

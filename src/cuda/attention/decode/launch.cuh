@@ -91,26 +91,26 @@ inline CUtensorMap query_map(const Params& p, const DecodeShape& shape) {
             .swizzle = TmaSwizzle::b128});
 }
 
-template <int kIndex, typename Element, typename CacheElement>
+template <int kIndex, typename Element, typename CacheElement, bool kIsInvariant>
 constexpr auto kernel_of() {
   if constexpr (kDecodeConfigs[kIndex].swaps) {
-    return decode_swapped<kIndex, Element, CacheElement>;
+    return decode_swapped<kIndex, Element, CacheElement, kIsInvariant>;
   } else {
-    return decode<kIndex, Element, CacheElement>;
+    return decode<kIndex, Element, CacheElement, kIsInvariant>;
   }
 }
 
-template <int kIndex, typename Element, typename CacheElement>
+template <int kIndex, typename Element, typename CacheElement, bool kIsInvariant>
 void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
-  using Config = ConfigOf<kIndex, Element, CacheElement>;
+  using Config = ConfigOf<kIndex, Element, CacheElement, kIsInvariant>;
   static_assert(Config::kPasses * Config::kConsumerWarps <= kMostMarks);
-  constexpr auto kKernel = kernel_of<kIndex, Element, CacheElement>();
+  constexpr auto kKernel = kernel_of<kIndex, Element, CacheElement, kIsInvariant>();
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
   const auto& [plan, at] = details;
   DecodeShape shape = decode_shape(p.heads, p.kv_heads, Config::kRows);
   shape.is_causal = p.causal;
   shape.window = p.window;
-  shape.is_invariant = p.batch_invariant;
+  shape.is_invariant = kIsInvariant;
   shape.most_tokens = plan.most_tokens;
   TensorMaps maps{};
   if (plan.loads_boxes) {
@@ -127,7 +127,7 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   const Workers workers{.count = Divisor(std::min(plan.workers, most_workers)),
                         .cluster_log2 = std::countr_zero(static_cast<unsigned>(plan.cluster)),
                         .merge_tiles = plan.merge_tiles,
-                        .may_take = Config::kMayTake && plan.cluster == 1 && !p.batch_invariant};
+                        .may_take = Config::kMayTake && plan.cluster == 1};
 
   auto* const workspace = static_cast<char*>(p.workspace);
   const std::uint64_t epoch = next_epoch();
@@ -148,6 +148,15 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   launch_with<kKernel>({.cluster = plan.cluster, .may_start_early = true},
                        workers.count << workers.cluster_log2, Config::kThreads, kSmem_bytes, stream,
                        p, maps, launch);
+}
+
+template <int kIndex, typename Element, typename CacheElement>
+void launch_config(const Params& p, const DecodeDetails& details, Stream stream) {
+  if (p.batch_invariant) {
+    launch_config<kIndex, Element, CacheElement, true>(p, details, stream);
+  } else {
+    launch_config<kIndex, Element, CacheElement, false>(p, details, stream);
+  }
 }
 
 template <int kIndex, typename Element>

@@ -44,18 +44,41 @@ bool are_long(const Problem& p, const DecodeConfig& c, std::int64_t cluster, int
   return c.rows <= 16 && tiles >= 16 * cluster && most_items(p, c) * tiles >= std::int64_t{7} * sms;
 }
 
-// The largest cluster, of a power of two, of which there is room for one for each item.
-// Batch-invariant problems do not run in them, since their size depends on the batch. Long items
+// The splits of an item of a batch-invariant problem, at most.
+int most_splits(const Problem& p, const DecodeConfig& c) {
+  const std::int64_t row_tiles = ceil_div(p.q_len, std::int64_t{shape_of(p, c).tile_tokens});
+  if (!p.packed && row_tiles > kMostSplitRowTiles) {
+    return 1;
+  }
+  const std::int64_t splits = ceil_div(tiles_of(p), std::int64_t{kMinSplitTiles});
+  const int most = tiles_of(p) <= kShortTiles ? kShortSplits : kMaxSplits;
+  return static_cast<int>(std::min<std::int64_t>(splits, most));
+}
+
+// The blocks of a cluster have a split each of a batch-invariant problem: all of an item, if these
+// are eight at most, or a bundle, if all bundles run at once. Else there are no clusters.
+int invariant_cluster(int splits, std::int64_t items, int most, const auto& room) {
+  if (splits > kBundle && splits <= most && items <= room(most)) {
+    return most;
+  }
+  const int cluster = splits == 1 ? 1 : splits == 2 ? 2 : kBundle;
+  const bool fits = cluster <= most && items * ceil_div(splits, kBundle) <= room(cluster);
+  return fits ? cluster : 1;
+}
+
+// The largest cluster, of a power of two, of which there is room for one for each item. Long items
 // are shared by several clusters: by the largest ones of which few SMs are left over.
 int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
-  const std::int64_t most = p.batch_invariant ? 1 : c.most_cluster;
   const std::int64_t items = most_items(p, c);
   const auto room = [&](std::int64_t cluster) {  // for clusters
     return cluster == 1 ? std::int64_t{sms} * c.blocks_per_sm
                         : (sms - unfilled_sms(cluster)) * c.blocks_per_sm / cluster;
   };
+  if (p.batch_invariant) {
+    return invariant_cluster(most_splits(p, c), items, c.most_cluster, room);
+  }
   std::int64_t cluster = 1;
-  while (2 * cluster <= most && items <= room(2 * cluster)) {
+  while (2 * cluster <= c.most_cluster && items <= room(2 * cluster)) {
     cluster *= 2;
   }
   if (are_long(p, c, cluster, sms)) {
@@ -160,17 +183,14 @@ DecodeShape decode_shape(int heads, int kv_heads, int tile_rows) {
 
 // Of a batch-invariant problem only items of sequences with few row tiles are split.
 std::int64_t most_units(const Problem& p, const DecodeConfig& c) {
-  const std::int64_t tiles = tiles_of(p);
   const std::int64_t items = most_items(p, c);
   if (!p.batch_invariant) {
-    return items * (tiles + kEmptyUnits);
+    return items * (tiles_of(p) + kEmptyUnits);
   }
   const DecodeShape shape = shape_of(p, c);
   const std::int64_t split =
       std::min(items, p.batch * kMostSplitRowTiles * p.kv_heads * shape.head_blocks);
-  const std::int64_t units =
-      std::min<std::int64_t>(ceil_div(tiles, std::int64_t{kMinSplitTiles}), kMaxSplits);
-  return split * units + (items - split);
+  return split * most_splits(p, c) + (items - split);
 }
 
 DecodeDetails plan_decode(const Problem& p, int sms, int config) {

@@ -52,6 +52,44 @@ struct PieceSource {
   }
 };
 
+// Merges two pieces.
+__device__ __forceinline__ Piece merge_two(const Piece& a, const Piece& b) {
+  const float m = fmaxf(a.m, b.m);
+  const float reference = m == kMinusInf ? 0.0f : m;
+  const float weight_a = exp2_approx((a.m - reference) * kLog2e);
+  const float weight_b = exp2_approx((b.m - reference) * kLog2e);
+  const auto sum = [&](float x, float y) { return fmaf(weight_b, y, weight_a * x); };
+  return {.m = m,
+          .l = sum(a.l, b.l),
+          .o = {sum(a.o.x, b.o.x), sum(a.o.y, b.o.y), sum(a.o.z, b.o.z), sum(a.o.w, b.o.w)}};
+}
+
+// Merges `count` pieces of a batch-invariant item one after the other. Splits are merged to bundles
+// first.
+template <typename Source>
+__device__ __forceinline__ Piece merge_in_turn(int count, bool are_splits, const Source& source) {
+  Piece merged;
+  int first = 0;
+#pragma unroll 1
+  do {
+    Piece pieces[kBundle];
+#pragma unroll
+    for (int i = 0; i < kBundle; ++i) {
+      if (first + i < count) {
+        pieces[i] = source.at(first + i);
+      }
+    }
+    Piece sum = are_splits ? Piece{} : merged;
+#pragma unroll
+    for (const Piece& piece : pieces) {
+      sum = merge_two(sum, piece);
+    }
+    merged = are_splits ? merge_two(merged, sum) : sum;
+    first += kBundle;
+  } while (first < count);
+  return merged;
+}
+
 // Merges `count` pieces in their order. The loads of kAhead are under way together. The loop runs
 // once even if there are no pieces, for the sake of a rehearsal.
 template <int kAhead, typename Source>
@@ -241,7 +279,8 @@ class Finish {
     const int rank = is_cluster() ? rank_in(launch_) : 0;
     const int pieces = kIsWhole ? kPieces : slice;
     const bool is_last_level = !(kIsWhole && is_cluster());
-    const bool is_final = is_last_level && part_.place.merges;
+    const bool is_last_split = !Config::kIsInvariant || part_.split + 1 == part_.splits;
+    const bool is_final = is_last_level && is_last_split && part_.place.merges;
     if constexpr (kIsWhole) {  // until O has been left there are no registers for a place
       wait<kLevel>(exchanges);
     }
@@ -274,16 +313,21 @@ class Finish {
         if constexpr (kIsWhole) {
           merged = merge_pieces<kAhead>(block_.count(), block_.source(index, in_row));
         } else {
-          merged = merge_pieces<kAhead>(1 << slices_log2, of_blocks(index, in_row, slice));
+          const PieceSource blocks = of_blocks(index, in_row, slice);
+          merged = Config::kIsInvariant ? merge_in_turn(1 << slices_log2, true, blocks)
+                                        : merge_pieces<kAhead>(1 << slices_log2, blocks);
         }
         if (!is_last_level) {
           send_piece(merged, index, in_row, slices_log2, rank);
         }
       }
-      if (is_last_level && part_.place.parts != 1) {
+      if (is_last_level && (part_.place.parts != 1 || (Config::kIsInvariant && part_.splits > 1))) {
         const PartSlots<Config> slots = slots_of(rank);
         const int piece = tile_row * kPieces + q;
-        if (part_.place.merges) {
+        if (Config::kIsInvariant && kIsWhole && part_.splits > 1) {
+          merged = with_splits_before(merged, slots, piece, is_stored);
+        }
+        if (part_.place.merges && is_last_split) {
           if (of_warp == first) {
             slots.wait();
           }
@@ -296,13 +340,25 @@ class Finish {
         store_final<typename Config::Element>(p_, part_, place, merged);
       }
     }
-    if (is_last_level && !part_.place.merges && first < count) {
+    if (is_last_level && is_last_split && part_.place.is_awaited && first < count) {
       slots_of(rank).announce();
     }
   }
 
   __device__ PartSlots<Config> slots_of(int rank) const {
     return {launch_, part_.place, rank, pass_};
+  }
+
+  // Merges a piece with those of the bundle's splits before, which wait in the part's slot.
+  __device__ __forceinline__ Piece with_splits_before(const Piece& own,
+                                                      const PartSlots<Config>& slots, int piece,
+                                                      bool is_stored) const {
+    Piece merged = own;
+    if (part_.split > 0 && is_stored) {
+      merged = merge_two(slots.at(part_.place.index, piece), own);
+    }
+    __syncwarp();  // all lanes have read m and l, which one of them leaves
+    return merged;
   }
 
   // The pieces of all of an item's parts, of which this block has its own.
@@ -320,8 +376,9 @@ class Finish {
                                                     const PartSlots<Config>& slots, int piece,
                                                     int parts) const {
     constexpr int kAhead = Config::C.swaps ? 6 : 4;  // as many as there are registers for
-    const int own_part = part_.place.index;
-    return merge_pieces<kAhead>(parts, PartSource{slots, own, own_part, piece});
+    const PartSource source{slots, own, part_.place.index, piece};
+    return Config::kIsInvariant ? merge_in_turn(parts, part_.place.is_split, source)
+                                : merge_pieces<kAhead>(parts, source);
   }
 
   __device__ PieceSource of_blocks(int row, int q, int slice) const {

@@ -2,11 +2,16 @@
 //
 //   item   a row tile: up to 64 rows, each a (new token, query head) pair, of one sequence and one
 //          KV head; it needs the key tiles that its rows see
-//   unit   a run of an item's key tiles: one tile or, if batch-invariant, a split whose length
-//          follows from the sequence's own lengths. An item begins with units that have no tile:
-//          they stand for the time that it takes beside its tiles
+//   unit   a run of an item's key tiles: one tile or, if batch-invariant, a split or several. An
+//          item begins with units that have no tile: they stand for the time that it takes beside
+//          its tiles
 //   part   what a worker computes of an item at once: a run of its units or, if batch-invariant,
 //          one unit. The parts of an item are merged in their order
+//
+// The splits of a batch-invariant item follow from the sequence's own lengths, and so do its bits:
+// each four splits, a bundle, are merged one after the other, and then the bundles, whoever
+// computes them. A block may compute a bundle by itself, or the blocks of a cluster a split each;
+// or each split is a part, where bundles are too few for all workers.
 //
 // Units are numbered: sequence by sequence, in a sequence item by item. A share is a run of units.
 // Each worker has one, so that every worker reads as many keys. A worker is a block or, for few
@@ -100,23 +105,28 @@ struct TileRange {
 struct SequenceWork {
   int tile_first;  // some query sees key tiles [tile_first, tile_end)
   int tile_end;
-  int row_tiles;   // of one head block
-  int unit_tiles;  // key tiles of a unit
-  int units;       // of each item: at least 1
+  int row_tiles;    // of one head block
+  int split_tiles;  // key tiles of a split, if batch-invariant
+  int unit_tiles;   // key tiles of a unit
+  int units;        // of each item: at least 1
   int items;
 };
 
 // Units without a tile with which an item begins, unless it is batch-invariant.
 inline constexpr int kEmptyUnits = 2;
 
-// Splits of a batch-invariant item.
+// Splits of a batch-invariant item: up to eight, of four tiles or more, or up to 16 of a long item.
+inline constexpr int kBundle = 4;  // splits
 inline constexpr int kMinSplitTiles = 4;
+inline constexpr int kShortTiles = 128;  // an item with more is long
+inline constexpr int kShortSplits = 8;
 inline constexpr int kMaxSplits = 16;
 inline constexpr int kMostSplitRowTiles = 4;  // of a sequence with more row tiles no item is split
 
-TILEWRIGHT_HOST_DEVICE constexpr int invariant_unit_tiles(int tiles, int row_tiles) {
+TILEWRIGHT_HOST_DEVICE constexpr int split_tiles_of(int tiles, int row_tiles) {
+  const int most_splits = tiles <= kShortTiles ? kShortSplits : kMaxSplits;
   return row_tiles > kMostSplitRowTiles ? most(tiles, 1)
-                                        : most(ceil_div(tiles, kMaxSplits), kMinSplitTiles);
+                                        : most(ceil_div(tiles, most_splits), kMinSplitTiles);
 }
 
 TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
@@ -127,10 +137,18 @@ TILEWRIGHT_HOST_DEVICE constexpr SequenceWork work_of(const DecodeShape& shape,
   work.tile_end = most(ceil_div(keys.end(of.q_len - 1), kDecodeTileKeys), work.tile_first);
   const int tiles = work.tile_end - work.tile_first;
   work.row_tiles = ceil_div(of.q_len, shape.tile_tokens);
-  work.unit_tiles = shape.is_invariant ? invariant_unit_tiles(tiles, work.row_tiles) : 1;
+  work.split_tiles = shape.is_invariant ? split_tiles_of(tiles, work.row_tiles) : 1;
+  work.unit_tiles = work.split_tiles;
   work.units = shape.is_invariant ? most(quotient(tiles + work.unit_tiles - 1, work.unit_tiles), 1)
                                   : tiles + kEmptyUnits;
   work.items = work.row_tiles * shape.kv_heads * shape.head_blocks;
+  return work;
+}
+
+// The same of a batch-invariant sequence, whose units are `splits` splits each.
+TILEWRIGHT_HOST_DEVICE constexpr SequenceWork in_units_of(SequenceWork work, int splits) {
+  work.unit_tiles *= splits;
+  work.units = ceil_div(work.units, splits);
   return work;
 }
 
@@ -153,6 +171,17 @@ struct Workers {
 
   TILEWRIGHT_HOST_DEVICE constexpr int cluster() const { return 1 << cluster_log2; }
 };
+
+// The splits of a batch-invariant unit, where all items have so many splits and bundles. A cluster
+// computes bundles, and of eight blocks whole items. A block computes bundles where that makes no
+// worker much later, and else splits.
+TILEWRIGHT_HOST_DEVICE constexpr int splits_of_unit(int splits, int bundles, const Workers& of) {
+  if (of.cluster_log2 > 0) {
+    return most(of.cluster(), kBundle);
+  }
+  const int bundled = ceil_div(bundles, of.count) * kBundle;  // splits of the last worker
+  return 8 * bundled <= 9 * ceil_div(splits, of.count) ? kBundle : 1;
+}
 
 // How units are shared out. Items that all have the same number of units stay whole where the time
 // that is lost since some workers have less to do is shorter than a merge of parts. Where workers
@@ -242,10 +271,12 @@ TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_block(const TileRange& of, i
 
 // Where an item's parts leave their partial results, and which part this one is.
 struct PartPlace {
-  int parts;    // of the item; 1: nothing is to be merged
-  int index;    // of this part
-  bool merges;  // its worker merges all parts; each other part is left in its slot
-  int slot0;    // part i's slot is slot0 + i
+  int parts;        // of the item; 1: nothing is to be merged
+  int index;        // of this part
+  bool is_split;    // of a batch-invariant item, whose parts are merged in bundles first
+  bool merges;      // its worker merges all parts; each other part is left in its slot
+  bool is_awaited;  // by another worker, which merges it
+  int slot0;        // part i's slot is slot0 + i
 };
 
 // A share has one slot: for the part with which it begins, if that is not an item's first. The
@@ -254,18 +285,25 @@ TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_share(const UnitShares& shar
                                                           int first_unit, int units) {
   const int first = shares.share_with(first_unit);
   const int last = shares.share_with(first_unit + units - 1);
-  return {
-      .parts = last - first + 1, .index = share - first, .merges = share == first, .slot0 = first};
+  return {.parts = last - first + 1,
+          .index = share - first,
+          .is_split = false,
+          .merges = share == first,
+          .is_awaited = share != first,
+          .slot0 = first};
 }
 
 // If batch-invariant, each unit has a slot. The share with an item's first unit merges after the
 // last unit that it has of the item. `unit` counts from the item's first.
 TILEWRIGHT_HOST_DEVICE constexpr PartPlace place_of_unit(const UnitShares& shares, int share,
-                                                         int first_unit, int units, int unit) {
+                                                         int first_unit, int units, int unit,
+                                                         bool is_split) {
   const bool is_last = unit + 1 == units || first_unit + unit + 1 == shares.begin(share + 1);
   return {.parts = units,
           .index = unit,
+          .is_split = is_split,
           .merges = is_last && first_unit >= shares.begin(share),
+          .is_awaited = first_unit < shares.begin(share),
           .slot0 = first_unit};
 }
 

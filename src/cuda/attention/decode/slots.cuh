@@ -51,12 +51,13 @@ class PartSlots {
     }
   }
 
-  // Waits until all parts but this one have been left, and clears their marks.
+  // Waits until all parts behind this one have been left, and clears their marks. Those ahead are
+  // this block's own.
   __device__ void wait() const {
-    int first = 0;
+    int first = place_.index + 1;
     do {
       const int part = first + static_cast<int>(threadIdx.x) % 32;
-      const bool waits = part < place_.parts && part != place_.index;
+      const bool waits = part < place_.parts;
       bool is_left = true;
       do {
         if (waits) {

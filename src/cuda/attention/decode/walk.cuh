@@ -9,21 +9,35 @@ namespace decode {
 
 // Walks over the sequences, 32 at a time: each lane has one. In a rehearsal it reads no lengths,
 // and takes each sequence to have one key.
+template <bool kIsInvariant>
 class Walk {
  public:
   __device__ Walk(const Params& p, const Launch& launch, bool is_rehearsal)
       : p_(p), launch_(launch), is_rehearsal_(is_rehearsal), shares_(0, 0, 0, launch.workers) {
     int units = 0;
+    int bundles = 0;
     int items = 0;
     int most_units = 0;
     for (; first_ < p_.batch; first_ += 32) {
       look_up();
       units += work_.units * work_.items;
+      bundles += ceil_div(work_.units, kBundle) * work_.items;
       items += work_.items;
       most_units = max(most_units, work_.units);
     }
-    shares_ = UnitShares(__reduce_add_sync(kAll, units), __reduce_add_sync(kAll, items),
-                         __reduce_max_sync(kAll, most_units), launch_.workers);
+    units = __reduce_add_sync(kAll, units);
+    items = __reduce_add_sync(kAll, items);
+    most_units = __reduce_max_sync(kAll, most_units);
+    Workers workers = launch_.workers;
+    if constexpr (kIsInvariant) {
+      bundles = __reduce_add_sync(kAll, bundles);
+      unit_splits_ = splits_of_unit(units, bundles, workers);
+      workers.cluster_log2 = 0;  // a unit is one worker's
+      work_ = in_units_of(work_, unit_splits_);
+      most_units = ceil_div(most_units, unit_splits_);
+      units = unit_splits_ == 1 ? units : unit_splits_ == kBundle ? bundles : items;
+    }
+    shares_ = UnitShares(units, items, most_units, workers);
     first_ = 0;
     if (p_.batch > 32) {
       look_up();
@@ -32,6 +46,7 @@ class Walk {
   }
 
   __device__ const UnitShares& shares() const { return shares_; }
+  __device__ int unit_splits() const { return unit_splits_; }
 
   // Calls write() on the lane whose sequence has unit `unit`, which is at or after that of the call
   // before. All lanes call it.
@@ -61,7 +76,12 @@ class Walk {
                      ? SequenceLengths{.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0}
                      : lengths_of(p_, first_ + lane);
       if (lengths_.q_len > 0 && lengths_.q_len <= launch_.shape.most_tokens) {
-        work_ = work_of(launch_.shape, lengths_);
+        DecodeShape shape = launch_.shape;
+        shape.is_invariant = kIsInvariant;  // which is known at compile time
+        work_ = work_of(shape, lengths_);
+        if constexpr (kIsInvariant) {
+          work_ = in_units_of(work_, unit_splits_);
+        }
       }
     }
   }
@@ -81,6 +101,7 @@ class Walk {
   const Params& p_;
   const Launch& launch_;
   const bool is_rehearsal_;
+  int unit_splits_ = 1;        // of a batch-invariant item
   int first_ = 0;              // sequence of lane 0
   int before_ = 0;             // units before it
   SequenceLengths lengths_{};  // of this lane's sequence
@@ -89,17 +110,31 @@ class Walk {
   UnitShares shares_;
 };
 
+// Narrows a bundle's key tiles to split `split` or, in a cluster, to the block's own one. Returns
+// how many splits come one after the other.
+__device__ inline int narrow_to_split(TileRange& tiles, int split_tiles, int split,
+                                      const Launch& launch) {
+  const bool is_cluster = launch.workers.cluster_log2 > 0;
+  const int splits = is_cluster ? 1 : max(ceil_div(tiles.end - tiles.first, split_tiles), 1);
+  const int first = tiles.first + (is_cluster ? rank_in(launch) : split) * split_tiles;
+  tiles = {.first = min(first, tiles.end), .end = min(first + split_tiles, tiles.end)};
+  return splits;
+}
+
 // Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends with
-// share `share` at the latest. Returns how many units it has.
+// share `share` at the latest; of a bundle, its split `split`. Returns how many units it has, or 0
+// if more splits follow.
+template <bool kIsInvariant>
 __device__ inline int write_part(Part& part, const Params& p, const Launch& launch,
-                                 const UnitShares& shares, int sequence,
+                                 const Walk<kIsInvariant>& walk, int sequence,
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
-                                 int unit, int share) {
-  const DecodeShape& shape = launch.shape;
+                                 int unit, int share, int split) {
+  DecodeShape shape = launch.shape;
+  shape.is_invariant = kIsInvariant;
+  const UnitShares& shares = walk.shares();
   const int item = quotient(at, work.units);
   const int first = at - item * work.units;  // unit of the item
-  const int units =
-      shape.is_invariant ? 1 : min(work.units - first, shares.begin(share + 1) - unit);
+  const int units = kIsInvariant ? 1 : min(work.units - first, shares.begin(share + 1) - unit);
   const int head_block = work.row_tiles == 1 ? item : item / work.row_tiles;
   const int kv_head = shape.head_blocks == 1 ? head_block : head_block / shape.head_blocks;
   const int head_in_group = (head_block - kv_head * shape.head_blocks) * shape.tile_heads;
@@ -118,22 +153,26 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   part.whole_first = keys.first(last);
   part.whole_end = min(keys.end(part.token0), p.tree.bits != nullptr ? keys.diagonal : keys.kv_len);
   TileRange tiles = tiles_of_units(shape, work, first, first + units);
+  part.split = split;
+  part.splits =
+      walk.unit_splits() > 1 ? narrow_to_split(tiles, work.split_tiles, split, launch) : 1;
   tiles.first = max(tiles.first, part.first / kDecodeTileKeys);
   tiles.end = max(min(tiles.end, ceil_div(part.end, kDecodeTileKeys)), tiles.first);
-  part.tiles = launch.workers.cluster_log2 == 0
+  part.tiles = kIsInvariant || launch.workers.cluster_log2 == 0
                    ? tiles
                    : tiles_of_block(tiles, rank_in(launch), launch.workers.cluster_log2);
   part.seen_first = keys.first(0);
   part.seen_end = keys.end(lengths.q_len - 1);
-  if (units == work.units) {
+  if constexpr (kIsInvariant) {
+    part.place =
+        place_of_unit(shares, share, unit - first, work.units, first, walk.unit_splits() == 1);
+  } else if (units == work.units) {
     part.place = {.parts = 1, .merges = true};
-  } else if (shape.is_invariant) {
-    part.place = place_of_unit(shares, share, unit - first, work.units, first);
   } else {
     part.place = place_of_share(shares, share, unit - first, work.units);
   }
   part.is_end = false;
-  return units;
+  return split + 1 < part.splits ? 0 : units;
 }
 
 // Brings the first lengths to L2 while the launch before may still write them. A warp calls it.
@@ -162,6 +201,7 @@ __device__ inline void prefetch_lengths(const Params& p) {
 __device__ inline void put_empty_part(PartRing& ring) {
   Part part{};
   part.tokens = 1;
+  part.splits = 1;
   part.lengths.q_len = 1;
   part.place = {.parts = 0, .merges = true};
   ring.tiles[0] = part;
@@ -195,13 +235,14 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
   if (p.batch > 32 && !is_rehearsal) {
     prefetch_lengths(p);
   }
-  Walk walk(p, launch, is_rehearsal);
+  Walk<Config::kIsInvariant> walk(p, launch, is_rehearsal);
   const UnitShares& shares = walk.shares();
   int share = shares.share_of(static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2);
   const bool has_work = share >= 0;
   int end = has_work ? shares.begin(share + 1) : 0;
   int unit = has_work ? shares.begin(share) : 0;
   const bool may_take = Config::kMayTake && has_work && shares.further() > 0;
+  int split = 0;  // of a bundle
   PartRing::Position at;
   std::uint32_t asked = 0;
   for (bool is_end = false, is_first = true; !is_end; is_first = false) {
@@ -229,13 +270,15 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
       int units = 0;
       walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
                         int unit_of_sequence) {
-        units = write_part(part, p, launch, shares, sequence, lengths, of, unit_of_sequence, unit,
-                           share);
+        units = write_part(part, p, launch, walk, sequence, lengths, of, unit_of_sequence, unit,
+                           share, split);
         part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
         part.asks = may_take && unit + units >= end;
         has_written = true;
       });
-      unit += __reduce_max_sync(0xffffffffu, units);
+      const int done = __reduce_max_sync(0xffffffffu, units);
+      split = done == 0 ? split + 1 : 0;
+      unit += done;
     }
     if (is_rehearsal) {
       break;
