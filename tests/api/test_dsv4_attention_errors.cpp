@@ -323,11 +323,14 @@ INSTANTIATE_TEST_SUITE_P(
                     [](Dsv4Call& c) { c.tensors.o.data = const_cast<void*>(c.tensors.q.data); },
                     "o",
                     {"shares memory with q"}},
-        BadDsv4Call{
-            "o_in_rows",
-            [](Dsv4Call& c) { c.tensors.o.data = const_cast<void*>(c.tensors.window->rows.data); },
-            "o",
-            {"shares memory with window.rows"}},
+        BadDsv4Call{"o_in_rows",
+                    [](Dsv4Call& c) {
+                      void* const memory = c.input(DType::u8, {1 << 16}).data;  // all of o's
+                      c.tensors.window->rows.data = memory;
+                      c.tensors.o.data = memory;
+                    },
+                    "o",
+                    {"shares memory with window.rows"}},
         BadDsv4Call{"lse_in_indices",
                     [](Dsv4Call& c) { c.tensors.compressed->indices->data = c.tensors.lse->data; },
                     "lse",

@@ -55,7 +55,7 @@ struct Part {
   int token0;      // within the sequence
   int tokens;
   TileRange tiles;  // key tiles of this block
-  int split;        // which one this is of a bundle's `splits`
+  int split;        // if batch-invariant: which one this is of a bundle's `splits`
   int splits;
   int first;  // some row sees keys [first, end)
   int end;

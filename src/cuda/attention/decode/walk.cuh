@@ -153,9 +153,11 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   part.whole_first = keys.first(last);
   part.whole_end = min(keys.end(part.token0), p.tree.bits != nullptr ? keys.diagonal : keys.kv_len);
   TileRange tiles = tiles_of_units(shape, work, first, first + units);
-  part.split = split;
-  part.splits =
-      walk.unit_splits() > 1 ? narrow_to_split(tiles, work.split_tiles, split, launch) : 1;
+  if constexpr (kIsInvariant) {
+    part.split = split;
+    part.splits =
+        walk.unit_splits() > 1 ? narrow_to_split(tiles, work.split_tiles, split, launch) : 1;
+  }
   tiles.first = max(tiles.first, part.first / kDecodeTileKeys);
   tiles.end = max(min(tiles.end, ceil_div(part.end, kDecodeTileKeys)), tiles.first);
   part.tiles = kIsInvariant || launch.workers.cluster_log2 == 0
@@ -172,7 +174,7 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
     part.place = place_of_share(shares, share, unit - first, work.units);
   }
   part.is_end = false;
-  return split + 1 < part.splits ? 0 : units;
+  return kIsInvariant && split + 1 < part.splits ? 0 : units;
 }
 
 // Brings the first lengths to L2 while the launch before may still write them. A warp calls it.
@@ -276,9 +278,11 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
         part.asks = may_take && unit + units >= end;
         has_written = true;
       });
-      const int done = __reduce_max_sync(0xffffffffu, units);
-      split = done == 0 ? split + 1 : 0;
-      unit += done;
+      units = __reduce_max_sync(0xffffffffu, units);
+      unit += units;
+      if constexpr (Config::kIsInvariant) {
+        split = units == 0 ? split + 1 : 0;
+      }
     }
     if (is_rehearsal) {
       break;
