@@ -8,10 +8,10 @@
 //   part   what a worker computes of an item at once: a run of its units or, if batch-invariant,
 //          one unit. The parts of an item are merged in their order
 //
-// The splits of a batch-invariant item follow from the sequence's own lengths, and so do its bits:
-// each four splits, a bundle, are merged one after the other, and then the bundles, whoever
-// computes them. A block may compute a bundle by itself, or the blocks of a cluster a split each;
-// or each split is a part, where bundles are too few for all workers.
+// The splits of a batch-invariant item follow from the sequence's own lengths, and so do its bits.
+// Four splits are a bundle. A bundle's splits are merged one after the other, and then the bundles,
+// whoever computes them: a block a bundle, the blocks of a cluster a split each or, where bundles
+// are too few for all workers, a block a split.
 //
 // Units are numbered: sequence by sequence, in a sequence item by item. A share is a run of units.
 // Each worker has one, so that every worker reads as many keys. A worker is a block or, for few
@@ -172,9 +172,9 @@ struct Workers {
   TILEWRIGHT_HOST_DEVICE constexpr int cluster() const { return 1 << cluster_log2; }
 };
 
-// The splits of a batch-invariant unit, where all items have so many splits and bundles. A cluster
-// computes bundles, and of eight blocks whole items. A block computes bundles where that makes no
-// worker much later, and else splits.
+// The splits of a batch-invariant unit, where all items together have so many splits and bundles. A
+// cluster's unit is a bundle or, of a cluster of eight blocks, a whole item. A block's unit is a
+// bundle where that makes no worker much later, and else a split.
 TILEWRIGHT_HOST_DEVICE constexpr int splits_of_unit(int splits, int bundles, const Workers& of) {
   if (of.cluster_log2 > 0) {
     return most(of.cluster(), kBundle);
@@ -273,7 +273,7 @@ TILEWRIGHT_HOST_DEVICE constexpr TileRange tiles_of_block(const TileRange& of, i
 struct PartPlace {
   int parts;        // of the item; 1: nothing is to be merged
   int index;        // of this part
-  bool is_split;    // of a batch-invariant item, whose parts are merged in bundles first
+  bool is_split;    // the item's parts are splits, which are merged to bundles first
   bool merges;      // its worker merges all parts; each other part is left in its slot
   bool is_awaited;  // by another worker, which merges it
   int slot0;        // part i's slot is slot0 + i
