@@ -9,13 +9,13 @@
 
 namespace tilewright::cuda {
 
-// O, and the sums of the tensor cores that are still to be added to it. Both are in rows' units of
-// P, which change from tile to tile: O's are those that it had when it was last added to.
-template <typename T, int kHeadDim, int kInterval>
+// O, and the sums of the tensor cores that are still to be added to it, in kParts parts of the
+// columns. Both are in rows' units of P, which change from tile to tile: O's are those that it had
+// when it was last added to.
+template <typename T, int kHeadDim, int kInterval, int kParts>
 struct ValueSums {
   static constexpr bool kPromotes = kInterval > 0;
-  static constexpr int kParts = kPromotes && kHeadDim == 256 ? 4 : 1;  // of the columns
-  static constexpr int kBuffers = kParts > 1 ? 2 : 1;                  // of parts
+  static constexpr int kBuffers = kParts > 1 ? 2 : 1;  // of parts
   static_assert(kParts == 1 || kInterval == 1, "a part's registers serve another part");
   using Mma = typename T::TiledMmaPv;
   using MmaPart = typename T::template MmaPv<kHeadDim / kParts>;
@@ -99,10 +99,10 @@ struct ValueSums {
     }
   }
 
-  // P V of a tile from begin to end. A part of the columns is added to O while the next one is
-  // computed. `tOrV` is (MMA, parts, MMA_K).
+  // P V of a tile. A part of the columns is added to O while the next one is computed; the last one
+  // is there at the end, and promote() adds it. `tOrV` is (MMA, parts, MMA_K).
   template <typename TensorP, typename TensorV>
-  __device__ void add(const TensorP& tOrP, const TensorV& tOrV) {
+  __device__ void add_but_last(const TensorP& tOrP, const TensorV& tOrV) {
     issue(tOrP, tOrV(cute::_, 0, cute::_));
 #pragma unroll
     for (int part = 1; part < kParts; ++part) {
@@ -111,6 +111,12 @@ struct ValueSums {
       promote(part - 1);
     }
     wait(kParts - 1);
+  }
+
+  // The same with the last part.
+  template <typename TensorP, typename TensorV>
+  __device__ void add(const TensorP& tOrP, const TensorV& tOrV) {
+    add_but_last(tOrP, tOrV);
     promote(kParts - 1);
   }
 };

@@ -39,6 +39,10 @@ struct ConfigOf {
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
   static constexpr RoleRegisters kRegisters =
       kConsumers == 3 && C.head_dim == 64 ? RoleRegisters{40, 152} : role_registers(kConsumers);
+  // Of the columns of P V: one is added to O while the next one is computed.
+  static constexpr int kValueParts = C.head_dim == 256                      ? 4
+                                     : C.head_dim == 128 && kConsumers == 3 ? 2
+                                                                            : 1;
   using Position = RingPosition<C.stages>;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
   using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;

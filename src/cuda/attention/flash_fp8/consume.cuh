@@ -50,19 +50,21 @@ using ScoresOf = std::integral_constant<Scores, kScores>;
 
 // A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, with
 // features at 128, and where three consumers share the registers, there are not enough of them for
-// S while P V is computed: then it is not.
+// S while P V is computed: then it is not. A consumer does in its turn only what the others' GEMMs
+// must wait for.
 template <typename Config, typename Output, bool kIsPlain>
 __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p,
                                         int consumer) {
   using T = typename Config::Tiles;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
-  using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles>;
+  constexpr int kParts = Config::kValueParts;
+  using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles, kParts>;
   constexpr int kBc = Config::C.bc;
   constexpr int kRows = Sums::kRows;
   constexpr bool kKeepsTurn = Config::kConsumers == 3;  // until S is there
   constexpr bool kOverlaps =
-      Sums::kParts == 1 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
+      kParts == 1 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
   const Tensor tSrK = T::operand_k(shared.sK[0]);
@@ -152,20 +154,20 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         --j;
         const typename Config::Position at_v = at;
         at.advance();
+        shared.v.wait(at_v);  // not in the turn
         ping_pong.wait();
         if constexpr (kOverlaps) {
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
-          shared.v.wait(at_v);
           sums.issue(tOrP, tOrV(_, 0, _, at_v.stage));
           ping_pong.pass();
           wgmma_wait<1>(tSrS);
         } else {
-          shared.v.wait(at_v);
-          sums.add(tOrP, tOrV(_, _, _, at_v.stage));
-          shared.v.release(at_v);
+          sums.add_but_last(tOrP, tOrV(_, _, _, at_v.stage));
+          sums.promote(kParts - 1);
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+          shared.v.release(at_v);
           if constexpr (!kKeepsTurn) {
             ping_pong.pass();
           }

@@ -131,7 +131,8 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   using T = Tiles<C>;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
-  using Sums = ValueSums<T, C.head_dim, kInterval>;
+  constexpr int kParts = kInterval > 0 && C.head_dim == 256 ? 4 : 1;
+  using Sums = ValueSums<T, C.head_dim, kInterval, kParts>;
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int row0 = walk.row0 + consumer * kWarpgroupRows;
 
@@ -201,7 +202,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
     const RingPosition<C.stages> at_v = at;
     at.advance();
     ping_pong.wait();
-    if constexpr (Sums::kParts == 1) {
+    if constexpr (kParts == 1) {
       shared.k.wait(at);
       wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
       shared.vt.wait(at_v);
@@ -222,7 +223,7 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
       mask_tile();
     }
     weigh_tile();
-    if constexpr (Sums::kParts == 1) {
+    if constexpr (kParts == 1) {
       sums.wait();
       shared.vt.release(at_v);
       sums.next_units(correction);
