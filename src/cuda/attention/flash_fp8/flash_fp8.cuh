@@ -13,8 +13,8 @@
 // Registers 40 for a thread of the producer and 232 for one of a consumer; with three consumers 40
 //           and 152 at D = 64, 32 and 160 at D = 128. Of a consumer's, D / 2 hold O, 64 hold S and
 //           16 hold P. At D = 64 and 128 two consumers have D / 2 more for P V of a tile. Three
-//           have it in S's. At D = 256 P V of 64 columns is in half of S's, and that of the next 64
-//           in the other.
+//           have it in S's. At D = 128 these, and at D = 256 two, have P V of 64 columns in half of
+//           S's, and that of the next 64 in the other.
 //
 //   warp 0, a thread  load: descales, K, Q, V as soon as a stage is free (TMA)
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
