@@ -7,6 +7,14 @@
 namespace tilewright::cuda {
 namespace decode {
 
+// The call's shape. Whether it is batch-invariant is known at compile time.
+template <bool kIsInvariant>
+__device__ inline DecodeShape shape_of(const Launch& launch) {
+  DecodeShape shape = launch.shape;
+  shape.is_invariant = kIsInvariant;
+  return shape;
+}
+
 // Walks over the sequences, 32 at a time: each lane has one. In a rehearsal it reads no lengths,
 // and takes each sequence to have one key.
 template <bool kIsInvariant>
@@ -76,9 +84,7 @@ class Walk {
                      ? SequenceLengths{.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0}
                      : lengths_of(p_, first_ + lane);
       if (lengths_.q_len > 0 && lengths_.q_len <= launch_.shape.most_tokens) {
-        DecodeShape shape = launch_.shape;
-        shape.is_invariant = kIsInvariant;  // which is known at compile time
-        work_ = work_of(shape, lengths_);
+        work_ = work_of(shape_of<kIsInvariant>(launch_), lengths_);
         if constexpr (kIsInvariant) {
           work_ = in_units_of(work_, unit_splits_);
         }
@@ -129,8 +135,7 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
                                  const Walk<kIsInvariant>& walk, int sequence,
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
                                  int unit, int share, int split) {
-  DecodeShape shape = launch.shape;
-  shape.is_invariant = kIsInvariant;
+  const DecodeShape shape = shape_of<kIsInvariant>(launch);
   const UnitShares& shares = walk.shares();
   const int item = quotient(at, work.units);
   const int first = at - item * work.units;  // unit of the item
