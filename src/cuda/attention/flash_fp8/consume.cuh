@@ -164,7 +164,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
           wgmma_wait<1>(tSrS);
         } else {
           sums.add_but_last(tOrP, tOrV(_, _, _, at_v.stage));
-          sums.promote(kParts - 1);
+          sums.promote(kParts - 1);  // in add(), ptxas would spill registers
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
           shared.v.release(at_v);
