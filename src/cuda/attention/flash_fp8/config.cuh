@@ -39,7 +39,7 @@ struct ConfigOf {
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
   static constexpr RoleRegisters kRegisters =
       kConsumers == 3 && C.head_dim == 64 ? RoleRegisters{40, 152} : role_registers(kConsumers);
-  // Of the columns of P V: one is added to O while the next one is computed.
+  // Parts of P V's columns, of which one is added to O while the next one is computed.
   static constexpr int kValueParts = C.head_dim == 256                      ? 4
                                      : C.head_dim == 128 && kConsumers == 3 ? 2
                                                                             : 1;

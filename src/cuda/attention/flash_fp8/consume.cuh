@@ -50,8 +50,8 @@ using ScoresOf = std::integral_constant<Scores, kScores>;
 
 // A consumer: one warpgroup, which computes its 64 rows of one tile after another. At D = 256, with
 // features at 128, and where three consumers share the registers, there are not enough of them for
-// S while P V is computed: then it is not. A consumer does in its turn only what the others' GEMMs
-// must wait for.
+// S while P V is computed: then it is not. Turns limit the speed there, so that V is waited for
+// before a turn, and given back when Q K^T is issued.
 template <typename Config, typename Output, bool kIsPlain>
 __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const AttentionFp8Params& p,
                                         int consumer) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         --j;
         const typename Config::Position at_v = at;
         at.advance();
-        shared.v.wait(at_v);  // not in the turn
+        shared.v.wait(at_v);
         ping_pong.wait();
         if constexpr (kOverlaps) {
           shared.k.wait(at);
