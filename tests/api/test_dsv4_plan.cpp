@@ -47,22 +47,64 @@ TEST(Dsv4Plan, SharedRangesMayBeShifted) {
   EXPECT_EQ(most_parts_of(problem), 1);
 }
 
-int cluster_of(std::int64_t batch) {
+Dsv4Plan best_plan(const Problem& problem) {
+  return plan_dsv4_decode(problem, kSms, best_dsv4_config(problem, kSms)).plan;
+}
+
+// Of requests with five pairs.
+Dsv4Plan best_plan_of(std::int64_t batch) {
   Problem problem = problem_of(128, 512);
   problem.batch = batch;
   problem.q_len = 1;
-  const int config = best_dsv4_config(problem, kSms);
-  return plan_dsv4_decode(problem, kSms, config).plan.cluster;
+  return best_plan(problem);
 }
 
 TEST(Dsv4Plan, AllClustersRunAtOnce) {
-  EXPECT_EQ(cluster_of(1), 8);
-  EXPECT_EQ(cluster_of(15), 8);
-  EXPECT_EQ(cluster_of(16), 5);
-  EXPECT_EQ(cluster_of(30), 4);
-  EXPECT_EQ(cluster_of(40), 3);
-  EXPECT_EQ(cluster_of(66), 2);
-  EXPECT_EQ(cluster_of(67), 1);
+  EXPECT_EQ(best_plan_of(1).cluster, 8);
+  EXPECT_EQ(best_plan_of(15).cluster, 8);
+  EXPECT_EQ(best_plan_of(16).cluster, 5);
+  EXPECT_EQ(best_plan_of(22).cluster, 5);
+  EXPECT_EQ(best_plan_of(30).cluster, 4);
+  EXPECT_EQ(best_plan_of(36).cluster, 3);
+  EXPECT_EQ(best_plan_of(66).cluster, 2);
+  EXPECT_EQ(best_plan_of(67).cluster, 1);
+}
+
+TEST(Dsv4Plan, BlocksShareUnitsWhereThatTakesLessThanAnotherRound) {
+  EXPECT_EQ(best_plan_of(26).deal.shares, 5);
+  EXPECT_EQ(best_plan_of(26).deal.whole, 0);
+  EXPECT_TRUE(best_plan_of(26).merges());
+  EXPECT_EQ(best_plan_of(132).deal.shares, 1);
+  EXPECT_FALSE(best_plan_of(132).merges());
+  EXPECT_EQ(best_plan_of(140).deal.shares, 5);
+  EXPECT_EQ(best_plan_of(140).deal.whole, 132);
+  EXPECT_EQ(best_plan_of(192).deal.shares, 1);
+}
+
+// Results of E4M3 are merged 128 columns at a time, and there is no room for those of many parts.
+TEST(Dsv4Plan, PartsAreNotSharedWithE4m3Output) {
+  Problem problem = problem_of(128, 512);
+  problem.compressed = {.keys = Keys::range, .page_size = 64, .most_keys = 8192};
+  problem.batch = 2;
+  problem.q_len = 1;
+  EXPECT_EQ(best_plan(problem).deal.shares, 5);
+  problem.e4m3_output = true;
+  EXPECT_EQ(best_plan(problem).deal.shares, 1);
+}
+
+// Whole units are full rounds, and no block has more than one share of the others.
+TEST(Dsv4Plan, AllUnitsAreDealt) {
+  for (int units = 1; units < 700; ++units) {
+    const auto [whole, shares] = dsv4::Deal::of(units, kSms, 5);
+    EXPECT_LE(shares, 5);
+    EXPECT_LE((units - whole) * shares, kSms);
+    if (shares > 1) {
+      EXPECT_EQ(whole % kSms, 0);
+      EXPECT_LT(whole, units);
+    } else {
+      EXPECT_EQ(whole, units);
+    }
+  }
 }
 
 bool spreads(std::int64_t batch, int compressed, bool e4m3_output) {
@@ -70,7 +112,7 @@ bool spreads(std::int64_t batch, int compressed, bool e4m3_output) {
   problem.batch = batch;
   problem.q_len = 1;
   problem.e4m3_output = e4m3_output;
-  return plan_dsv4_decode(problem, kSms, best_dsv4_config(problem, kSms)).plan.spreads;
+  return best_plan(problem).spreads;
 }
 
 // In small batches, where P of all pairs is in SMEM at once, and a block has all columns that share
@@ -93,7 +135,8 @@ TEST(Dsv4Plan, ItemsOfOneTokenAreTwins) {
   problem.window.format = KvRowFormat::e4m3;
   problem.compressed.format = KvRowFormat::e2m1;
   EXPECT_TRUE(are_twins(0));
-  EXPECT_FALSE(are_twins(1)) << "a cluster shares a part";
+  EXPECT_TRUE(are_twins(1)) << "twins share units with other twins";
+  EXPECT_FALSE(are_twins(2)) << "a cluster shares a unit";
   EXPECT_EQ(plan_dsv4_decode(problem, 133, 0).plan.blocks, 132);
   problem.window.format = KvRowFormat::e4m3_bf16;
   EXPECT_FALSE(are_twins(0)) << "a kernel for any formats";
@@ -109,7 +152,7 @@ TEST(Dsv4Plan, ItemsOfOneTokenAreTwins) {
 }
 
 // Every pair belongs to one part, and every part but an item's only one has ten tiles at most, or
-// 16 where two items have the same keys.
+// twelve where two items have the same keys.
 void expect_that_parts_share_all_pairs(int head_tiles) {
   for (int tiles = 1; tiles <= dsv4::kMostParts * dsv4::part_tiles(head_tiles); ++tiles) {
     const int parts = dsv4::parts_of_tiles(tiles, head_tiles);
@@ -135,10 +178,10 @@ TEST(Dsv4Plan, ALongRangeDoesNotNeedASlotAPair) {
   Problem problem = problem_of(1 << 20, 512);
   problem.batch = 1;
   problem.q_len = 1;
-  for (std::size_t config = 0; config < kDsv4Clusters.size(); ++config) {
+  for (std::size_t config = 0; config < kDsv4Configs.size(); ++config) {
     const Dsv4Details details = plan_dsv4_decode(problem, kSms, static_cast<int>(config));
-    EXPECT_LE(details.plan.pair_slots, 32);
-    EXPECT_LT(details.at.bytes, 16u * 33 * 132 * 1024);
+    EXPECT_LE(details.plan.pair_slots, 9);
+    EXPECT_LT(details.at.bytes, 16u * 11 * 132 * 1024);
   }
 }
 

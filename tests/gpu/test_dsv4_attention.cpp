@@ -77,9 +77,26 @@ TEST_F(Dsv4Gpu, RowsDoNotDependOnTheirNeighbours) {
       });
 }
 
-// In a batch of 128, requests write the bits that they write alone.
+// Some of a batch's requests write the bits that they write alone.
+void expect_same_bits_alone(const Dsv4Problem& problem, const Dsv4Kernel& kernel) {
+  const Dsv4AttentionOptions options = options_of(problem, kernel.info.name);
+  const std::size_t batch = problem.batch();
+  Dsv4DeviceProblem together(make_tensors(problem));
+  Dsv4DeviceProblem apart(make_tensors(problem));
+  run(together.views(), options);
+  for (const std::size_t b : {std::size_t{0}, batch / 3, batch - 1}) {
+    run(alone(problem, apart.views(), b), options);
+    const Dsv4HostTensors expected = together.results();
+    const Dsv4HostTensors results = apart.results();
+    const std::size_t bytes = expected.o.bytes() / batch;
+    EXPECT_EQ(std::memcmp(expected.o.data() + b * bytes, results.o.data() + b * bytes, bytes), 0)
+        << "request " << b;
+  }
+}
+
+// Blocks have whole items in the first round, and share the last ones.
 TEST_F(Dsv4Gpu, RowsDoNotDependOnTheSizeOfTheBatch) {
-  constexpr std::size_t kBatch = 128;
+  constexpr std::size_t kBatch = 140;
   for_each_problem(
       kernels_and_variants(),
       [](const Dsv4Choices& choices) {
@@ -93,21 +110,28 @@ TEST_F(Dsv4Gpu, RowsDoNotDependOnTheSizeOfTheBatch) {
         }
         return problems;
       },
-      [](const Dsv4Problem& problem, const Dsv4Kernel& kernel) {
-        const Dsv4AttentionOptions options = options_of(problem, kernel.info.name);
-        Dsv4DeviceProblem together(make_tensors(problem));
-        Dsv4DeviceProblem apart(make_tensors(problem));
-        run(together.views(), options);
-        for (const std::size_t b : {std::size_t{0}, kBatch / 3, kBatch - 1}) {
-          run(alone(problem, apart.views(), b), options);
-          const Dsv4HostTensors expected = together.results();
-          const Dsv4HostTensors results = apart.results();
-          const std::size_t bytes = expected.o.bytes() / kBatch;
-          EXPECT_EQ(std::memcmp(expected.o.data() + b * bytes, results.o.data() + b * bytes, bytes),
-                    0)
-              << "request " << b;
+      expect_same_bits_alone);
+}
+
+// The same of requests with several parts: their first parts are whole, and some last ones shared.
+TEST_F(Dsv4Gpu, PartsDoNotDependOnTheSizeOfTheBatch) {
+  for_each_problem(
+      kernels_and_variants(),
+      [](const Dsv4Choices& choices) {
+        std::vector<Dsv4Problem> problems;
+        for (const std::size_t batch : {3, 10, 30}) {
+          Dsv4Problem& problem = problems.emplace_back();
+          problem.q_lens.assign(batch, 1);
+          problem.heads = choices.heads.back();
+          problem.sinks = Dsv4Sinks::normal;
+          problem.window = {.keys = Dsv4Keys::range,
+                            .format = choices.window_formats.front(),
+                            .ends = std::vector<int>(batch, 3000),
+                            .has_table = true};
         }
-      });
+        return problems;
+      },
+      expect_same_bits_alone);
 }
 
 TEST_F(Dsv4Gpu, PagesChangeNoBit) {

@@ -17,14 +17,14 @@
 //   consumer 0   S = Q K0^T | maxima | P0 | sync | 4 x: O_L += (P0 P1) (V0 V1) | S = Q K2^T | ...
 //   consumer 1   S = Q K1^T | maxima | P1 | sync | 4 x: O_R += (P0 P1) (V0 V1) | S = Q K3^T | ...
 //
-// What P V of a pair gives is added to O by FMAs, under O's reference so far (softmax.cuh).
-// So the pairs of a unit can be computed in any blocks. In small batches a cluster of blocks shares
-// them: block 0 merges its own, the others leave the results of each pair in the workspace, and
-// then each block merges some of O's columns, in the pairs' order. The bits are the same. Where
-// there are few pairs, spread.cuh has another way.
+// What P V of a pair gives is added to O by FMAs, under O's reference so far (softmax.cuh). So the
+// pairs of a unit can be computed in any blocks. Where units are too few for a round of all blocks,
+// several share each: the first one merges its own pairs, the others leave the results of each pair
+// in the workspace, and another launch (merge.cu) goes on, in the pairs' order. The bits are the
+// same. Where there are few pairs, spread.cuh has another way.
 //
-// Where a token has more than 64 heads and no cluster shares a part, in kernels without BF16 rows,
-// two blocks of a cluster are twins: each widens half of the rows of both (twin_produce.cuh).
+// Where a token has more than 64 heads, in kernels without BF16 rows, two blocks of a cluster are
+// twins: each widens half of the rows of both (twin_produce.cuh).
 //
 // Limits    BF16 q. A NaN code of E4M3 under a scale that is not NaN counts as 480.
 // Worklog   docs/worklog/dsv4-decode.md
@@ -48,7 +48,6 @@ struct SharedStorage {
   TileRows rows[kPairTiles];  // of P
   Job jobs[kJobs];
   Unit rehearsed;  // which nobody reads
-  int ticket;
   TmaBarrier q_full;
   cutlass::arch::ClusterBarrier q_empty;
   cutlass::arch::ClusterBarrier job_full[kJobs];
@@ -130,7 +129,7 @@ class Producer {
       if (this_thread() == 0) {
         job.number = number;
         job.is_first = is_first;
-        share(job, launch_, rank_in_unit<kIsTwin>());
+        share(job, launch_);
         if (!is_first) {
           job.first_tile = before.end_tile;
         }
@@ -186,7 +185,6 @@ class Consumer {
   // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
   // register meanwhile.
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
-  __device__ static int rank() { return rank_in_unit<kIsTwin>(); }
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {
@@ -300,7 +298,7 @@ class Consumer {
                                              FragmentO (&tOrO)[2]) {
     const Appended row0(rows_[0], pair[0]);
     const Appended row1(rows_[1], pair[1]);
-    if (rank() > 0) {
+    if (job.share > 0) {
       if (number() == 0) {
         leave_statistics(launch_, slot_of(job, tile), pair);
       }
@@ -322,7 +320,7 @@ class Consumer {
                                               FragmentO (&tOrO)[2]) {
     FragmentPv tPv;
     compute_values(kQuarter, is_pair, tPv);
-    if (rank() == 0) {
+    if (job.share == 0) {
       auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
       add<MmaPv>(row0.behind, row1.behind, half, tPv);
     } else {
@@ -348,78 +346,54 @@ class Consumer {
     give_back<kIsTwin>(shared_.keys.empty[quarter]);
   }
 
-  // Stores the unit's results, or leaves what is to be merged, and merges what is all there.
+  // Stores the results of the pairs that this block has merged, or leaves them. A cluster's blocks
+  // merge what all have left.
   __device__ __forceinline__ void finish(const Job& job, FragmentO (&tOrO)[2]) {
-    const bool is_part = job.unit.parts > 1;
-    const bool is_cluster = launch_.cluster > 1;
-    const bool leaves = (is_cluster || is_part) && job.unit.tokens > 0;
-    if (rank() == 0) {
-      const int slot = is_cluster ? job.slot0 : job.unit.index;
+    if (job.share == 0) {
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
         const int column0 = (number() + 2 * i) * kOutputColumns;
         compute_here(rows_[0].reference);  // O leaves no registers for what follows from it
         compute_here(rows_[1].reference);
-        if (leaves) {
-          leave(launch_, slot, column0, tOrO[0]);
-        } else if (!is_cluster) {
+        if (job.leaves) {
+          leave(launch_, job.slot0, column0, tOrO[0]);
+        } else if (!launch_.are_clusters) {
           store_results<kOutputColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO[0], rows_);
         }
         tOrO[0] = tOrO[1];
       }
-      if (leaves && number() == 0) {
-        leave_statistics(launch_, slot, rows_);
+      if (job.leaves && number() == 0) {
+        leave_statistics(launch_, job.slot0, rows_);
       }
     }
-    if (is_cluster && leaves) {
-      cute::cluster_arrive();
-      cute::cluster_wait();
-    }
-    if (is_cluster || is_part) {
+    if (launch_.are_clusters) {
+      if (job.leaves) {
+        cute::cluster_arrive();
+        cute::cluster_wait();
+      }
       // Mostly a strip for each of the cluster's consumers.
-      if (p_.o_scale != nullptr || launch_.cluster <= 3) {
-        merge<kOutputColumns>(job, is_cluster, is_part);
-      } else if (launch_.cluster <= 5) {
-        merge<kOutputColumns / 2>(job, is_cluster, is_part);
+      if (p_.o_scale != nullptr || launch_.shares <= 3) {
+        merge<kOutputColumns, 1>(job);
       } else {
-        merge<kOutputColumns / 4>(job, is_cluster, is_part);
+        merge<kOutputColumns / 2, 3>(job);
       }
     }
   }
 
-  // Merges what lies in slots, kColumns columns at a time, which blocks and consumers share: first
-  // the results of a cluster's blocks, then, if this block is the last to have done so, those of
-  // all parts.
-  template <int kColumns>
-  __device__ __forceinline__ void merge(const Job& job, bool is_cluster, bool is_part) {
+  // Merges what the blocks of a cluster have left, kColumns columns at a time, which blocks and
+  // consumers share, and kSlots slots at once.
+  template <int kColumns, int kSlots>
+  __device__ __forceinline__ void merge(const Job& job) {
     constexpr int kStrips = kDims / kColumns;
-    const Unit& unit = job.unit;
-    const int item = unit.index - unit.part * launch_.items;
-    const int strips = (kStrips + launch_.cluster - 1) / launch_.cluster;
-    const int end = min(kStrips, (rank() + 1) * strips);
+    const int strips = (kStrips + launch_.shares - 1) / launch_.shares;
+    const int end = min(kStrips, (block_rank() + 1) * strips);
 #pragma unroll 1
-    for (int is_of_parts = !is_cluster; is_of_parts < 1 + is_part; ++is_of_parts) {
-      if (is_of_parts &&
-          !arrives_last(launch_, unit.parts, item * launch_.cluster + rank(), shared_.ticket)) {
-        return;
-      }
-#pragma unroll 1
-      for (int strip = rank() * strips + number(); strip < end; strip += kConsumers) {
-        const int column0 = strip * kColumns;
-        typename Output<kColumns>::Fragment tOrO;
-        begin(tOrO);
-        append_slots<kColumns>(launch_, is_of_parts ? item : job.slot0,
-                               is_of_parts ? unit.parts : job.slots,
-                               is_of_parts ? int{launch_.items} : 1, column0, tOrO, rows_);
-        if (is_part && !is_of_parts) {
-          leave(launch_, unit.index, column0, tOrO);
-          if (strip == rank() * strips) {  // each block for those that merge its columns
-            leave_statistics(launch_, unit.index, rows_);
-          }
-        } else {
-          store_results<kColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO, rows_);
-        }
-      }
+    for (int strip = block_rank() * strips + number(); strip < end; strip += kConsumers) {
+      const int column0 = strip * kColumns;
+      typename Output<kColumns>::Fragment tOrO;
+      begin(tOrO);
+      append_slots<kColumns, kSlots>(launch_, job.slot0, job.slots, column0, tOrO, rows_);
+      store_results<kColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO, rows_);
     }
   }
 
@@ -434,7 +408,7 @@ class Consumer {
   SharedStorage& shared_;
   const Params& p_;
   const Launch& launch_;
-  RowSoFar rows_[kThreadRows];  // over the pairs that block 0 has merged
+  RowSoFar rows_[kThreadRows];  // over the pairs that this block has merged
   int units_ = 0;               // that had keys here
   int tiles_ = 0;               // whose scores this consumer has computed
 };

@@ -34,8 +34,9 @@ struct Job {
   int share_end;  // of the block's share of the unit, of which the job is a stretch
   bool is_first;  // of the share, which may be without tiles
   bool is_last;
-  // Where blocks of a cluster leave results: block 0 in slot0, the others of each pair from tile
-  // slots_tile on, in `slots` slots together.
+  bool leaves;  // The unit is shared, or a part of several: its results are merged later.
+  int share;    // The block's, of a unit that is shared: 0 merges its pairs, others do not.
+  // Where results go: share 0's in slot0, the others' of each pair from tile slots_tile on behind.
   int slot0;
   int slots;
   int slots_tile;
@@ -45,17 +46,20 @@ struct Job {
   int q_loads;
 };
 
-// Sets which tiles block `rank` has, and where results are left. One thread calls it.
-__device__ inline void share(Job& job, const Launch& launch, int rank) {
+// Sets which of the unit's tiles the block has, and where results are left. One thread calls it.
+__device__ inline void share(Job& job, const Launch& launch) {
   const Unit& unit = job.unit;
+  const bool is_shared = launch.is_shared(unit.index);
   const int pairs = pairs_of_tiles(unit.end_tile - unit.first_tile);
-  const int merged = merged_pairs(pairs, launch.cluster, launch.pair_slots);
-  const int each = (pairs - merged + launch.other_blocks - 1) / launch.other_blocks;
-  const int first = rank == 0 ? 0 : min(pairs, merged + (rank - 1) * each);
-  const int end = rank == 0 ? merged : min(pairs, first + each);
+  const int merged = is_shared ? merged_pairs(pairs, launch.shares, launch.pair_slots) : pairs;
+  const int each = (pairs - merged + launch.other_shares - 1) / launch.other_shares;
+  job.share = is_shared ? share_number(launch) : 0;
+  const int first = job.share == 0 ? 0 : min(pairs, merged + (job.share - 1) * each);
+  const int end = job.share == 0 ? merged : min(pairs, first + each);
   job.first_tile = min(unit.end_tile, unit.first_tile + first * kPairTiles);
   job.share_end = min(unit.end_tile, unit.first_tile + end * kPairTiles);
-  job.slot0 = launch.first_pair_slot + unit.index * launch.pair_slots;
+  job.leaves = is_shared || unit.parts > 1;
+  job.slot0 = is_shared ? launch.shared_slot(unit.index) : unit.index;
   job.slots = 1 + pairs - merged;
   job.slots_tile = unit.first_tile + merged * kPairTiles;
 }
@@ -74,20 +78,21 @@ __device__ inline void copy_sink(Job& job, const Params& p, const Launch& launch
 
 // A block's job 0 has neither keys nor rows. While the launch before may still run, consumers
 // execute the code of a job's end for it, which is then in the SM's instruction caches, and store
-// nothing. What they merge is whatever lies in the slots of the block's first unit, which comes
-// behind job 0. One thread calls it.
+// nothing. What they merge is whatever lies in the slots of the block's unit, which comes behind
+// job 0. One thread calls it.
 __device__ inline void write_empty_job(Job& job, const Launch& launch) {
-  job.unit.index = first_unit(launch) - unit_step(launch);
+  job.unit.index = before_first();
   job.unit.tokens = 0;
   job.unit.heads = 0;
-  job.unit.parts = 1;
   job.number = 0;
   job.first_tile = 0;
   job.end_tile = 0;
   job.is_first = true;
   job.is_last = true;
-  job.slot0 = launch.first_pair_slot + first_unit(launch) * launch.pair_slots;
-  job.slots = launch.cluster > 1 ? min(launch.pair_slots, kSlotsAtOnce) : 0;
+  job.leaves = false;
+  job.share = 0;
+  job.slot0 = launch.are_clusters ? launch.shared_slot(unit_behind(launch, before_first())) : 0;
+  job.slots = min(launch.pair_slots, kSlotsAtOnce);
   job.end_pair = 0;
   job.q_loads = 0;
 }

@@ -39,8 +39,7 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
 }
 
 std::optional<Reason> refuses(const Row& kernel, const Problem& problem, const DeviceInfo& device) {
-  constexpr std::int64_t kMostBlocks =
-      std::numeric_limits<int>::max() / kDsv4Clusters.back().blocks;
+  constexpr std::int64_t kMostBlocks = std::numeric_limits<int>::max() / dsv4::kSpreadBlocks;
   const Dsv4Plan planned = plan_dsv4_decode(problem, device.multiprocessors, 0).plan;
   if (planned.items > kMostBlocks / planned.most_parts) {
     return takes_reason(kernel.info, "q", "a batch with 2^28 or more parts", "fewer");
@@ -66,7 +65,7 @@ std::vector<Row> variants_of(const Row& decode, std::integer_sequence<int, kConf
 Row dsv4_decode_kernel() {
   Row decode{
       .info = {.name = "dsv4_decode",
-               .summary = "pairs of key tiles are merged in order; small batches in clusters",
+               .summary = "pairs of key tiles are merged in order, whichever blocks compute them",
                .device = DeviceKind::cuda,
                .architectures = {90},
                .dtypes = {DType::bf16},
@@ -77,7 +76,7 @@ Row dsv4_decode_kernel() {
       .plan = plan_best,
       .launch = built<launch_dsv4_decode>()};
   static const auto& variants =
-      kept(variants_of(decode, std::make_integer_sequence<int, kDsv4Clusters.size()>{}));
+      kept(variants_of(decode, std::make_integer_sequence<int, kDsv4Configs.size()>{}));
   decode.variants = variants;
   return decode;
 }

@@ -33,7 +33,11 @@ Dsv4Formats formats_of(const Dsv4AttentionParams& p) {
 
 void launch_dsv4_decode(const Dsv4AttentionParams& p, const Plan& planned, Stream stream) {
   const auto set = static_cast<std::size_t>(first_set_with(formats_of(p)));
-  kLaunchers[set](p, planned.details<Dsv4Details>(), stream);
+  const auto& details = planned.details<Dsv4Details>();
+  kLaunchers[set](p, details, stream);
+  if (details.plan.merges()) {
+    launch_dsv4_merge(p, details, stream);
+  }
 }
 
 }  // namespace tilewright::cuda

@@ -6,7 +6,6 @@
 
 #include "cuda/attention/dsv4_decode/launch.hpp"
 #include "cuda/attention/dsv4_decode/tiles.cuh"
-#include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 
@@ -32,21 +31,24 @@ inline CUtensorMap map_of_q(const Params& p, const ItemShape& shape) {
 inline Launch launch_of(const Params& p, const Dsv4Details& details) {
   const auto& [plan, at] = details;
   auto* const workspace = static_cast<char*>(p.workspace);
-  Launch launch{.shape = plan.shape,
-                .is_packed = p.packed_q.cu_seqlens != nullptr,
-                .knows_tokens = p.packed_q.cu_seqlens == nullptr || plan.shape.is_by_token,
-                .items = Divisor(static_cast<int>(plan.items)),
-                .most_parts = plan.most_parts,
-                .units = static_cast<int>(plan.items * plan.most_parts),
-                .cluster = Divisor(plan.cluster),
-                .other_blocks = Divisor(std::max(plan.cluster - 1, 1)),
-                .q_len = p.q_len,
-                .o = reinterpret_cast<float4*>(workspace + at.o),
-                .statistics = reinterpret_cast<float4*>(workspace + at.statistics),
-                .counters = reinterpret_cast<std::uint64_t*>(workspace + at.counters),
-                .first_pair_slot = plan.part_slots(),
-                .pair_slots = plan.pair_slots,
-                .epoch = next_epoch()};
+  Launch launch{
+      .shape = plan.shape,
+      .is_packed = p.packed_q.cu_seqlens != nullptr,
+      .knows_tokens = p.packed_q.cu_seqlens == nullptr || plan.shape.is_by_token,
+      .items = Divisor(static_cast<int>(plan.items)),
+      .most_parts = plan.most_parts,
+      .units = static_cast<int>(plan.units()),
+      .whole_units = plan.deal.whole,
+      .last_units = Divisor(std::max(static_cast<int>(plan.units()) - plan.deal.whole, 1)),
+      .shares = Divisor(plan.deal.shares),
+      .are_clusters = plan.cluster > 1 && !plan.spreads,
+      .other_shares = Divisor(std::max(plan.deal.shares - 1, 1)),
+      .q_len = p.q_len,
+      .o = reinterpret_cast<float4*>(workspace + at.o),
+      .statistics = reinterpret_cast<float4*>(workspace + at.statistics),
+      .records = plan.merges() ? reinterpret_cast<ItemRecord*>(workspace + at.items) : nullptr,
+      .first_pair_slot = static_cast<int>(plan.part_slots()),
+      .pair_slots = plan.pair_slots};
   const std::array scopes = {&p.window, &p.compressed};
   for (std::size_t i = 0; i < scopes.size(); ++i) {
     if (scopes[i]->rows != nullptr) {

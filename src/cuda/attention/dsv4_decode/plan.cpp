@@ -13,14 +13,15 @@ using dsv4::kTileKeys;
 using dsv4::kTwins;
 
 Dsv4Workspace workspace_of(const Dsv4Plan& plan) {
-  const auto items = static_cast<std::size_t>(plan.items);
-  const std::size_t pair_slots = plan.cluster > 1 ? items * plan.most_parts * plan.pair_slots : 0;
-  const std::size_t slots = plan.part_slots() + pair_slots;
-  const std::size_t counters = plan.most_parts > 1 ? items * plan.cluster : 0;
+  if (!plan.merges() && plan.cluster == 1) {
+    return {};
+  }
+  const std::int64_t shared = plan.units() - plan.deal.whole;
+  const auto slots = static_cast<std::size_t>(plan.part_slots() + shared * plan.pair_slots);
   Dsv4Workspace at{};
   at.statistics = slots * kRows * kDims * sizeof(float);
-  at.counters = at.statistics + slots * kRows * 4 * sizeof(float);
-  at.bytes = at.counters + counters * sizeof(std::uint64_t);
+  at.items = at.statistics + slots * kRows * 4 * sizeof(float);
+  at.bytes = at.items + static_cast<std::size_t>(plan.items) * sizeof(dsv4::ItemRecord);
   return at;
 }
 
@@ -55,9 +56,9 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
-// Of a part. A slot has 128 KB. Where a part has more pairs for its other blocks, the first block
-// takes those that are left.
-constexpr int kMostPairSlots = 32;
+// Of a unit that blocks share. A slot has 128 KB. Where a unit has more pairs for its other blocks,
+// the first block takes those that are left.
+constexpr int kMostPairSlots = 9;
 
 int most_pairs(const Dsv4AttentionProblem& problem) {
   return dsv4::most_pairs_of_part(most_tiles(problem), most_parts_of(problem));
@@ -79,47 +80,96 @@ bool may_be_twins(const Dsv4AttentionProblem& problem) {
          !kDsv4Formats[first_set_with(formats)].has(KvRowFormat::bf16);
 }
 
+using Blocks = Dsv4Config::Blocks;
+
+bool can_run(const Dsv4Config& config, const Dsv4AttentionProblem& problem) {
+  return config.blocks == Blocks::cluster  ? most_parts_of(problem) == 1
+         : config.blocks == Blocks::spread ? may_spread(problem)
+                                           : true;
+}
+
+// How long a plan takes, in times of a pair. Blocks that share a unit leave the results of their
+// pairs, but the first one only those of all its pairs together. Then results are merged.
+double cost_of(const Dsv4Plan& plan, int pairs) {
+  constexpr double kLeave = 0.4;
+  constexpr double kNextUnit = 0.8;
+  constexpr double kMergeInCluster = 0.4;
+  constexpr double kMergeByLaunch = 1.3;
+  const int rounds = ceil_div(plan.deal.whole, plan.blocks);
+  double cost = rounds * pairs + (plan.merges() ? kMergeByLaunch : 0.0);
+  if (plan.deal.shares > 1) {
+    const int merged = dsv4::merged_pairs(pairs, Divisor(plan.deal.shares), plan.pair_slots);
+    const int others = ceil_div(pairs - merged, plan.deal.shares - 1);
+    cost += std::max(merged + kLeave, others * (1.0 + kLeave)) + (rounds > 0 ? kNextUnit : 0.0) +
+            (plan.cluster > 1 ? kMergeInCluster : 0.0);
+  }
+  return cost;
+}
+
 }  // namespace
 
-// The largest cluster with which all units run at once, and which has no more blocks than twice the
-// pairs that they share. It spreads a part whose P is in SMEM at once.
+// A cluster spreads a unit whose P is in SMEM at once, if its blocks are no more than twice the
+// pairs. Clusters are chosen if all run at once.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
-  const std::int64_t units = items_of(problem) * most_parts_of(problem);
   const int pairs = most_pairs(problem);
-  for (int config = kDsv4Clusters.size() - 1; config > 0; --config) {
-    const auto [blocks, at_once, spreads] = kDsv4Clusters[config];
-    if (spreads && (pairs > dsv4::kSpreadPairs || !may_spread(problem))) {
+  int best = 0;
+  double least = 0.0;
+  for (int config = 0; config < static_cast<int>(kDsv4Configs.size()); ++config) {
+    const auto [blocks, cluster, at_once] = kDsv4Configs[config];
+    const Dsv4Plan plan = plan_dsv4_decode(problem, sms, config).plan;
+    if (!can_run(kDsv4Configs[config], problem) ||
+        (cluster > 1 && plan.units() > at_once * sms / kDsv4ClusterSms)) {
       continue;
     }
-    if (units <= at_once * sms / kDsv4ClusterSms && blocks < 2 * pairs) {
-      return config;
+    if (blocks == Blocks::spread) {
+      return pairs <= dsv4::kSpreadPairs && cluster < 2 * pairs ? config : best;
+    }
+    const double cost = cost_of(plan, pairs);
+    if (config == 0 || cost < least) {
+      best = config;
+      least = cost;
     }
   }
-  return 0;
+  return best;
 }
 
 Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int config) {
-  const std::int64_t items = items_of(problem);
-  const int most_parts = most_parts_of(problem);
-  const std::int64_t units = items * most_parts;
-  const int cluster = kDsv4Clusters[config].blocks;
+  while (!can_run(kDsv4Configs[config], problem)) {
+    --config;
+  }
+  const auto [kind, cluster, at_once] = kDsv4Configs[config];
   const int pairs = most_pairs(problem);
-  const bool spreads = kDsv4Clusters[config].spreads && may_spread(problem);
   const bool are_twins = cluster == 1 && may_be_twins(problem);
-  const int most_blocks = are_twins ? std::max(sms / kTwins, 1) * kTwins : sms;
-  const Dsv4Plan plan{
-      .shape = shape_of(problem),
-      .items = items,
-      .most_parts = most_parts,
-      .cluster = cluster,
-      .blocks = static_cast<int>(cluster > 1 ? units * cluster
-                                             : std::min<std::int64_t>(units, most_blocks)),
-      .pair_slots = spreads
-                        ? dsv4::kSpreadSlots
-                        : std::clamp(pairs - dsv4::merged_pairs(pairs, Divisor(cluster), pairs) + 1,
-                                     1, kMostPairSlots),
-      .spreads = spreads,
-      .are_twins = are_twins};
+  Dsv4Plan plan{.shape = shape_of(problem),
+                .items = items_of(problem),
+                .most_parts = most_parts_of(problem),
+                .deal = {},
+                .cluster = cluster,
+                .blocks = 0,
+                .free_sms = 0,
+                .pair_slots = 1,
+                .spreads = kind == Blocks::spread,
+                .are_twins = are_twins};
+  const auto units = static_cast<int>(plan.units());
+  if (cluster > 1) {
+    plan.deal = {.whole = 0, .shares = plan.spreads ? 1 : cluster};
+    plan.blocks = units * cluster;
+  } else {
+    const int most_blocks = are_twins ? std::max(sms / kTwins, 1) * kTwins : sms;
+    // Results of E4M3 are merged 128 columns at a time: there is no room for those of several
+    // parts.
+    const bool shares = kind == Blocks::several && (plan.most_parts == 1 || !problem.e4m3_output);
+    plan.deal = dsv4::Deal::of(units, most_blocks, shares ? pairs : 1);
+    plan.blocks = std::min(std::max(plan.deal.whole, (units - plan.deal.whole) * plan.deal.shares),
+                           most_blocks);
+  }
+  plan.free_sms = std::max(sms - plan.blocks, 0);
+  if (plan.spreads) {
+    plan.pair_slots = dsv4::kSpreadSlots;
+  } else if (plan.deal.shares > 1) {
+    const int merged = dsv4::merged_pairs(pairs, Divisor(plan.deal.shares), pairs);
+    plan.pair_slots = std::min(1 + pairs - merged, kMostPairSlots);
+  }
   return {.plan = plan, .at = workspace_of(plan)};
 }
 

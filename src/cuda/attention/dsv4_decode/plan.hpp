@@ -15,22 +15,27 @@ struct Dsv4Plan {
   dsv4::ItemShape shape;
   std::int64_t items;
   int most_parts;  // of an item, as far as shapes tell
-  int cluster;     // blocks that share a part
+  dsv4::Deal deal;
+  int cluster;     // blocks that share a unit, and merge its pairs or spread it; 1: no such
   int blocks;      // of the launch
-  int pair_slots;  // of a part, for what its cluster's blocks leave each other; without clusters 1
-  bool spreads;    // spread.cuh: the cluster's blocks share O's columns, and exchange P
+  int free_sms;    // beside those
+  int pair_slots;  // of a unit that is shared or spread
+  bool spreads;    // spread.cuh
   bool are_twins;  // twin_produce.cuh: two blocks bring the keys of two items together
 
+  std::int64_t units() const { return items * most_parts; }
   // Slots for results of parts.
-  int part_slots() const { return most_parts > 1 ? static_cast<int>(items) * most_parts : 0; }
+  std::int64_t part_slots() const { return most_parts > 1 ? units() : 0; }
+  // Is there something to merge, by a launch of its own (merge.cu)?
+  bool merges() const { return most_parts > 1 || (deal.shares > 1 && cluster == 1); }
 };
 
-// What lies where in the workspace, in bytes from its start. Without parts and clusters there is
-// none.
+// What lies where in the workspace, in bytes from its start. It is empty where one block computes
+// each item.
 struct Dsv4Workspace {
   std::size_t o;           // (slots) of 64 x 512 FP32
   std::size_t statistics;  // (slots) of 64 x 4 FP32
-  std::size_t counters;    // (items, cluster) 8 bytes each
+  std::size_t items;       // (items) dsv4::ItemRecord
   std::size_t bytes;
 };
 
@@ -40,20 +45,32 @@ struct Dsv4Details {
   Dsv4Workspace at;
 };
 
-// The configs: the blocks of a cluster, how many clusters an H200, with 132 SMs, runs at once, and
-// whether they spread a part (spread.cuh) or share its pairs (dsv4_decode.cuh).
-struct Dsv4Cluster {
-  int blocks;
-  int at_once;
-  bool spreads = false;
+// The configs: who computes the pairs of a unit.
+struct Dsv4Config {
+  enum class Blocks {
+    one,      // a block
+    several,  // blocks that leave results for another launch, where units are too few for a round
+    cluster,  // blocks that merge their results at once, where an item is one unit
+    spread,   // a cluster whose blocks share O's columns (spread.cuh)
+  };
+  Blocks blocks;
+  int cluster = 1;
+  int at_once = 0;  // clusters that an H200, with 132 SMs, runs
 };
 inline constexpr int kDsv4ClusterSms = 132;
-inline constexpr std::array<Dsv4Cluster, 7> kDsv4Clusters = {
-    {{1, 132}, {2, 66}, {3, 40}, {4, 30}, {5, 22}, {8, 15}, {8, 15, true}}};
+inline constexpr std::array<Dsv4Config, 7> kDsv4Configs = {
+    {{Dsv4Config::Blocks::one},
+     {Dsv4Config::Blocks::several},
+     {Dsv4Config::Blocks::cluster, 2, 66},
+     {Dsv4Config::Blocks::cluster, 3, 36},
+     {Dsv4Config::Blocks::cluster, 4, 30},
+     {Dsv4Config::Blocks::cluster, 5, 22},
+     {Dsv4Config::Blocks::spread, dsv4::kSpreadBlocks, 15}}};
 
 // The config for `problem` on a GPU of `sms` SMs, as an index.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms);
 
+// Where a config cannot run a problem, the plan is one for the config before.
 Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int config);
 
 }  // namespace tilewright::cuda

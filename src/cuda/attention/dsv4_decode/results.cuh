@@ -1,5 +1,5 @@
-// What becomes of O: results of pairs and of parts are merged, the sink is counted, O is
-// normalised, its last dims are rotated back, and it is stored.
+// What becomes of O: results of pairs and of parts are left to be merged, or the sink is counted, O
+// is normalised, its last dims are rotated back, and it is stored.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -10,7 +10,6 @@
 #include "cuda/attention/blocks/store_rows.cuh"
 #include "cuda/attention/dsv4_decode/job.cuh"
 #include "cuda/attention/dsv4_decode/softmax.cuh"
-#include "cuda/common/ticket.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
@@ -89,16 +88,10 @@ __device__ __forceinline__ void take_statistics(const Launch& launch, int slot,
   }
 }
 
-// Slots that are merged at once, where a thread has 192 registers.
-template <int kColumns>
-inline constexpr int kSlotsOf = kColumns == kOutputColumns ? 1
-                                : kColumns == 64           ? 3
-                                                           : kSlotsAtOnce;
-
-// Appends the results in `count` slots, `step` apart, to columns of O. kSlots slots are loaded at
-// once.
-template <int kColumns, int kSlots = kSlotsOf<kColumns>>
-__device__ __forceinline__ void append_slots(const Launch& launch, int first, int count, int step,
+// Appends the results in `count` slots behind each other to columns of O. kSlots slots are loaded
+// at once.
+template <int kColumns, int kSlots>
+__device__ __forceinline__ void append_slots(const Launch& launch, int first, int count,
                                              int column0, typename Output<kColumns>::Fragment& tOrO,
                                              RowSoFar (&rows)[kThreadRows]) {
   using Mma = typename Output<kColumns>::Mma;
@@ -109,7 +102,7 @@ __device__ __forceinline__ void append_slots(const Launch& launch, int first, in
 #pragma unroll
     for (int k = 0; k < kSlots; ++k) {
       if (i + k < count) {
-        const int slot = first + (i + k) * step;
+        const int slot = first + i + k;
         take(launch, slot, column0, its[k]);
         take_statistics(launch, slot, its_rows[k]);
       }
@@ -128,23 +121,6 @@ __device__ __forceinline__ void append_slots(const Launch& launch, int first, in
       }
     }
   }
-}
-
-// The consumers of a block have left their share of a part. Returns whether those of all parts are
-// there. `counter` counts the arrivals; `ticket` is a place in SMEM.
-__device__ inline bool arrives_last(const Launch& launch, int parts, int counter, int& ticket) {
-  sync_consumers();
-  if (this_thread() == blockDim.x - 1) {
-    __threadfence();
-    const TicketCounter tickets{.word = launch.counters + counter, .epoch = launch.epoch};
-    ticket = tickets.take();
-    if (ticket == parts - 1) {
-      tickets.clear();
-    }
-    __threadfence();
-  }
-  sync_consumers();
-  return ticket == parts - 1;
 }
 
 // ---- The caller's results
@@ -229,11 +205,28 @@ struct RowEnd {
   }
 };
 
+// Stores columns of row kRow of O, in FP32 or BF16. Where they are few, lanes store what they have.
+template <int kColumns, int kRow, typename T, typename TensorO>
+__device__ __forceinline__ void store_values(T* out, const TensorO& rO, bool exists) {
+  if constexpr (kColumns % 32 == 0) {
+    store_row<typename Output<kColumns>::Mma>(out, rO, kRow, exists);
+  } else if (exists) {
+#pragma unroll
+    for (int j = 0; j < cute::size<1>(rO); j += 2) {
+      T* const pair = out + 4 * j + 2 * (threadIdx.x % 4);
+      if constexpr (cute::is_same_v<T, float>) {
+        *reinterpret_cast<float2*>(pair) = float2{rO(kRow, j), rO(kRow, j + 1)};
+      } else {
+        *reinterpret_cast<std::uint32_t*>(pair) = pack_x2<T>(rO(kRow, j), rO(kRow, j + 1));
+      }
+    }
+  }
+}
+
 // Stores kColumns columns of row kRow of this thread, which is `row`, times a factor.
 template <int kColumns, int kRow, typename TensorO>
 __device__ __forceinline__ void store_columns(const Params& p, const Unit& unit, int column0,
                                               TensorO& rO, const Row& row, float factor) {
-  using Mma = typename Output<kColumns>::Mma;
 #pragma unroll
   for (int j = 0; j < cute::size<1>(rO); ++j) {
     rO(kRow, j) *= factor;
@@ -246,12 +239,13 @@ __device__ __forceinline__ void store_columns(const Params& p, const Unit& unit,
   if (kColumns == kOutputColumns && p.o_scale != nullptr) {
     store_e4m3<kRow>(p, unit, row, column0, rO);
   } else if (p.statistics.max == nullptr) {
-    store_row<Mma>(
+    store_values<kColumns, kRow>(
         row_pointer<Element>(p.o, p.o_stride, unit.request, row.token, row.head) + column0, rO,
-        kRow, row.exists);
+        row.exists);
   } else {
-    store_row<Mma>(row_pointer<float>(p.o, p.o_stride, unit.request, row.token, row.head) + column0,
-                   rO, kRow, row.exists);
+    store_values<kColumns, kRow>(
+        row_pointer<float>(p.o, p.o_stride, unit.request, row.token, row.head) + column0, rO,
+        row.exists);
   }
 }
 

@@ -21,7 +21,7 @@ inline constexpr int kPairTiles = 2;
 inline constexpr int kOnePartTiles = 18;   // key tiles that are one part, at most
 inline constexpr int kPartTiles = 10;      // of a part where there are more, until there are
 inline constexpr int kMostParts = 16;      // so many parts of an item
-inline constexpr int kWidePartTiles = 16;  // of a part where two items have the same keys
+inline constexpr int kWidePartTiles = 12;  // of a part where two items have the same keys
 inline constexpr int kTwins = 2;           // blocks that bring the keys of two such items together
 
 // A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
@@ -60,7 +60,7 @@ TILEWRIGHT_HOST_DEVICE constexpr int most_pairs_of_part(int tiles, int parts) {
   return first_pair(1, parts, pairs_of_tiles(tiles));
 }
 
-// How the blocks of a cluster share a part's pairs. Block 0 has the first `merged` of them. The
+// How blocks share a unit's pairs. Block 0 has the first `merged` of them, and merges them. The
 // others leave the results of each of their pairs in a slot; there are `slots`, of which the first
 // is block 0's.
 TILEWRIGHT_HOST_DEVICE constexpr int merged_pairs(int pairs, const Divisor& blocks, int slots) {
@@ -68,6 +68,31 @@ TILEWRIGHT_HOST_DEVICE constexpr int merged_pairs(int pairs, const Divisor& bloc
   const int least = pairs - (slots - 1);
   return even > least ? even : least;
 }
+
+// How units are dealt to blocks. Whole ones go round the blocks. The last ones, too few for another
+// round, are shared by several blocks each.
+struct Deal {
+  int whole = 0;   // units [0, whole) are a block's each
+  int shares = 1;  // blocks that share each of the others
+
+  // Of units with so many pairs.
+  static constexpr Deal of(int units, int blocks, int pairs) {
+    const int last = units % blocks;
+    const int shares = last > 0 ? std::min(blocks / last, pairs) : 1;
+    return {.whole = shares > 1 ? units - last : units, .shares = shares};
+  }
+};
+
+// What dsv4_decode and dsv4_spread tell the launch that merges of an item.
+struct alignas(16) ItemRecord {
+  int request;
+  int token0;  // as Unit has them
+  int tokens;
+  int head0;
+  int heads;
+  int parts;
+  int tiles;  // of all parts
+};
 
 // How rows are cut into items. Tokens share an item if they share keys, which they do in ranges.
 struct ItemShape {

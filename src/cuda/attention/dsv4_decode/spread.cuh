@@ -131,10 +131,8 @@ class SpreadConsumer {
   }
 
   __device__ PairP& pair_in_memory(int round) const {
-    auto* const pairs =
-        reinterpret_cast<PairP*>(launch_.o + std::int64_t{launch_.first_pair_slot +
-                                                          shared_.unit.index * launch_.pair_slots} *
-                                                 (kRows * kDims / 4));
+    auto* const pairs = reinterpret_cast<PairP*>(
+        launch_.o + std::int64_t{launch_.shared_slot(shared_.unit.index)} * (kRows * kDims / 4));
     return pairs[round % 2 * kSpreadBlocks + block_rank()];
   }
 
@@ -282,7 +280,7 @@ class SpreadConsumer {
     add<Mma>(row0.y, row1.y, tOrO, tPv);
   }
 
-  // Stores the consumer's columns, or leaves them, and merges those of all parts.
+  // Stores the consumer's columns, or leaves them.
   __device__ __forceinline__ void finish(Fragment& tOrO) {
     const Unit& unit = shared_.unit;
     const int column0 = block_rank() * kBlockDims + number() * kColumns;
@@ -294,13 +292,6 @@ class SpreadConsumer {
       return;
     }
     leave(launch_, unit.index, column0, tOrO);
-    const int item = unit.index - unit.part * launch_.items;
-    if (arrives_last(launch_, unit.parts, item * launch_.cluster + block_rank(), shared_.ticket)) {
-      RowSoFar rows[kThreadRows];
-      cute::clear(tOrO);
-      append_slots<kColumns, 3>(launch_, item, unit.parts, launch_.items, column0, tOrO, rows);
-      store_results<kColumns>(p_, launch_, unit, shared_.sinks, column0, tOrO, rows);
-    }
   }
 
   template <int kRow, typename TensorO>

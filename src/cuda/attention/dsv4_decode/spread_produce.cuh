@@ -261,9 +261,11 @@ class SpreadProducer {
       return;
     }
     shared_.sinks[row] = sink;
-    if (unit.parts > 1) {  // for the block, if it is the last one to merge its columns
-      __stcg(&launch_.statistics[std::int64_t{unit.index} * kRows + row],
-             float4{so_far_.reference, so_far_.max, so_far_.sum, so_far_.rounded_sum});
+    if (unit.parts > 1) {
+      if (block_rank() == 0) {
+        __stcg(&launch_.statistics[std::int64_t{unit.index} * kRows + row],
+               float4{so_far_.reference, so_far_.max, so_far_.sum, so_far_.rounded_sum});
+      }
     } else {
       const RowEnd end(p_, launch_, unit, shared_.sinks, so_far_, row);
       shared_.end_factors[row] = end.factor;

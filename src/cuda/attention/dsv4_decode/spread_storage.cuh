@@ -35,7 +35,6 @@ struct SpreadStorage {
   bool is_guess_right;
   int first_tile;  // of the round
   int end_tile;
-  int ticket;
   TmaBarrier q_full;
   TmaBarrier p_full[kSpreadPairs];
   TmaBarrier copied[kPairTiles];         // rows of the own pair
@@ -136,10 +135,13 @@ struct Round {
   }
 };
 
+// The cluster's unit.
+__device__ inline int spread_unit() { return blockIdx.x / kSpreadBlocks; }
+
 // Guesses the cluster's unit before the launch ahead has ended: it has as many keys as there may
 // be. If q is not packed, its rows are what will be found. A warp calls it.
 __device__ inline void guess_unit(SpreadStorage& shared, const Params& p, const Launch& launch) {
-  find_unit(shared.guessed, p, launch, first_unit(launch), Finding::guess);
+  find_unit(shared.guessed, p, launch, spread_unit(), Finding::guess);
   copy_unit(shared.unit, shared.guessed);
 }
 
@@ -156,7 +158,7 @@ __device__ inline void find_unit(SpreadStorage& shared, const Params& p, const L
   Unit& unit = shared.unit;
   const Unit& guessed = shared.guessed;
   const int source = this_thread() % 32;
-  const int index = first_unit(launch);
+  const int index = spread_unit();
   bool is_same = guessed.tokens == 1;
   if (is_same && source < kFresh && guessed.keys[source] > 0) {
     const Scope& scope = scope_of(p, source);
@@ -175,6 +177,9 @@ __device__ inline void find_unit(SpreadStorage& shared, const Params& p, const L
   }
   if (this_thread() % 32 == 0) {
     shared.is_guess_right = are_same;
+    if (block_rank() == 0) {
+      record_item(launch, unit, index);
+    }
     unit.index = unit.tokens > 0 ? index : launch.units;
     shared.set_round(unit.first_tile);
   }

@@ -17,13 +17,6 @@ namespace tilewright::cuda::dsv4 {
 inline constexpr int kTwinKeys = kTileKeys / kTwins;  // of a tile, that each loads
 static_assert(kTwinKeys == kTileWarps * kPassKeys);
 
-// The block's rank among those that share a unit. Twins have a unit each, so theirs is 0. If the
-// compiler knew that, it would find more to keep in registers than there are.
-template <bool kIsTwin>
-__device__ int rank_in_unit() {
-  return kIsTwin ? block_rank() / kTwins : block_rank();
-}
-
 // A consumer's warp has read a quarter, which twins fill together.
 template <bool kIsTwin>
 __device__ void give_back(cutlass::arch::ClusterBarrier& empty) {

@@ -1,5 +1,5 @@
-// What a cluster of dsv4_attention() computes: a part of an item. One warp of each block finds it
-// out and leaves it in SMEM.
+// What a block or a cluster of dsv4_attention() computes: a part of an item. One warp of each block
+// finds it out and leaves it in SMEM.
 #pragma once
 
 #include <climits>
@@ -49,19 +49,27 @@ struct Launch {
   Divisor items{1};
   int most_parts = 1;                               // of an item
   int units = 0;                                    // items * most_parts
-  Divisor cluster{1};                               // blocks that share a unit
-  Divisor other_blocks{1};                          // without the first; at least 1
+  int whole_units = 0;                              // as Deal has them
+  Divisor last_units{1};                            // behind those; at least 1
+  Divisor shares{1};                                // blocks that share each of the last units
+  bool are_clusters = false;                        // those blocks, which merge at once
+  Divisor other_shares{1};                          // without the first; at least 1
   int q_len = 0;                                    // tokens of a request; packed: unused
   Divisor page_size[2] = {Divisor(1), Divisor(1)};  // of the scopes
   Divisor ring[2] = {Divisor(1), Divisor(1)};
-  // Partial results: a slot for each unit, if items may have parts, and behind them, if a cluster
-  // has several blocks, pair_slots for each unit.
-  float4* o = nullptr;                // (slots, kRows * kDims / 4), in the threads' order
-  float4* statistics = nullptr;       // (slots, kRows): reference, maximum, sum, rounded sum
-  std::uint64_t* counters = nullptr;  // (items, blocks of a cluster)
+  // Partial results: a slot for each unit, if items may have parts, and behind them pair_slots for
+  // each of the last units, if blocks share those, or for each unit that a cluster spreads.
+  float4* o = nullptr;            // (slots, kRows * kDims / 4), in the threads' order
+  float4* statistics = nullptr;   // (slots, kRows): reference, maximum, sum, rounded sum
+  ItemRecord* records = nullptr;  // (items), if there is something to merge
   int first_pair_slot = 0;
   int pair_slots = 1;
-  std::uint64_t epoch = 0;
+
+  __device__ bool is_shared(int unit) const { return shares > 1 && unit >= whole_units; }
+  // The first slot of a unit that is shared.
+  __device__ int shared_slot(int unit) const {
+    return first_pair_slot + (unit - whole_units) * pair_slots;
+  }
 };
 
 // threadIdx.x, which is read where it is needed: what follows from it is in no register meanwhile.
@@ -104,9 +112,28 @@ __device__ inline int request_of(const int* cu_seqlens, int batch, int token) {
   return request < batch && token >= cu_seqlens[0] ? request : -1;
 }
 
-// The block's units: the first one, and how far apart they are.
-__device__ inline int unit_step(const Launch& launch) { return gridDim.x / launch.cluster; }
-__device__ inline int first_unit(const Launch& launch) { return blockIdx.x / launch.cluster; }
+// The number of this block among those that share one of the last units.
+__device__ inline int share_number(const Launch& launch) {
+  return launch.are_clusters ? block_rank() : blockIdx.x / launch.last_units;
+}
+
+// The block's next unit behind unit `before`, a whole one or at last a shared one; launch.units: it
+// has no more. The first one is behind unit before_first().
+__device__ inline int before_first() { return static_cast<int>(blockIdx.x - gridDim.x); }
+__device__ inline int unit_behind(const Launch& launch, int before) {
+  const int next = before + static_cast<int>(gridDim.x);
+  if (next < launch.whole_units) {
+    return next;
+  }
+  const int number = share_number(launch);
+  const bool has_share = before < launch.whole_units && launch.shares > 1 && number < launch.shares;
+  if (!has_share) {
+    return launch.units;
+  }
+  const int block = static_cast<int>(blockIdx.x);
+  return launch.are_clusters ? block / launch.shares
+                             : launch.whole_units + block - number * launch.last_units;
+}
 
 // The positions that a cache with this scope has.
 __device__ inline int capacity_of(const Scope& scope) {
@@ -314,20 +341,41 @@ __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& laun
   find_keys(unit, p, launch, part, how);
 }
 
+// Tells the launch that merges of the item of a unit that has been found, if that is its first
+// part. One thread calls it.
+__device__ inline void record_item(const Launch& launch, const Unit& unit, int index) {
+  if (launch.records != nullptr && index < launch.items) {
+    launch.records[index] = {
+        .request = unit.request,
+        .token0 = unit.token0,
+        .tokens = unit.tokens,
+        .head0 = unit.head0,
+        .heads = unit.heads,
+        .parts = unit.parts,
+        .tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh]};
+  }
+}
+
 // Finds the block's next unit behind unit `before` that has rows. If there is none, its index is
-// launch.units or more. A rehearsal looks at one. All lanes of a warp call it.
+// launch.units. A rehearsal looks at one. All lanes of a warp call it.
 __device__ inline void find_unit_behind(Unit& unit, const Params& p, const Launch& launch,
                                         int before, Finding how) {
-  int index = before + unit_step(launch);
+  int index = unit_behind(launch, before);
   if (how == Finding::search) {
     wait_for_launch_before();
   }
   while (index < launch.units) {
     find_unit(unit, p, launch, index, how);
-    if (how != Finding::search || uniform(unit.tokens) > 0) {
+    if (how != Finding::search) {
       break;
     }
-    index += unit_step(launch);
+    if (threadIdx.x % 32 == 0 && (!launch.is_shared(index) || share_number(launch) == 0)) {
+      record_item(launch, unit, index);
+    }
+    if (uniform(unit.tokens) > 0) {
+      break;
+    }
+    index = unit_behind(launch, index);
     __syncwarp();  // all lanes have read the tokens
   }
   if (threadIdx.x % 32 == 0) {
