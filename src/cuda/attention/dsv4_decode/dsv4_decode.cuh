@@ -182,6 +182,12 @@ class Consumer {
   }
 
  private:
+  // What lies in one register, since there is no other: as numbers modulo 2, the tiles whose scores
+  // this consumer has computed, and the units that had keys here; and whether the block leaves the
+  // results of each pair of the unit.
+  enum State : std::uint32_t { kOddTile = 1, kOddUnit = 2, kLeavesPairs = 4 };
+  __device__ bool leaves_pairs() const { return (state_ & kLeavesPairs) != 0; }
+
   // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
   // register meanwhile.
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
@@ -196,8 +202,12 @@ class Consumer {
   __device__ __forceinline__ void run_pairs(const Job& job, FragmentO (&tOrO)[2]) {
     const int end = uniform(job.end_tile);
     int tile = uniform(job.first_tile);
-    if (job.is_first && tile < end) {
-      shared_.q_full.wait(units_++ & 1);
+    if (job.is_first) {
+      state_ = (state_ & ~kLeavesPairs) | (uniform(job.share) > 0 ? kLeavesPairs : 0);
+      if (tile < end) {
+        shared_.q_full.wait((state_ & kOddUnit) != 0);
+        state_ ^= kOddUnit;
+      }
     }
 #pragma unroll 1
     for (; tile < end; tile += kPairTiles) {
@@ -223,7 +233,7 @@ class Consumer {
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const int own = number();
-      shared_.keys.full[own][quarter].wait(tiles_ & 1);
+      shared_.keys.full[own][quarter].wait(state_ & kOddTile);
       cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
@@ -233,7 +243,7 @@ class Consumer {
       }
     }
     wgmma_wait<0>(tSrS);
-    ++tiles_;
+    state_ ^= kOddTile;
   }
 
   template <typename TensorS>
@@ -298,7 +308,7 @@ class Consumer {
                                              FragmentO (&tOrO)[2]) {
     const Appended row0(rows_[0], pair[0]);
     const Appended row1(rows_[1], pair[1]);
-    if (job.share > 0) {
+    if (leaves_pairs()) {
       if (number() == 0) {
         leave_statistics(launch_, slot_of(job, tile), pair);
       }
@@ -320,7 +330,7 @@ class Consumer {
                                               FragmentO (&tOrO)[2]) {
     FragmentPv tPv;
     compute_values(kQuarter, is_pair, tPv);
-    if (job.share == 0) {
+    if (!leaves_pairs()) {
       auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
       add<MmaPv>(row0.behind, row1.behind, half, tPv);
     } else {
@@ -409,8 +419,7 @@ class Consumer {
   const Params& p_;
   const Launch& launch_;
   RowSoFar rows_[kThreadRows];  // over the pairs that this block has merged
-  int units_ = 0;               // that had keys here
-  int tiles_ = 0;               // whose scores this consumer has computed
+  std::uint32_t state_ = 0;     // of State
 };
 
 template <int kFormats, bool kIsTwin>
