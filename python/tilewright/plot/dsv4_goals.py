@@ -78,7 +78,7 @@ def fewer_heads(case: Dsv4Problem) -> bool:
 def latent_us(heads: int) -> Values:
     def values(results: Dsv4Results) -> Iterator[float | None]:
         for case in results.cases:
-            if (case.keys, case.heads) == (LATENT, heads):
+            if (case.keys, case.heads, case.batch) == (LATENT, heads, 1):
                 yield results.ours_us(case)
 
     return values
