@@ -108,7 +108,7 @@ double cost_of(const Dsv4Plan& plan, int pairs) {
 
 }  // namespace
 
-// A cluster spreads a unit whose P is in SMEM at once, if its blocks are no more than twice the
+// A cluster spreads a unit whose P is in SMEM at once, if its blocks are fewer than twice the
 // pairs. Clusters are chosen if all run at once.
 int best_dsv4_config(const Dsv4AttentionProblem& problem, int sms) {
   const int pairs = most_pairs(problem);
