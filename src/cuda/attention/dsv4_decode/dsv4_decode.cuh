@@ -20,11 +20,11 @@
 // What P V of a pair gives is added to O by FMAs, under O's reference so far (softmax.cuh). So the
 // pairs of a unit can be computed in any blocks. Where units are too few for a round of all blocks,
 // several share each: the first one merges its own pairs, the others leave the results of each pair
-// in the workspace, and another launch (merge.cu) goes on, in the pairs' order. The bits are the
-// same. Where there are few pairs, spread.cuh has another way.
+// in the workspace. Then the blocks of a cluster, or another launch (merge.cu), merge all that in
+// the pairs' order. The bits are the same. Where there are few pairs, spread.cuh has another way.
 //
-// Where a token has more than 64 heads, in kernels without BF16 rows, two blocks of a cluster are
-// twins: each widens half of the rows of both (twin_produce.cuh).
+// Where a token has more than 64 heads and no cluster shares a unit, in kernels without BF16 rows,
+// two blocks of a cluster are twins: each widens half of the rows of both (twin_produce.cuh).
 //
 // Limits    BF16 q. A NaN code of E4M3 under a scale that is not NaN counts as 480.
 // Worklog   docs/worklog/dsv4-decode.md

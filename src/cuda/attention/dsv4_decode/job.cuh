@@ -36,7 +36,8 @@ struct Job {
   bool is_last;
   bool leaves;  // The unit is shared, or a part of several: its results are merged later.
   int share;    // The block's, of a unit that is shared: 0 merges its pairs, others do not.
-  // Where results go: share 0's in slot0, the others' of each pair from tile slots_tile on behind.
+  // Where results go: share 0's in slot0, and behind it the others', of each pair from tile
+  // slots_tile on; in `slots` slots together.
   int slot0;
   int slots;
   int slots_tile;

@@ -16,7 +16,7 @@ void launch_dsv4_decode(const Dsv4AttentionParams& p, const Plan& plan, Stream s
 template <int kFormats>
 void launch_dsv4_formats(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream);
 
-// Queues the launch that merges what those have left.
+// Queues the launch that merges what a call's blocks have left.
 void launch_dsv4_merge(const Dsv4AttentionParams& p, const Dsv4Details& details, Stream stream);
 
 }  // namespace tilewright::cuda

@@ -319,6 +319,7 @@ class Merger {
 template <int kColumns, int kGroups>
 inline constexpr int kBlocksOfSm = kGroups == 1 && kColumns <= 32 ? 4 : 1;
 
+// A block merges a strip of kColumns columns of an item, if there is something to merge.
 template <int kColumns, int kGroups>
 __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, kBlocksOfSm<kColumns, kGroups>)
     dsv4_merge(const __grid_constant__ Params p, const __grid_constant__ Launch launch,

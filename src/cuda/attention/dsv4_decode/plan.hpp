@@ -55,7 +55,7 @@ struct Dsv4Config {
   };
   Blocks blocks;
   int cluster = 1;
-  int at_once = 0;  // clusters that an H200, with 132 SMs, runs
+  int at_once = 0;  // clusters on 132 SMs, at most as many as an H200 runs (39 of three)
 };
 inline constexpr int kDsv4ClusterSms = 132;
 inline constexpr std::array<Dsv4Config, 7> kDsv4Configs = {
