@@ -65,7 +65,7 @@ std::vector<Row> variants_of(const Row& decode, std::integer_sequence<int, kConf
 Row dsv4_decode_kernel() {
   Row decode{
       .info = {.name = "dsv4_decode",
-               .summary = "pairs of key tiles are merged in order, whichever blocks compute them",
+               .summary = "pairs of key tiles merge in order, whichever blocks compute them",
                .device = DeviceKind::cuda,
                .architectures = {90},
                .dtypes = {DType::bf16},
