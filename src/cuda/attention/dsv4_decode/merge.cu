@@ -15,9 +15,8 @@
 //   a warpgroup         O of its chains | sync | the first one: O of all chains, and stores it
 //
 // Code       It comes from memory, as the results do, so that less of it is faster. The first
-// blocks,
-//            which may be there before the launch ahead has ended, execute it once for an item
-//            without rows.
+//            blocks may be there before the launch ahead has ended: they execute it once for an
+//            item without rows.
 // Worklog    docs/worklog/dsv4-decode.md
 #include <algorithm>
 
