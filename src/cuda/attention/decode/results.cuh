@@ -234,6 +234,9 @@ class Finish {
  private:
   static constexpr int kPieces = Config::C.value_dim / 4;  // of a row
   static constexpr bool kIsWide = Config::C.value_dim > 128;
+  static constexpr bool kCarriesInSmem =
+      Config::kIsInvariant && Config::C.swaps && Config::kMayCluster;
+  static_assert(!kCarriesInSmem || (Config::kPasses == 1 && 32 % kPieces == 0));
 
   __device__ bool is_cluster() const {
     return Config::kMayCluster && launch_.workers.cluster_log2 > 0;
@@ -327,7 +330,11 @@ class Finish {
         if (Config::kIsInvariant && kIsWhole && part_.splits > 1) {
           merged = with_splits_before(merged, slots, piece, is_stored);
         }
-        if (part_.place.merges && is_last_split) {
+        if (kCarriesInSmem && !is_last_split) {
+          if (is_stored) {
+            carry(piece, merged);
+          }
+        } else if (part_.place.merges && is_last_split) {
           if (of_warp == first) {
             slots.wait();
           }
@@ -349,16 +356,37 @@ class Finish {
     return {launch_, part_.place, rank, pass_};
   }
 
-  // Merges a piece with those of the bundle's splits before, which wait in the part's slot.
+  // Merges a piece with those of the bundle's splits before, which have been carried here, or wait
+  // in the part's slot.
   __device__ __forceinline__ Piece with_splits_before(const Piece& own,
                                                       const PartSlots<Config>& slots, int piece,
                                                       bool is_stored) const {
     Piece merged = own;
     if (part_.split > 0 && is_stored) {
-      merged = merge_two(slots.at(part_.place.index, piece), own);
+      if constexpr (kCarriesInSmem) {
+        merged = merge_two(carried(piece), own);
+      } else {
+        merged = merge_two(slots.at(part_.place.index, piece), own);
+      }
     }
     __syncwarp();  // all lanes have read m and l, which one of them leaves
     return merged;
+  }
+
+  // Carries a bundle's splits so far to its next one, in SMEM that only clusters use otherwise,
+  // whose blocks have a split each. A thread has the same pieces of all splits, and a warp whole
+  // rows.
+  __device__ __forceinline__ void carry(int piece, const Piece& value) {
+    if constexpr (kCarriesInSmem) {
+      shared_.exchange.o[piece] = value.o;
+      if (piece % kPieces == 0) {
+        shared_.exchange.statistics[0][piece / kPieces] = {value.m, value.l};
+      }
+    }
+  }
+  __device__ __forceinline__ Piece carried(int piece) const {
+    const float2 of_row = shared_.exchange.statistics[0][piece / kPieces];
+    return {.m = of_row.x, .l = of_row.y, .o = shared_.exchange.o[piece]};
   }
 
   // The pieces of all of an item's parts, of which this block has its own.
