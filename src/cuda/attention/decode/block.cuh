@@ -128,7 +128,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     }
     const bool rehearses = loader == 3;  // executes the finder's code ahead of the finder
     if (loader == 0) {
-      prefetch_first_lengths(p);
+      prefetch_lengths_to_l2(p);
     }
     if (!rehearses) {
       wait_for_launch_before();

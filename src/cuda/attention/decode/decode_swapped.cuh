@@ -96,19 +96,26 @@ struct SwappedPieces {
     sync_consumer<Config>();
   }
 
-  // The pieces of query i, columns from 4 q on.
+  // The pieces of query i, from quad q on.
   struct Source {
     const SwappedPieces& pieces;
     int query;
     int column;
 
-    __device__ Piece at(int piece) const {
+    template <int kQuads>
+    __device__ Piece<kQuads> at(int piece) const {
+      constexpr int kApart = Config::C.value_dim / kQuads;  // columns
+      static_assert(kApart % 32 == 0 || kQuads == 1, "offset() moves columns within 32");
       const int stage = pieces.stage_of(piece);
       const auto& compute = pieces.shared.compute;
       const float2 statistics = compute.statistics[stage % kMost][query];
-      return {.m = statistics.x,
-              .l = statistics.y,
-              .o = *reinterpret_cast<const float4*>(pieces.memory(stage) + offset(query, column))};
+      const float* const first = pieces.memory(stage) + offset(query, column);
+      Piece<kQuads> result{.m = statistics.x, .l = statistics.y};
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        result.o[j] = *reinterpret_cast<const float4*>(first + j * kApart);
+      }
+      return result;
     }
   };
   __device__ Source source(int i, int q) const { return {*this, i, 4 * q}; }

@@ -9,6 +9,8 @@
 // Source    FlashAttention-2 paper, section 3.1; FlashDecoding.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/attention/blocks/row_results.cuh"
 #include "cuda/attention/decode/slots.cuh"
 #include "cuda/common/cluster.cuh"
@@ -44,44 +46,56 @@ struct PieceSource {
   const float2* statistics;  // m and l
   const float4* o;
   int step;    // of statistics
-  int o_step;  // in pieces
+  int o_step;  // in quads
 
-  __device__ Piece at(int i) const {
+  template <int kQuads>
+  __device__ Piece<kQuads> at(int i) const {
+    static_assert(kQuads == 1);
     const float2 of_row = statistics[i * step];
-    return {.m = of_row.x, .l = of_row.y, .o = o[i * o_step]};
+    return {.m = of_row.x, .l = of_row.y, .o = {o[i * o_step]}};
   }
 };
 
+// a x + b y
+__device__ __forceinline__ float4 weighted_sum(float a, const float4& x, float b, const float4& y) {
+  return {fmaf(b, y.x, a * x.x), fmaf(b, y.y, a * x.y), fmaf(b, y.z, a * x.z),
+          fmaf(b, y.w, a * x.w)};
+}
+
 // Merges two pieces.
-__device__ __forceinline__ Piece merge_two(const Piece& a, const Piece& b) {
+template <int kQuads>
+__device__ __forceinline__ Piece<kQuads> merge_two(const Piece<kQuads>& a, const Piece<kQuads>& b) {
   const float m = fmaxf(a.m, b.m);
   const float reference = m == kMinusInf ? 0.0f : m;
   const float weight_a = exp2_approx((a.m - reference) * kLog2e);
   const float weight_b = exp2_approx((b.m - reference) * kLog2e);
-  const auto sum = [&](float x, float y) { return fmaf(weight_b, y, weight_a * x); };
-  return {.m = m,
-          .l = sum(a.l, b.l),
-          .o = {sum(a.o.x, b.o.x), sum(a.o.y, b.o.y), sum(a.o.z, b.o.z), sum(a.o.w, b.o.w)}};
+  Piece<kQuads> merged{.m = m, .l = fmaf(weight_b, b.l, weight_a * a.l)};
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    merged.o[j] = weighted_sum(weight_a, a.o[j], weight_b, b.o[j]);
+  }
+  return merged;
 }
 
 // Merges `count` pieces of a batch-invariant item one after the other. Splits are merged to bundles
 // first.
-template <typename Source>
-__device__ __forceinline__ Piece merge_in_turn(int count, bool are_splits, const Source& source) {
-  Piece merged;
+template <int kQuads, typename Source>
+__device__ __forceinline__ Piece<kQuads> merge_in_turn(int count, bool are_splits,
+                                                       const Source& source) {
+  Piece<kQuads> merged;
   int first = 0;
 #pragma unroll 1
   do {
-    Piece pieces[kBundle];
+    Piece<kQuads> pieces[kBundle];
 #pragma unroll
     for (int i = 0; i < kBundle; ++i) {
       if (first + i < count) {
-        pieces[i] = source.at(first + i);
+        pieces[i] = source.template at<kQuads>(first + i);
       }
     }
-    Piece sum = are_splits ? Piece{} : merged;
+    Piece<kQuads> sum = are_splits ? Piece<kQuads>{} : merged;
 #pragma unroll
-    for (const Piece& piece : pieces) {
+    for (const auto& piece : pieces) {
       sum = merge_two(sum, piece);
     }
     merged = are_splits ? merge_two(merged, sum) : sum;
@@ -92,17 +106,17 @@ __device__ __forceinline__ Piece merge_in_turn(int count, bool are_splits, const
 
 // Merges `count` pieces in their order. The loads of kAhead are under way together. The loop runs
 // once even if there are no pieces, for the sake of a rehearsal.
-template <int kAhead, typename Source>
-__device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
-  Piece merged;
+template <int kQuads, int kAhead, typename Source>
+__device__ __forceinline__ Piece<kQuads> merge_pieces(int count, const Source& source) {
+  Piece<kQuads> merged;
   int first = 0;
 #pragma unroll 1
   do {
-    Piece pieces[kAhead];
+    Piece<kQuads> pieces[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (first + i < count) {
-        pieces[i] = source.at(first + i);
+        pieces[i] = source.template at<kQuads>(first + i);
       }
     }
     float m = merged.m;
@@ -114,15 +128,21 @@ __device__ __forceinline__ Piece merge_pieces(int count, const Source& source) {
     const float rescale = exp2_approx((merged.m - reference) * kLog2e);
     merged.m = m;
     merged.l *= rescale;
-    merged.o = {merged.o.x * rescale, merged.o.y * rescale, merged.o.z * rescale,
-                merged.o.w * rescale};
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const Piece& piece = pieces[i];
+    for (float4& o : merged.o) {
+      o = {o.x * rescale, o.y * rescale, o.z * rescale, o.w * rescale};
+    }
+#pragma unroll
+    for (const auto& piece : pieces) {
       const float weight = exp2_approx((piece.m - reference) * kLog2e);
       merged.l = fmaf(weight, piece.l, merged.l);
-      merged.o = {fmaf(weight, piece.o.x, merged.o.x), fmaf(weight, piece.o.y, merged.o.y),
-                  fmaf(weight, piece.o.z, merged.o.z), fmaf(weight, piece.o.w, merged.o.w)};
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        const float4& o = piece.o[j];
+        float4& sum = merged.o[j];
+        sum = {fmaf(weight, o.x, sum.x), fmaf(weight, o.y, sum.y), fmaf(weight, o.z, sum.z),
+               fmaf(weight, o.w, sum.w)};
+      }
     }
     first += kAhead;
   } while (first < count);
@@ -159,27 +179,32 @@ __device__ __forceinline__ ResultPlace result_place(const Params& p, const Part&
   return place;
 }
 
-// Stores a merged piece as a part of the caller's results.
-template <typename Element>
+// Stores a merged piece as a part of the caller's results. Its quads are `apart` columns apart.
+template <typename Element, int kQuads>
 __device__ __forceinline__ void store_final(const Params& p, const Part& part,
-                                            const ResultPlace& place, const Piece& piece) {
+                                            const ResultPlace& place, int apart,
+                                            const Piece<kQuads>& piece) {
   const bool is_normalized = p.statistics.max == nullptr;
   const RowResult seen{.m = piece.m, .l = piece.l, .rescale = 1.0f};
   const RowResult result[1] = {p.sinks.logits != nullptr ? with_sink(seen, place.sink) : seen};
   float factor[1];
   output_factors(result, is_normalized, factor);
-  const float4 o{piece.o.x * factor[0], piece.o.y * factor[0], piece.o.z * factor[0],
-                 piece.o.w * factor[0]};
-  if (is_normalized) {
-    *static_cast<uint2*>(place.o) = uint2{pack_x2<Element>(o.x, o.y), pack_x2<Element>(o.z, o.w)};
-    if (place.lse != nullptr) {
-      *place.lse = log_sum_exp(result[0].m, result[0].l, 1.0f);
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const float4& sum = piece.o[j];
+    const float4 o{sum.x * factor[0], sum.y * factor[0], sum.z * factor[0], sum.w * factor[0]};
+    if (is_normalized) {
+      static_cast<uint2*>(place.o)[j * apart / 4] = {pack_x2<Element>(o.x, o.y),
+                                                     pack_x2<Element>(o.z, o.w)};
+    } else {
+      static_cast<float4*>(place.o)[j * apart / 4] = o;
     }
-  } else {
-    *static_cast<float4*>(place.o) = o;
-    if (place.column == 0) {
-      store_statistics(p, part.sequence, place.row.token, place.row.head, result[0]);
-    }
+  }
+  if (is_normalized && place.lse != nullptr) {
+    *place.lse = log_sum_exp(result[0].m, result[0].l, 1.0f);
+  }
+  if (!is_normalized && place.column == 0) {
+    store_statistics(p, part.sequence, place.row.token, place.row.head, result[0]);
   }
 }
 
@@ -204,8 +229,8 @@ enum class Level { warps, blocks };
 //   int tile_row(int i, int pass)          row i of them, of the row tile
 //   void leave(int pass)                   the consumer's threads call it together
 //   int count()                            the pieces that become one, at most kMost
-//   source(int i, int q)                   those of row i of the pass, columns from 4 q on: what
-//                                          has an at() as PieceSource has
+//   source(int i, int q)                   those of row i of the pass, from quad q on: what has an
+//                                          at() as PieceSource has
 template <typename Config, typename BlockPieces>
 class Finish {
  public:
@@ -232,11 +257,16 @@ class Finish {
   }
 
  private:
-  static constexpr int kPieces = Config::C.value_dim / 4;  // of a row
+  static constexpr int kRowQuads = Config::C.value_dim / 4;
+  // A thread's of a row at once: many rows take fewer threads than all, but not several turns. For
+  // four, batch-invariant kernels have no registers.
+  static constexpr int kMostQuads = Config::kIsInvariant ? 2 : kRowQuads / 8;
+  static constexpr int kThreadQuads =
+      Config::C.swaps ? std::clamp(Config::kPassRows * kRowQuads / 256, 1, kMostQuads) : 1;
   static constexpr bool kIsWide = Config::C.value_dim > 128;
   static constexpr bool kCarriesInSmem =
       Config::kIsInvariant && Config::C.swaps && Config::kMayCluster;
-  static_assert(!kCarriesInSmem || (Config::kPasses == 1 && 32 % kPieces == 0));
+  static_assert(!kCarriesInSmem || (Config::kPasses == 1 && 32 % kRowQuads == 0));
 
   __device__ bool is_cluster() const {
     return Config::kMayCluster && launch_.workers.cluster_log2 > 0;
@@ -264,7 +294,7 @@ class Finish {
       }
       if (threadIdx.x == 0) {
         exchange.written.arrive_and_expect_tx(
-            rows_ * (kPieces * sizeof(float4) + launch_.workers.cluster() * sizeof(float2)));
+            rows_ * (kRowQuads * sizeof(float4) + launch_.workers.cluster() * sizeof(float2)));
       }
     }
   }
@@ -274,13 +304,14 @@ class Finish {
   template <Level kLevel>
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
+    constexpr int kQuads = kIsWhole ? kThreadQuads : 1;
     // As many at a time as there are registers for.
     constexpr int kMany = kIsWide || (!Config::C.swaps && Config::kIsE4m3) ? 4 : 8;
     constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMany;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
-    const int slice = kPieces >> slices_log2;
+    const int slice = kRowQuads >> slices_log2;
     const int rank = is_cluster() ? rank_in(launch_) : 0;
-    const int pieces = kIsWhole ? kPieces : slice;
+    const int row_pieces = kIsWhole ? kRowQuads / kQuads : slice;
     const bool is_last_level = !(kIsWhole && is_cluster());
     const bool is_last_split = !Config::kIsInvariant || part_.split + 1 == part_.splits;
     const bool is_final = is_last_level && is_last_split && part_.place.merges;
@@ -288,14 +319,14 @@ class Finish {
       wait<kLevel>(exchanges);
     }
     bool is_there = kIsWhole;
-    const int count = rows_ * pieces;
+    const int count = rows_ * row_pieces;
     const int first = static_cast<int>(threadIdx.x) & ~31;  // of the warp
 #pragma unroll 1
     for (int of_warp = first;; of_warp += Config::kConsumerThreads) {
       const int i = of_warp + static_cast<int>(threadIdx.x) % 32;
       const bool exists = i < count;
-      const int index = (kIsWhole ? i : i << slices_log2) / kPieces;
-      const int in_row = i - index * pieces;
+      const int index = kIsWhole ? i / (kRowQuads / kQuads) : (i << slices_log2) / kRowQuads;
+      const int in_row = i - index * row_pieces;
       const int q = kIsWhole ? in_row : rank * slice + in_row;
       const int tile_row = block_.tile_row(index, pass_);
       const Row row = row_of(part_, launch_.shape, tile_row);
@@ -311,14 +342,14 @@ class Finish {
       if (of_warp >= count) {
         break;
       }
-      Piece merged;
+      Piece<kQuads> merged;
       if (exists) {
         if constexpr (kIsWhole) {
-          merged = merge_pieces<kAhead>(block_.count(), block_.source(index, in_row));
+          merged = merge_pieces<kQuads, kAhead>(block_.count(), block_.source(index, in_row));
         } else {
           const PieceSource blocks = of_blocks(index, in_row, slice);
-          merged = Config::kIsInvariant ? merge_in_turn(1 << slices_log2, true, blocks)
-                                        : merge_pieces<kAhead>(1 << slices_log2, blocks);
+          merged = Config::kIsInvariant ? merge_in_turn<kQuads>(1 << slices_log2, true, blocks)
+                                        : merge_pieces<kQuads, kAhead>(1 << slices_log2, blocks);
         }
         if (!is_last_level) {
           send_piece(merged, index, in_row, slices_log2, rank);
@@ -326,25 +357,25 @@ class Finish {
       }
       if (is_last_level && (part_.place.parts != 1 || (Config::kIsInvariant && part_.splits > 1))) {
         const PartSlots<Config> slots = slots_of(rank);
-        const int piece = tile_row * kPieces + q;
+        const int quad = tile_row * kRowQuads + q;
         if (Config::kIsInvariant && kIsWhole && part_.splits > 1) {
-          merged = with_splits_before(merged, slots, piece, is_stored);
+          merged = with_splits_before(merged, slots, quad, is_stored);
         }
         if (kCarriesInSmem && !is_last_split) {
           if (is_stored) {
-            carry(piece, merged);
+            carry(quad, merged);
           }
         } else if (part_.place.merges && is_last_split) {
           if (of_warp == first) {
             slots.wait();
           }
-          merged = with_other_parts(merged, slots, piece, is_stored ? part_.place.parts : 0);
+          merged = with_other_parts(merged, slots, quad, is_stored ? part_.place.parts : 0);
         } else if (is_stored) {
-          slots.leave(piece, merged);
+          slots.leave(quad, merged);
         }
       }
       if (is_final && is_stored) {
-        store_final<typename Config::Element>(p_, part_, place, merged);
+        store_final<typename Config::Element>(p_, part_, place, 4 * kRowQuads / kQuads, merged);
       }
     }
     if (is_last_level && is_last_split && part_.place.is_awaited && first < count) {
@@ -358,15 +389,16 @@ class Finish {
 
   // Merges a piece with those of the bundle's splits before, which have been carried here, or wait
   // in the part's slot.
-  __device__ __forceinline__ Piece with_splits_before(const Piece& own,
-                                                      const PartSlots<Config>& slots, int piece,
-                                                      bool is_stored) const {
-    Piece merged = own;
+  template <int kQuads>
+  __device__ __forceinline__ Piece<kQuads> with_splits_before(const Piece<kQuads>& own,
+                                                              const PartSlots<Config>& slots,
+                                                              int quad, bool is_stored) const {
+    Piece<kQuads> merged = own;
     if (part_.split > 0 && is_stored) {
       if constexpr (kCarriesInSmem) {
-        merged = merge_two(carried(piece), own);
+        merged = merge_two(carried<kQuads>(quad), own);
       } else {
-        merged = merge_two(slots.at(part_.place.index, piece), own);
+        merged = merge_two(slots.template at<kQuads>(part_.place.index, quad), own);
       }
     }
     __syncwarp();  // all lanes have read m and l, which one of them leaves
@@ -376,37 +408,53 @@ class Finish {
   // Carries a bundle's splits so far to its next one, in SMEM that only clusters use otherwise,
   // whose blocks have a split each. A thread has the same pieces of all splits, and a warp whole
   // rows.
-  __device__ __forceinline__ void carry(int piece, const Piece& value) {
+  template <int kQuads>
+  __device__ __forceinline__ void carry(int quad, const Piece<kQuads>& value) {
     if constexpr (kCarriesInSmem) {
-      shared_.exchange.o[piece] = value.o;
-      if (piece % kPieces == 0) {
-        shared_.exchange.statistics[0][piece / kPieces] = {value.m, value.l};
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        shared_.exchange.o[quad + j * (kRowQuads / kQuads)] = value.o[j];
+      }
+      if (quad % kRowQuads == 0) {
+        shared_.exchange.statistics[0][quad / kRowQuads] = {value.m, value.l};
       }
     }
   }
-  __device__ __forceinline__ Piece carried(int piece) const {
-    const float2 of_row = shared_.exchange.statistics[0][piece / kPieces];
-    return {.m = of_row.x, .l = of_row.y, .o = shared_.exchange.o[piece]};
+  template <int kQuads>
+  __device__ __forceinline__ Piece<kQuads> carried(int quad) const {
+    const float2 of_row = shared_.exchange.statistics[0][quad / kRowQuads];
+    Piece<kQuads> piece{.m = of_row.x, .l = of_row.y};
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      piece.o[j] = shared_.exchange.o[quad + j * (kRowQuads / kQuads)];
+    }
+    return piece;
   }
 
   // The pieces of all of an item's parts, of which this block has its own.
+  template <int kOwnQuads>
   struct PartSource {
     const PartSlots<Config>& slots;
-    const Piece& own;
+    const Piece<kOwnQuads>& own;
     int own_part;
-    int piece;
+    int quad;
 
-    __device__ Piece at(int part) const { return part == own_part ? own : slots.at(part, piece); }
+    template <int kQuads>
+    __device__ Piece<kQuads> at(int part) const {
+      return part == own_part ? own : slots.template at<kQuads>(part, quad);
+    }
   };
 
   // Merges a piece with those of all `parts` of the item, in their order.
-  __device__ __forceinline__ Piece with_other_parts(const Piece& own,
-                                                    const PartSlots<Config>& slots, int piece,
-                                                    int parts) const {
-    constexpr int kAhead = Config::C.swaps ? 6 : 4;  // as many as there are registers for
-    const PartSource source{slots, own, part_.place.index, piece};
-    return Config::kIsInvariant ? merge_in_turn(parts, part_.place.is_split, source)
-                                : merge_pieces<kAhead>(parts, source);
+  template <int kQuads>
+  __device__ __forceinline__ Piece<kQuads> with_other_parts(const Piece<kQuads>& own,
+                                                            const PartSlots<Config>& slots,
+                                                            int quad, int parts) const {
+    // As many as there are registers for.
+    constexpr int kAhead = !Config::C.swaps ? 4 : kQuads == 1 ? 6 : kQuads == 2 ? 4 : 3;
+    const PartSource<kQuads> source{slots, own, part_.place.index, quad};
+    return Config::kIsInvariant ? merge_in_turn<kQuads>(parts, part_.place.is_split, source)
+                                : merge_pieces<kQuads, kAhead>(parts, source);
   }
 
   __device__ PieceSource of_blocks(int row, int q, int slice) const {
@@ -418,17 +466,23 @@ class Finish {
     return {};
   }
 
-  // To the block that has the slice with this piece.
-  __device__ void send_piece(const Piece& piece, int row, int q, int slices_log2, int rank) {
+  // To the blocks that have the slices with these quads, from quad q of the row on.
+  template <int kQuads>
+  __device__ void send_piece(const Piece<kQuads>& piece, int row, int q, int slices_log2,
+                             int rank) {
     if constexpr (Config::kMayCluster) {
       auto& exchange = shared_.exchange;
-      const int slice = kPieces >> slices_log2;
-      const int owner = (q << slices_log2) / kPieces;
-      const int in_slice = q - owner * slice;
-      const RemoteBarrier written(exchange.written, owner);
-      send(&exchange.o[(rank * rows_ + row) * slice + in_slice], owner, piece.o, written);
-      if (in_slice == 0) {
-        send(&exchange.statistics[rank][row], owner, float2{piece.m, piece.l}, written);
+      const int slice = kRowQuads >> slices_log2;
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        const int quad = q + j * (kRowQuads / kQuads);
+        const int owner = (quad << slices_log2) / kRowQuads;
+        const int in_slice = quad - owner * slice;
+        const RemoteBarrier written(exchange.written, owner);
+        send(&exchange.o[(rank * rows_ + row) * slice + in_slice], owner, piece.o[j], written);
+        if (in_slice == 0) {
+          send(&exchange.statistics[rank][row], owner, float2{piece.m, piece.l}, written);
+        }
       }
     }
   }

@@ -12,14 +12,17 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// Four columns of a row of O, and the row's m and l.
+// Columns of a row of O, and the row's m and l. Four neighbouring columns are a quad, and a piece
+// has kQuads of these, which lie as far apart as the row has such pieces.
+template <int kQuads>
 struct Piece {
   float m = kMinusInf;
   float l = 0.0f;
-  float4 o{};
+  float4 o[kQuads]{};
 };
 
-// The slots of an item's parts, as this warp uses them in one pass.
+// The slots of an item's parts, as this warp uses them in one pass. A piece is named by its first
+// quad, as quads are counted through the row tile.
 template <typename Config>
 class PartSlots {
  public:
@@ -27,16 +30,20 @@ class PartSlots {
       : slots_(launch.slots),
         place_(place),
         slices_log2_(launch.workers.cluster_log2),
-        pieces_(launch.slot_rows * (Config::C.value_dim / 4)),
+        quads_(launch.slot_rows * kRowQuads),
         step_((Config::kPasses * Config::kConsumerWarps) << launch.workers.cluster_log2),
         mark_((rank * Config::kPasses + pass) * Config::kConsumerWarps +
               static_cast<int>(threadIdx.x) / 32) {}
 
-  // Leaves piece number `piece` of this part.
-  __device__ void leave(int piece, const Piece& value) const {
-    const std::int64_t at = slot(place_.index) * pieces_ + piece;
-    slots_.o[at] = value.o;
-    if (behind_statistics(piece) == 0) {
+  // Leaves a piece of this part.
+  template <int kQuads>
+  __device__ void leave(int quad, const Piece<kQuads>& value) const {
+    const std::int64_t at = slot(place_.index) * quads_ + quad;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      slots_.o[at + j * (kRowQuads / kQuads)] = value.o[j];
+    }
+    if (behind_statistics(quad) == 0) {
       slots_.statistics[at] = {value.m, value.l};
     }
   }
@@ -77,20 +84,27 @@ class PartSlots {
     __syncwarp();  // what a lane has found is there for all lanes
   }
 
-  // Piece number `piece` of part `part`. Other blocks' writes do not reach L1.
-  __device__ Piece at(int part, int piece) const {
-    const std::int64_t at = slot(part) * pieces_ + piece;
-    const float2 of_row = __ldcg(slots_.statistics + at - behind_statistics(piece));
-    return {.m = of_row.x, .l = of_row.y, .o = __ldcg(slots_.o + at)};
+  // A piece of part `part`. Other blocks' writes do not reach L1.
+  template <int kQuads>
+  __device__ Piece<kQuads> at(int part, int quad) const {
+    const std::int64_t at = slot(part) * quads_ + quad;
+    const float2 of_row = __ldcg(slots_.statistics + at - behind_statistics(quad));
+    Piece<kQuads> piece{.m = of_row.x, .l = of_row.y};
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      piece.o[j] = __ldcg(slots_.o + at + j * (kRowQuads / kQuads));
+    }
+    return piece;
   }
 
  private:
-  // How many pieces before this one m and l lie: with the first piece of the row that the warp has,
+  static constexpr int kRowQuads = Config::C.value_dim / 4;
+
+  // How many quads before this one m and l lie: with the first quad of the row that the warp has,
   // in this block's slice of the columns; or, where warps begin anywhere in a row, with each piece.
-  __device__ int behind_statistics(int piece) const {
-    constexpr int kPieces = Config::C.value_dim / 4;
-    const int slice = Config::kMayCluster ? kPieces >> slices_log2_ : kPieces;
-    return std::has_single_bit(unsigned{kPieces}) ? piece & (min(slice, 32) - 1) : 0;
+  __device__ int behind_statistics(int quad) const {
+    const int slice = Config::kMayCluster ? kRowQuads >> slices_log2_ : kRowQuads;
+    return std::has_single_bit(unsigned{kRowQuads}) ? quad & (min(slice, 32) - 1) : 0;
   }
   __device__ std::int64_t slot(int part) const { return place_.slot0 + part; }
   __device__ std::uint64_t* mark_of(int part) const {
@@ -100,9 +114,9 @@ class PartSlots {
   const Slots& slots_;
   const PartPlace& place_;
   int slices_log2_;
-  int pieces_;  // of a slot
-  int step_;    // marks of a slot
-  int mark_;    // of the warp
+  int quads_;  // of a slot
+  int step_;   // marks of a slot
+  int mark_;   // of the warp
 };
 
 }  // namespace decode

@@ -182,23 +182,31 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   return kIsInvariant && split + 1 < part.splits ? 0 : units;
 }
 
-// Brings the first lengths to L2 while the launch before may still write them. A warp calls it.
-__device__ inline void prefetch_first_lengths(const Params& p) {
-  if (threadIdx.x % 32 == 0) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.rows.cache_seqlens));
-  }
-}
-
-// Asks for the lengths of 1,024 sequences, so that a walk finds them in L1. A warp calls it.
-__device__ inline void prefetch_lengths(const Params& p) {
-  const int first = static_cast<int>(threadIdx.x) % 32 * 32;  // a line of 128 bytes
+// Calls visit() with an address in each line of 128 bytes in which lengths of the first 1,024
+// sequences lie. A warp calls it.
+template <typename Visit>
+__device__ __forceinline__ void for_each_line_of_lengths(const Params& p, const Visit& visit) {
+  const int first = static_cast<int>(threadIdx.x) % 32 * 32;
   if (first < p.batch) {
     for (const int* const lengths : {p.rows.cache_seqlens, p.packed_q.cu_seqlens, p.rows.leftpad}) {
       if (lengths != nullptr) {
-        asm volatile("{.reg .b32 unused; ld.global.b32 unused, [%0];}" ::"l"(lengths + first));
+        visit(lengths + first);
       }
     }
   }
+}
+
+// Brings them to L2 while the launch before may still write them.
+__device__ inline void prefetch_lengths_to_l2(const Params& p) {
+  for_each_line_of_lengths(
+      p, [](const int* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); });
+}
+
+// Asks for them, so that a walk finds them in L1.
+__device__ inline void prefetch_lengths(const Params& p) {
+  for_each_line_of_lengths(p, [](const int* line) {
+    asm volatile("{.reg .b32 unused; ld.global.b32 unused, [%0];}" ::"l"(line));
+  });
 }
 
 // Puts a part without keys and without rows into the ring, ahead of all others. It has no results.
