@@ -402,6 +402,7 @@ class Consumer {
       const int column0 = strip * kColumns;
       typename Output<kColumns>::Fragment tOrO;
       begin(tOrO);
+      cute::fill(tOrO, -0.0f);  // to which even -0 may be added
       append_slots<kColumns, kSlots>(launch_, job.slot0, job.slots, column0, tOrO, rows_);
       store_results<kColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO, rows_);
     }
