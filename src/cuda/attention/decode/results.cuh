@@ -258,8 +258,8 @@ class Finish {
 
  private:
   static constexpr int kRowQuads = Config::C.value_dim / 4;
-  // A thread's of a row at once: many rows take fewer threads than all, but not several turns. For
-  // four, batch-invariant kernels have no registers.
+  // The quads of a piece: so many that a thread merges one piece of the tile, or two. For four,
+  // batch-invariant kernels have too few registers.
   static constexpr int kMostQuads = Config::kIsInvariant ? 2 : kRowQuads / 8;
   static constexpr int kThreadQuads =
       Config::C.swaps ? std::clamp(Config::kPassRows * kRowQuads / 256, 1, kMostQuads) : 1;
@@ -466,7 +466,7 @@ class Finish {
     return {};
   }
 
-  // To the blocks that have the slices with these quads, from quad q of the row on.
+  // Sends each quad of a piece to the block with its slice. The first one is quad q of the row.
   template <int kQuads>
   __device__ void send_piece(const Piece<kQuads>& piece, int row, int q, int slices_log2,
                              int rank) {

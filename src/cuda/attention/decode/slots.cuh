@@ -12,8 +12,8 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// Columns of a row of O, and the row's m and l. Four neighbouring columns are a quad, and a piece
-// has kQuads of these, which lie as far apart as the row has such pieces.
+// Columns of a row of O, and the row's m and l. Four neighbouring columns are a quad. A piece has
+// kQuads quads, which are spread evenly over the row.
 template <int kQuads>
 struct Piece {
   float m = kMinusInf;
@@ -21,8 +21,8 @@ struct Piece {
   float4 o[kQuads]{};
 };
 
-// The slots of an item's parts, as this warp uses them in one pass. A piece is named by its first
-// quad, as quads are counted through the row tile.
+// The slots of an item's parts, as this warp uses them in one pass. `quad` is the number of a
+// piece's first quad, counted through the row tile.
 template <typename Config>
 class PartSlots {
  public:

@@ -202,7 +202,8 @@ __device__ inline void prefetch_lengths_to_l2(const Params& p) {
       p, [](const int* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); });
 }
 
-// Asks for them, so that a walk finds them in L1.
+// Asks for them, so that a walk would find them in L1. ptxas drops these loads, as their values are
+// not used.
 __device__ inline void prefetch_lengths(const Params& p) {
   for_each_line_of_lengths(p, [](const int* line) {
     asm volatile("{.reg .b32 unused; ld.global.b32 unused, [%0];}" ::"l"(line));
