@@ -347,21 +347,25 @@ TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
 }
 
 TEST(DecodePlan, WhereAnSmComputesFewTilesARowTileIsSmall) {
-  EXPECT_EQ(rows_of(problem(1, 1, 132 * 64)), 8);  // four row tiles: four tiles for each SM
-  EXPECT_EQ(rows_of(problem(1, 1, 132 * 64 + 1)), 16);
+  EXPECT_EQ(rows_of(problem(1, 1, 66 * 64)), 8);  // four row tiles: two tiles for each SM
+  EXPECT_EQ(rows_of(problem(1, 1, 66 * 64 + 1)), 16);
+  EXPECT_EQ(rows_of(problem(2, 1, 1024)), 16);  // clusters of eight would take half of the SMs
+  EXPECT_EQ(rows_of(problem(1, 1, 2 * 132 * 64)), 16);  // two row tiles: four tiles for each SM
   EXPECT_EQ(rows_of(problem(1, 1, 2 * 132 * 64 + 1)), 32);
   EXPECT_EQ(rows_of(problem(64, 1, 1024)), 16);  // a block has a whole item
   EXPECT_EQ(rows_of(problem(67, 1, 1024)), 32);  // more items than SMs
   EXPECT_EQ(rows_of(problem(8, 1, 8192)), 32);   // in clusters, which merge
 }
 
-TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereBitsDoNotDependOnThem) {
-  Problem p = problem(1, 1, 1024);
+TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereSplitsAreFew) {
+  Problem p = problem(4, 1, 1024);
   p.batch_invariant = true;
-  EXPECT_EQ(rows_of(p), 8);
-  p.batch = 64;
+  EXPECT_EQ(rows_of(p), 8);  // 16 row tiles of four splits
+  p.batch = 5;
   EXPECT_EQ(rows_of(p), 16);
-  p.batch = 128;
+  p.batch = 8;
+  EXPECT_EQ(rows_of(p), 16);
+  p.batch = 9;
   EXPECT_EQ(rows_of(p), 32);
   p.batch = 1;
   p.heads = 64;

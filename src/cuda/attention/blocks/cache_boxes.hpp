@@ -35,11 +35,10 @@ struct CacheBoxes {
   // Those boxes of a tile of `bc` keys that have keys of [seen_first, seen_end).
   TILEWRIGHT_HOST_DEVICE constexpr BoxRange of_tile(int tile, int bc, int seen_first,
                                                     int seen_end) const {
-    const int boxes = bc >> rows_log2;
     const int first = seen_first >> rows_log2;
     const int end = (seen_end + rows() - 1) >> rows_log2;
-    const int tile_first = tile * boxes;
-    const int tile_end = tile_first + boxes;
+    const int tile_first = tile * bc >> rows_log2;
+    const int tile_end = (tile + 1) * bc >> rows_log2;
     return {.first = first > tile_first ? first : tile_first,
             .end = end < tile_end ? end : tile_end};
   }

@@ -7,6 +7,7 @@
 
 #include "cuda/attention/decode/config.cuh"
 #include "cuda/attention/decode/load.cuh"
+#include "cuda/attention/decode/prefetch.cuh"
 #include "cuda/attention/decode/results.cuh"
 #include "cuda/attention/decode/walk.cuh"
 #include "cuda/common/launch_order.cuh"
@@ -126,16 +127,12 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
     }
-    const bool rehearses = loader == 3;  // executes the finder's code ahead of the finder
     if (loader == 0) {
-      prefetch_lengths_to_l2(p);
+      prefetch_lengths(p);
+    } else if (loader == 1) {
+      prefetch_table(p);
     }
-    if (!rehearses) {
-      wait_for_launch_before();
-    }
-    if (loader == 0 && launch.next_may_join) {
-      let_next_launch_start();  // only now, so that it need not wait for what this launch waits for
-    }
+    const bool rehearses = loader == 3;  // executes the finder's code ahead of the finder
     if (loader == 0 || rehearses) {
       find_parts<Config>(shared, p, launch, rehearses ? &shared.rehearsed : nullptr,
                          [] { cutlass::arch::NamedBarrier::sync(kFinderThreads, kFinderMayGoOn); });

@@ -31,6 +31,9 @@ struct ConfigOf {
   using TileV = TileLayout<C.value_dim * kCache_bytes>;
 
   static constexpr int kRows = C.rows;  // of a row tile
+  // The most sequences whose lengths a block keeps. Where queries are the rows of MMAs, and many,
+  // the warps that load have no registers for that.
+  static constexpr int kMostKnown = C.swaps || C.rows == 16 ? 128 : 0;
   static constexpr int kTileWarps = 4;  // that read a key tile
   static constexpr int kConsumerWarps = C.swaps ? swapped_groups(C) * kTileWarps : kTileWarps;
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
@@ -129,6 +132,14 @@ struct SwappedForm {
   };
 };
 
+// What the call's arrays say of kMost sequences.
+template <int kMost>
+struct KnownLengths {
+  int q_starts[kMost + 1];  // if packed
+  int cached[kMost + 1];
+  int leftpad[kMost + 1];
+};
+
 // `Config` is a ConfigOf.
 template <typename Config>
 struct SharedStorage {
@@ -141,8 +152,9 @@ struct SharedStorage {
   TmaRing<Config::kStages> k;
   TmaRing<Config::kStages> v;
   PartRing parts;
-  Part rehearsed;                       // which nobody reads (find_parts)
-  cutlass::arch::ClusterBarrier asked;  // for another part
+  KnownLengths<Config::kMostKnown> known;  // the finder's
+  Part rehearsed;                          // which nobody reads (find_parts)
+  cutlass::arch::ClusterBarrier asked;     // for another part
   typename Form::Memory compute;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;
 };

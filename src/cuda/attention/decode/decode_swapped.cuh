@@ -189,6 +189,7 @@ class SwappedCompute {
       result.m[c] = kMinusInf;
       result.l[c] = 0.0f;
     }
+    const float descale_v = Config::kIsE4m3 && tiles > 0 ? descale_of(p_.v_descale, part) : 1.0f;
     if (tiles > 0) {
       compute(part, tiles, result);
     }
@@ -198,7 +199,7 @@ class SwappedCompute {
             .result = result,
             .tiles = tiles,
             .last = static_cast<int>((tiles_ - 1) % Config::kStages),
-            .descale_v = Config::kIsE4m3 && tiles > 0 ? descale_of(p_.v_descale, part) : 1.0f};
+            .descale_v = descale_v};
   }
 
   __device__ void release(const Pieces& pieces) {

@@ -4,7 +4,9 @@
 
 #include "cuda/attention/blocks/box_places.cuh"
 #include "cuda/attention/decode/config.cuh"
+#include "cuda/attention/decode/prefetch.cuh"
 #include "cuda/common/copy_async.cuh"
+#include "cuda/common/launch_order.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
@@ -234,6 +236,10 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
 template <typename Config, typename Tile>
 __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
                      const CacheSide<Config>& side) {
+  if (launch.loads_boxes) {
+    prefetch_tiles<Tile>(p, launch, side.map);
+  }
+  wait_for_launch_before();
   typename Config::Position at;
   PartRing::Position at_part = leave_empty_part(shared.parts);
   while (true) {

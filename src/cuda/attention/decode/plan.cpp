@@ -92,17 +92,24 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
   return static_cast<int>(cluster);
 }
 
-// Whether an SM computes so few key tiles that row tiles of fewer rows than a sequence has are
-// faster. Its keys are then read once for each of its row tiles, but a block computes and merges
-// less. An SM may have more tiles where no block merges or sends anything; and in batch-invariant
-// calls, which have many parts to merge.
-bool computes_few_tiles(const Problem& p, const DecodeConfig& c, int sms) {
-  constexpr std::int64_t kFew = 4;
-  constexpr std::int64_t kQuiteFew = 16;
+// Whether row tiles of fewer rows than a sequence has are faster. Its keys are then read once for
+// each of its row tiles, but a block computes and merges less. Of a batch-invariant problem that is
+// so where splits take half of the SMs at most; of another, where items are few even for the
+// largest clusters, or an SM computes few key tiles. It may have more where no block merges or
+// sends anything.
+bool may_have_fewer_rows(const Problem& p, const DecodeConfig& c, int sms) {
   const std::int64_t items = most_items(p, c);
-  const bool merges = p.batch_invariant || items > sms || cluster_of(p, c, sms) > 1;
-  const std::int64_t most = !merges || (p.batch_invariant && c.rows >= 16) ? kQuiteFew : kFew;
-  return c.swaps && items * tiles_of(p) <= most * sms;
+  if (!c.swaps) {
+    return false;
+  }
+  if (p.batch_invariant) {
+    return 2 * items * most_splits(p, c) <= sms;
+  }
+  if (c.rows == 8) {
+    return 4 * items * c.most_cluster <= sms && items * tiles_of(p) <= 2 * std::int64_t{sms};
+  }
+  const bool merges = items > sms || cluster_of(p, c, sms) > 1;
+  return items * tiles_of(p) <= (merges ? 4 : 16) * std::int64_t{sms};
 }
 
 }  // namespace
@@ -151,7 +158,7 @@ std::optional<int> best_decode_config(const Problem& problem, int sms) {
   const bool may_have_fewer = !problem.batch_invariant || has_three_groups;
   // The fewest rows that are enough, or else the most; keys as rows of the MMAs, where that can be.
   const auto suffices = [&](const DecodeConfig& c) {
-    return c.rows >= rows || (may_have_fewer && computes_few_tiles(problem, c, sms));
+    return c.rows >= rows || (may_have_fewer && may_have_fewer_rows(problem, c, sms));
   };
   const auto is_better = [&](const DecodeConfig& a, const DecodeConfig& b) {
     const bool suffice = suffices(a) && suffices(b);

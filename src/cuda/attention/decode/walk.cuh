@@ -2,6 +2,8 @@
 #pragma once
 
 #include "cuda/attention/decode/config.cuh"
+#include "cuda/common/launch_order.cuh"
+#include "cuda/common/peek.cuh"
 #include "cuda/common/ticket.cuh"
 
 namespace tilewright::cuda {
@@ -17,16 +19,44 @@ __device__ inline DecodeShape shape_of(const Launch& launch) {
 
 // Walks over the sequences, 32 at a time: each lane has one. In a rehearsal it reads no lengths,
 // and takes each sequence to have one key.
-template <bool kIsInvariant>
+template <typename Config>
 class Walk {
  public:
-  __device__ Walk(const Params& p, const Launch& launch, bool is_rehearsal)
-      : p_(p), launch_(launch), is_rehearsal_(is_rehearsal), shares_(0, 0, 0, launch.workers) {
+  static constexpr bool kIsInvariant = Config::kIsInvariant;
+  static constexpr int kMostKnown = Config::kMostKnown;
+
+  // It keeps the lengths of up to kMostKnown sequences. Those of more it reads whenever it comes
+  // by.
+  __device__ Walk(const Params& p, const Launch& launch, KnownLengths<kMostKnown>& known,
+                  bool is_rehearsal)
+      : p_(p),
+        launch_(launch),
+        known_(known),
+        is_rehearsal_(is_rehearsal),
+        shares_(0, 0, 0, launch.workers) {}
+
+  // Whether it keeps all sequences' lengths.
+  __device__ bool knows_all() const { return kMostKnown > 0 && p_.batch <= kMostKnown; }
+
+  // Reads the lengths that it keeps again, which a launch ahead may still write. Returns whether
+  // all are as before. All lanes call it.
+  __device__ bool refresh() {
+    bool is_same = refresh(p_.rows.cache_seqlens, known_.cached, p_.batch);
+    is_same &= refresh(p_.packed_q.cu_seqlens, known_.q_starts, p_.batch + 1);
+    is_same &= refresh(p_.rows.leftpad, known_.leftpad, p_.batch);
+    __syncwarp();  // a lane also reads where the next one's sequence starts
+    return __all_sync(kAll, is_same);
+  }
+
+  // Counts all sequences' units, and begins with the first sequence.
+  __device__ void start() {
+    unit_splits_ = 1;
     int units = 0;
     int bundles = 0;
     int items = 0;
     int most_units = 0;
-    for (; first_ < p_.batch; first_ += 32) {
+#pragma unroll 1
+    for (first_ = 0; first_ < p_.batch; first_ += 32) {
       look_up();
       units += work_.units * work_.items;
       bundles += ceil_div(work_.units, kBundle) * work_.items;
@@ -46,43 +76,81 @@ class Walk {
       units = unit_splits_ == 1 ? units : unit_splits_ == kBundle ? bundles : items;
     }
     shares_ = UnitShares(units, items, most_units, workers);
-    first_ = 0;
-    if (p_.batch > 32) {
-      look_up();
-    }
-    count();
+    first_ = p_.batch > 32 ? -32 : 0;  // with more, nothing is looked up yet
+    upto_ = p_.batch > 32 ? 0 : sum_up(work_.units * work_.items);
   }
 
   __device__ const UnitShares& shares() const { return shares_; }
   __device__ int unit_splits() const { return unit_splits_; }
 
   // Calls write() on the lane whose sequence has unit `unit`, which is at or after that of the call
-  // before. All lanes call it.
+  // before. All lanes call it. No lane has the unit if lengths were read too early, and are so far
+  // out of range that their sums are.
   template <typename Write>
   __device__ void at(int unit, const Write& write) {
-    while (unit >= __shfl_sync(kAll, upto_, 31)) {
-      before_ = __shfl_sync(kAll, upto_, 31);
+    while (unit >= __shfl_sync(kAll, upto_, 31) && first_ + 32 < p_.batch) {
+      const int before = __shfl_sync(kAll, upto_, 31);
       first_ += 32;
       look_up();
-      count();
+      upto_ = before + sum_up(work_.units * work_.items);
     }
     const int before = upto_ - work_.units * work_.items;
     if (unit >= before && unit < upto_) {
-      write(first_ + static_cast<int>(threadIdx.x) % 32, lengths_, work_, unit - before);
+      write(first_ + lane(), lengths_, work_, unit - before);
     }
   }
 
  private:
   static constexpr unsigned kAll = 0xffffffffu;
 
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  // The same of one array, if there is one, for what this lane has of it. Four are asked for at
+  // once.
+  __device__ __forceinline__ static bool refresh(const int* array, int* known, int count) {
+    constexpr int kAtOnce = Config::C.swaps ? 4 : 1;
+    bool is_same = true;
+    if (array != nullptr) {
+#pragma unroll 1
+      for (int first = lane(); first < count; first += 32 * kAtOnce) {
+        int now[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          now[i] = peek(array + min(first + 32 * i, count - 1));
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + 32 * i < count) {
+            is_same &= known[first + 32 * i] == now[i];
+            known[first + 32 * i] = now[i];
+          }
+        }
+      }
+    }
+    return is_same;
+  }
+
+  // The lengths of this lane's sequence, of the 32 from first_ on.
+  __device__ SequenceLengths lengths() const {
+    const int sequence = first_ + lane();
+    if (is_rehearsal_) {
+      return {.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0};
+    }
+    if (!knows_all()) {
+      return lengths_of(p_, sequence);
+    }
+    const bool is_packed = p_.packed_q.cu_seqlens != nullptr;
+    return lengths_of(p_, {.q_start = is_packed ? known_.q_starts[sequence] : 0,
+                           .q_end = is_packed ? known_.q_starts[sequence + 1] : p_.q_len,
+                           .cached = known_.cached[sequence],
+                           .leftpad = p_.rows.leftpad != nullptr ? known_.leftpad[sequence] : 0});
+  }
+
   // Looks up what this lane's sequence has, of the 32 from first_ on.
   __device__ void look_up() {
-    const int lane = threadIdx.x % 32;
     work_ = {};
-    if (first_ + lane < p_.batch) {
-      lengths_ = is_rehearsal_
-                     ? SequenceLengths{.q_start = 0, .q_len = 1, .kv_len = 1, .leftpad = 0}
-                     : lengths_of(p_, first_ + lane);
+    if (first_ + lane() < p_.batch) {
+      lengths_ = lengths();
       if (lengths_.q_len > 0 && lengths_.q_len <= launch_.shape.most_tokens) {
         work_ = work_of(shape_of<kIsInvariant>(launch_), lengths_);
         if constexpr (kIsInvariant) {
@@ -92,24 +160,22 @@ class Walk {
     }
   }
 
-  // Counts these sequences' units.
-  __device__ void count() {
-    const int lane = threadIdx.x % 32;
-    upto_ = work_.units * work_.items;
+  // The sum of the values of the lanes up to this one.
+  __device__ static int sum_up(int value) {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(kAll, upto_, step);
-      upto_ += lane >= step ? other : 0;
+      const int other = __shfl_up_sync(kAll, value, step);
+      value += lane() >= step ? other : 0;
     }
-    upto_ += before_;
+    return value;
   }
 
   const Params& p_;
   const Launch& launch_;
+  KnownLengths<kMostKnown>& known_;
   const bool is_rehearsal_;
   int unit_splits_ = 1;        // of a batch-invariant item
   int first_ = 0;              // sequence of lane 0
-  int before_ = 0;             // units before it
   SequenceLengths lengths_{};  // of this lane's sequence
   SequenceWork work_{};
   int upto_ = 0;  // units up to the end of this lane's sequence
@@ -130,11 +196,12 @@ __device__ inline int narrow_to_split(TileRange& tiles, int split_tiles, int spl
 // Writes the part that begins with unit `at` of the sequence's units, `unit` of all, and ends with
 // share `share` at the latest; of a bundle, its split `split`. Returns how many units it has, or 0
 // if more splits follow.
-template <bool kIsInvariant>
+template <typename Config>
 __device__ inline int write_part(Part& part, const Params& p, const Launch& launch,
-                                 const Walk<kIsInvariant>& walk, int sequence,
+                                 const Walk<Config>& walk, int sequence,
                                  const SequenceLengths& lengths, const SequenceWork& work, int at,
                                  int unit, int share, int split) {
+  constexpr bool kIsInvariant = Config::kIsInvariant;
   const DecodeShape shape = shape_of<kIsInvariant>(launch);
   const UnitShares& shares = walk.shares();
   const int item = quotient(at, work.units);
@@ -182,34 +249,6 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
   return kIsInvariant && split + 1 < part.splits ? 0 : units;
 }
 
-// Calls visit() with an address in each line of 128 bytes in which lengths of the first 1,024
-// sequences lie. A warp calls it.
-template <typename Visit>
-__device__ __forceinline__ void for_each_line_of_lengths(const Params& p, const Visit& visit) {
-  const int first = static_cast<int>(threadIdx.x) % 32 * 32;
-  if (first < p.batch) {
-    for (const int* const lengths : {p.rows.cache_seqlens, p.packed_q.cu_seqlens, p.rows.leftpad}) {
-      if (lengths != nullptr) {
-        visit(lengths + first);
-      }
-    }
-  }
-}
-
-// Brings them to L2 while the launch before may still write them.
-__device__ inline void prefetch_lengths_to_l2(const Params& p) {
-  for_each_line_of_lengths(
-      p, [](const int* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); });
-}
-
-// Asks for them, so that a walk would find them in L1. ptxas drops these loads, as their values are
-// not used.
-__device__ inline void prefetch_lengths(const Params& p) {
-  for_each_line_of_lengths(p, [](const int* line) {
-    asm volatile("{.reg .b32 unused; ld.global.b32 unused, [%0];}" ::"l"(line));
-  });
-}
-
 // Puts a part without keys and without rows into the ring, ahead of all others. It has no results.
 // The consumer executes the code of a part's end for it, which is then in the SM's instruction
 // caches before the first key has come; with 0 parts, that includes a merge of parts. One thread
@@ -239,74 +278,109 @@ __device__ inline int take_share(const UnitShares& shares, const Launch& launch)
 }
 
 // Puts all parts of the block into the ring, behind the empty one. A warp calls it. The first part
-// is written before wait_for_ring(), which waits until the ring is set up. With `rehearsed`,
-// another warp executes the same code ahead, only to bring it to the SM's instruction caches: it
-// writes a first part there, and does nothing else.
+// is written before wait_for_ring(), which waits until the ring is set up; and, unless sequences
+// are many, before the launch ahead has ended: if their lengths are others then, it is written
+// again. With `rehearsed`, another warp executes the same code ahead, only to bring it to the SM's
+// instruction caches: it writes a first part there, and does nothing else.
 template <typename Config, typename WaitForRing>
 __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const Params& p,
                                            const Launch& launch, Part* rehearsed,
                                            const WaitForRing& wait_for_ring) {
   PartRing& ring = shared.parts;
   const bool is_rehearsal = rehearsed != nullptr;
-  if (p.batch > 32 && !is_rehearsal) {
-    prefetch_lengths(p);
+  const auto wait_for_launch = [&] {
+    wait_for_launch_before();
+    if (launch.next_may_join) {
+      let_next_launch_start();  // only now, so that it need not wait for what this launch waits for
+    }
+  };
+  Walk<Config> walk(p, launch, shared.known, is_rehearsal);
+  const bool is_early = walk.knows_all() && !is_rehearsal;
+  if (!is_early && !is_rehearsal) {
+    wait_for_launch();
   }
-  Walk<Config::kIsInvariant> walk(p, launch, is_rehearsal);
   const UnitShares& shares = walk.shares();
-  int share = shares.share_of(static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2);
-  const bool has_work = share >= 0;
-  int end = has_work ? shares.begin(share + 1) : 0;
-  int unit = has_work ? shares.begin(share) : 0;
-  const bool may_take = Config::kMayTake && has_work && shares.further() > 0;
+  bool may_take = false;
+  int share = 0;
+  int unit = 0;
+  int end = 0;
   int split = 0;  // of a bundle
   PartRing::Position at;
+  at.advance();
   std::uint32_t asked = 0;
-  for (bool is_end = false, is_first = true; !is_end; is_first = false) {
-    if (may_take && unit >= end) {
-      shared.asked.wait(asked++ & 1);
-      share = shares.workers() + take_share(shares, launch);
-      if (share < shares.workers() + shares.further()) {
-        unit = shares.begin(share);
-        end = shares.begin(share + 1);
+  bool is_end = false;
+  bool has_written = false;  // this lane, of a part
+  enum { kFirst, kFirstAgain, kNext } step = kFirst;
+  while (true) {
+    bool writes = true;
+    if (step != kNext) {
+      const bool is_same = is_early && walk.refresh();
+      writes = step == kFirst || !is_same;
+    } else {
+      if (may_take && unit >= end) {
+        shared.asked.wait(asked++ & 1);
+        share = shares.workers() + take_share(shares, launch);
+        if (share < shares.workers() + shares.further()) {
+          unit = shares.begin(share);
+          end = shares.begin(share + 1);
+        }
       }
-    }
-    at.advance();
-    if (!is_first) {
       ring.acquire(at);
     }
+    if (step != kNext && writes) {
+      walk.start();
+      share = shares.share_of(static_cast<int>(blockIdx.x) >> launch.workers.cluster_log2);
+      const bool has_work = share >= 0;
+      end = has_work ? shares.begin(share + 1) : 0;
+      unit = has_work ? shares.begin(share) : 0;
+      may_take = Config::kMayTake && has_work && shares.further() > 0;
+      split = 0;
+    }
     Part& part = is_rehearsal ? *rehearsed : ring.tiles[at.stage];
-    bool has_written = false;  // this lane
-    is_end = unit >= end;
-    if (is_end) {
-      has_written = threadIdx.x % 32 == 0;
-      if (has_written) {
-        part.is_end = true;
-      }
-    } else {
-      int units = 0;
-      walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
-                        int unit_of_sequence) {
-        units = write_part(part, p, launch, walk, sequence, lengths, of, unit_of_sequence, unit,
-                           share, split);
-        part.cache_row = is_rehearsal ? 0 : cache_row_of(p, sequence);
-        part.asks = may_take && unit + units >= end;
-        has_written = true;
-      });
-      units = __reduce_max_sync(0xffffffffu, units);
-      unit += units;
-      if constexpr (Config::kIsInvariant) {
-        split = units == 0 ? split + 1 : 0;
+    if (writes) {
+      has_written = false;
+      is_end = unit >= end;
+      if (is_end) {
+        has_written = threadIdx.x % 32 == 0;
+        if (has_written) {
+          part.is_end = true;
+        }
+      } else {
+        int units = 0;
+        walk.at(unit, [&](int sequence, const SequenceLengths& lengths, const SequenceWork& of,
+                          int unit_of_sequence) {
+          units = write_part(part, p, launch, walk, sequence, lengths, of, unit_of_sequence, unit,
+                             share, split);
+          part.asks = may_take && unit + units >= end;
+          has_written = true;
+        });
+        units = __reduce_max_sync(0xffffffffu, units);
+        unit += units;
+        if constexpr (Config::kIsInvariant) {
+          split = units == 0 ? split + 1 : 0;
+        }
       }
     }
     if (is_rehearsal) {
-      break;
+      return;
     }
-    if (is_first) {
+    if (step != kNext) {
+      if (is_early && writes) {
+        wait_for_launch();
+        step = kFirstAgain;
+        continue;
+      }
       wait_for_ring();
+      step = kNext;
     }
     if (has_written) {
+      part.cache_row = is_end ? 0 : cache_row_of(p, part.sequence);
       ring.put(at);
     }
+    if (is_end) {
+      return;
+    }
+    at.advance();
   }
 }
 

@@ -89,8 +89,10 @@ class WarpsCompute {
   using Result = WarpResult<Config>;
   static constexpr int kLoadWarps = 2;  // of K and of V
   // Where an SM has two blocks; elsewhere each thread may have 255.
-  static constexpr int kConsumerRegisters = Config::C.blocks_per_sm > 1 ? 200 : 0;
-  static constexpr int kLoadRegisters = 56;
+  static constexpr int kConsumerRegisters = Config::C.blocks_per_sm == 1 ? 0
+                                            : Config::kRows == 16        ? 184
+                                                                         : 200;
+  static constexpr int kLoadRegisters = 256 - kConsumerRegisters;
 
   __device__ static void set_up(SharedStorage<Config>&) {}
 

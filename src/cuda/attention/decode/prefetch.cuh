@@ -1,0 +1,107 @@
+// What a block brings to L2 while the launch ahead may still run: lengths, lines of the block
+// table, and the first key tiles that it guesses to be its own.
+#pragma once
+
+#include <bit>
+
+#include "cuda/attention/decode/config.cuh"
+#include "cuda/common/peek.cuh"
+
+namespace tilewright::cuda {
+namespace decode {
+
+// Brings the lengths of the first 1,024 sequences to L2 while the launch before may still write
+// them. A warp calls it.
+__device__ inline void prefetch_lengths(const Params& p) {
+  const int first = static_cast<int>(threadIdx.x) % 32 * 32;  // a line of 128 bytes
+  if (first < p.batch) {
+    for (const int* const lengths : {p.rows.cache_seqlens, p.packed_q.cu_seqlens, p.rows.leftpad}) {
+      if (lengths != nullptr) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(lengths + first));
+      }
+    }
+  }
+}
+
+// The same for lines of the block table, of which each block has a few: the first ones of all
+// sequences come first.
+__device__ inline void prefetch_table(const Params& p) {
+  constexpr int kLinePages = 32;
+  const int i = static_cast<int>(blockIdx.x) * 32 + static_cast<int>(threadIdx.x) % 32;
+  const int line = quotient(i, p.batch);
+  if (p.rows.block_table != nullptr && line * kLinePages < p.rows.max_pages) {
+    const int* const row = p.rows.block_table + (i - line * p.batch) * p.rows.table_stride;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(row + line * kLinePages));
+  }
+}
+
+// The block's first key tiles, if all sequences are as long as the one that it then has.
+struct GuessedTiles {
+  int sequence;
+  int kv_head;
+  TileRange tiles;
+};
+__device__ inline GuessedTiles guess_tiles(const Params& p, const Launch& launch) {
+  constexpr int kMostItems = 1 << 20;  // so that their number times that of blocks is an int
+  const int sequence_items = p.kv_heads * launch.shape.head_blocks;  // with one row tile each
+  if (p.batch > quotient(kMostItems, sequence_items)) {
+    return {};
+  }
+  const int items = p.batch * sequence_items;
+  const int cluster_log2 = launch.workers.cluster_log2;
+  const int count = launch.workers.count;
+  const int workers = items <= count ? quotient(count, items) * items : count;
+  const int blocks = workers << cluster_log2;
+  // Workers' shares come in the opposite order of blocks.
+  const int worker = workers - 1 - (static_cast<int>(blockIdx.x) >> cluster_log2);
+  const int rank = static_cast<int>(blockIdx.x) & (launch.workers.cluster() - 1);
+  if (worker < 0) {
+    return {};
+  }
+  const int at = ((worker << cluster_log2) + rank) * items;
+  const int item = quotient(at, blocks);
+  const int head = quotient(item, launch.shape.head_blocks);
+  const int sequence = quotient(head, p.kv_heads);
+  const SequenceLengths lengths = lengths_of(p, sequence, peek);
+  const CacheKeys keys = launch.shape.keys_of(lengths);
+  const int tile_first = keys.first(0) / kDecodeTileKeys;
+  const int tiles = max(ceil_div(keys.end(lengths.q_len - 1), kDecodeTileKeys) - tile_first, 0);
+  const int first = at - item * blocks;  // in 1 / blocks of the item
+  const int end = min(first + items, blocks);
+  return {.sequence = sequence,
+          .kv_head = head - sequence * p.kv_heads,
+          .tiles = {.first = tile_first + quotient(first * tiles, blocks),
+                    .end = tile_first + quotient(end * tiles + blocks - 1, blocks)}};
+}
+
+// Brings the first tiles that the block guesses to be its own to L2, of K or of V. A warp calls it.
+template <typename Tile>
+__device__ __forceinline__ void prefetch_tiles(const Params& p, const Launch& launch,
+                                               const CUtensorMap& map) {
+  constexpr int kTiles = 4;
+  constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
+  const auto& rows = p.rows;
+  const CacheBoxes& boxes = launch.boxes;
+  const int tile_boxes = 1 << (std::countr_zero(unsigned{kDecodeTileKeys}) - boxes.rows_log2);
+  const GuessedTiles guessed = guess_tiles(p, launch);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int box = guessed.tiles.first * tile_boxes + lane;
+  const bool has_one = lane < kTiles * tile_boxes && box < guessed.tiles.end * tile_boxes &&
+                       (rows.block_table == nullptr || boxes.page_of(box) < rows.max_pages);
+  if (has_one) {
+    const int sequence = guessed.sequence;
+    const int page =
+        rows.block_table != nullptr
+            ? peek(rows.block_table + sequence * rows.table_stride + boxes.page_of(box))
+        : rows.cache_batch_idx != nullptr ? peek(rows.cache_batch_idx + sequence)
+                                          : sequence;
+#pragma unroll
+    for (int i = 0; i < Tile::kBoxes; ++i) {
+      cute::SM90_TMA_LOAD_4D::PREFETCH::copy(&map, i * kBoxColumns, boxes.row_in_page(box),
+                                             guessed.kv_head, page);
+    }
+  }
+}
+
+}  // namespace decode
+}  // namespace tilewright::cuda
