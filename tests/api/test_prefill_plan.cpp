@@ -149,6 +149,18 @@ TEST(SequenceLengths, OfPackedSequencesAreTheirOwn) {
   EXPECT_EQ(cache_row_of(p, 1), 1);
 }
 
+TEST(SequenceLengths, OfPackedSequencesOutOfRangeBecomeTheNearestInRange) {
+  const std::vector<int> cached = {5, 9};
+  const std::vector<int> starts = {7, 3, 100};
+  AttentionWithKvCacheParams p;
+  p.batch = 2;
+  p.q_len = 13;
+  p.rows = {.cache_seqlens = cached.data(), .capacity = 64};
+  p.packed_q = {.cu_seqlens = starts.data()};
+  EXPECT_EQ(lengths_of(p, 0).q_len, 0);
+  EXPECT_EQ(lengths_of(p, 1).q_len, 13);
+}
+
 // ---- Which kernel runs
 
 TEST(PrefillPlan, ChunksRunInPrefillAndFewTokensInDecode) {

@@ -10,14 +10,14 @@
 // Tiles     configs.hpp: 16, 32 or 64 rows; Bc = 64 keys. Each of 4 warps computes 16 rows and 16,
 //           32 or all 64 keys of each tile. schedule.hpp says which block computes what.
 // SMEM      stages x Bc x (D + Dv) of the caches' type; in clusters, a slice of O of half the rows.
-// Registers where an SM has two blocks, 200 for a thread that computes and 56 for one that loads,
-// or
+// Registers where an SM has two blocks, 200 for a thread that computes and 56 for one that loads;
 //           184 and 72 with 16 rows; elsewhere up to 255. Dv / 2 hold O and D / 4 hold Q.
 //
 //   warps 0 to 3      compute (warps.cuh): S = Q K^T | softmax | O += P V, tile by tile. At a
 //                     part's end their results are merged, with other blocks' too (results.cuh)
 //   warp 4            finds the block's parts, from the lengths in memory (walk.cuh)
-//   warps 5 and 6     load K and V (load.cuh)
+//   warps 5 and 6     bring the tiles to L2 that they guess to be first (prefetch.cuh), and load K
+//                     and V (load.cuh)
 //
 // Layouts   K and V as TMA's widest swizzle has them that divides a row (fragments.cuh).
 // Worklog   docs/worklog/decode.md

@@ -20,7 +20,7 @@
 //   warpgroup 1       tile 1: S^T | max | P^T | O^T | tile 4 ...
 //   warpgroup 2       tile 2: S^T | max | P^T | O^T | tile 5 ...
 //   then a warp       finds the block's parts, from the lengths in memory (walk.cuh)
-//   and three         load K, V (load.cuh) and Q
+//   and three         load K, V (load.cuh, prefetch.cuh) and Q
 //
 // A query's maximum and sum are taken over a thread's two keys, then over eight lanes, then over
 // four warps, through SMEM (over_keys). P^T takes the place of the tile's K. At a part's end each
