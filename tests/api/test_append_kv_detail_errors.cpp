@@ -212,10 +212,10 @@ INSTANTIATE_TEST_SUITE_P(
                             [](AppendCall& c) { c.t.block_table->data = c.v_cache.data() + 4; },
                             "v_cache",
                             {"shares memory with block_table"}},
-                    BadCall{"computed_descale_in_slots",
+                    BadCall{"slots_in_the_computed_descale",
                             [](AppendCall& c) {
                               c.use_slots();
-                              c.t.computed_k_descale->data = c.slots.data();
+                              c.t.slot_mapping->data = c.computed_k_descale.data();
                             },
                             "computed_k_descale",
                             {"shares memory with slot_mapping"}}),
