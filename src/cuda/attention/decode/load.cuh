@@ -232,7 +232,8 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
   }
 }
 
-// Loads the tiles of the block's parts, of K or of V. A warp calls it.
+// Loads the tiles of the block's parts, of K or of V. Before that, while a launch ahead may still
+// run, it brings to L2 those that it guesses to be first. A warp calls it.
 template <typename Config, typename Tile>
 __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
                      const CacheSide<Config>& side) {

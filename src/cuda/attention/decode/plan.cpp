@@ -94,10 +94,10 @@ int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
 
 // Whether row tiles of fewer rows than a sequence has are faster. Its keys are then read once for
 // each of its row tiles, but a block computes and merges less. Of a batch-invariant problem that is
-// so where splits take half of the SMs at most; of another, where items are few even for the
-// largest clusters, or an SM computes few key tiles. It may have more where no block merges or
-// sends anything.
-bool may_have_fewer_rows(const Problem& p, const DecodeConfig& c, int sms) {
+// so where splits take half of the SMs at most; of another, where an SM computes few key tiles: it
+// may have more where no block merges or sends anything. Row tiles of eight rows must also be so
+// few that the largest clusters would take a quarter of the SMs at most.
+bool fewer_rows_are_faster(const Problem& p, const DecodeConfig& c, int sms) {
   const std::int64_t items = most_items(p, c);
   if (!c.swaps) {
     return false;
@@ -158,7 +158,7 @@ std::optional<int> best_decode_config(const Problem& problem, int sms) {
   const bool may_have_fewer = !problem.batch_invariant || has_three_groups;
   // The fewest rows that are enough, or else the most; keys as rows of the MMAs, where that can be.
   const auto suffices = [&](const DecodeConfig& c) {
-    return c.rows >= rows || (may_have_fewer && may_have_fewer_rows(problem, c, sms));
+    return c.rows >= rows || (may_have_fewer && fewer_rows_are_faster(problem, c, sms));
   };
   const auto is_better = [&](const DecodeConfig& a, const DecodeConfig& b) {
     const bool suffice = suffices(a) && suffices(b);

@@ -10,8 +10,7 @@
 namespace tilewright::cuda {
 namespace decode {
 
-// Brings the lengths of the first 1,024 sequences to L2 while the launch before may still write
-// them. A warp calls it.
+// Brings the lengths of the first 1,024 sequences to L2. A warp calls it.
 __device__ inline void prefetch_lengths(const Params& p) {
   const int first = static_cast<int>(threadIdx.x) % 32 * 32;  // a line of 128 bytes
   if (first < p.batch) {
@@ -35,7 +34,7 @@ __device__ inline void prefetch_table(const Params& p) {
   }
 }
 
-// The block's first key tiles, if all sequences are as long as the one that it then has.
+// The key tiles with which the block begins, if all sequences are as long as this one.
 struct GuessedTiles {
   int sequence;
   int kv_head;

@@ -105,8 +105,7 @@ class Walk {
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // The same of one array, if there is one, for what this lane has of it. Four are asked for at
-  // once.
+  // The same of one array, if there is one, for what this lane has of it.
   __device__ __forceinline__ static bool refresh(const int* array, int* known, int count) {
     constexpr int kAtOnce = Config::C.swaps ? 4 : 1;
     bool is_same = true;
