@@ -88,14 +88,16 @@ def kvcache_problem_of(case: dict[str, Any]) -> _native.AttentionWithKvCacheProb
 
 
 def dsv4_problem_of(case: dict[str, Any]) -> _native.Dsv4AttentionProblem:
-    """The same of DeepSeek-V4's attention."""
+    """The same of DeepSeek-V4's attention. A model's window has a fixed length."""
+    is_list = case.get("compressed_keys") == "list"
     return _native.Dsv4AttentionProblem(
-        window=_dsv4_scope_of(case, "window", case["window"] + case["q_len"] - 1, is_list=False),
+        window=_dsv4_scope_of(case, "window", case["window"] + case["q_len"] - 1, is_bounded=True),
         compressed=_dsv4_scope_of(
             case,
             "compressed",
             case.get("context", 0),
-            is_list=case.get("compressed_keys") == "list",
+            is_list=is_list,
+            is_bounded=is_list,
         ),
         **{name: case[name] for name in _DSV4_FIELDS},
     )
@@ -105,9 +107,10 @@ _DSV4_FIELDS = ("dtype", "batch", "q_len", "heads", "sinks", "inverse_rope")
 
 
 def _dsv4_scope_of(
-    case: dict[str, Any], scope: str, rows: int, is_list: bool
+    case: dict[str, Any], scope: str, rows: int, is_bounded: bool, is_list: bool = False
 ) -> _native.Dsv4ScopeProblem | None:
-    """A scope whose cache has so many rows of each request; None if the case has none."""
+    """A scope whose cache has so many rows of each request; None if the case has none. If it is
+    bounded, the call says that a token sees no more keys than the case has."""
     if not case[scope]:
         return None
     page_size = case[f"{scope}_page_size"]
@@ -117,7 +120,7 @@ def _dsv4_scope_of(
         rows=case[f"{scope}_rows"],
         pages=case["batch"] * pages,
         page_size=page_size,
-        most_keys=case[scope] if is_list else pages * page_size,
+        most_keys=case[scope] if is_bounded else pages * page_size,
     )
 
 

@@ -324,13 +324,6 @@ DecodePlan plan_of(const Problem& p) {
 
 int rows_of(const Problem& p) { return kDecodeConfigs[best_decode_config(p, kSms).value()].rows; }
 
-TEST(DecodePlan, PagesMayBelongToSeveralSequences) {
-  Problem p = problem(4, 8, 1024);
-  EXPECT_TRUE(plan_of(p).reads_once);
-  p.page_size = 64;
-  EXPECT_FALSE(plan_of(p).reads_once);
-}
-
 TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   Problem p = problem(4, 8, 1024);
   EXPECT_EQ(rows_of(p), 8);  // 4 heads

@@ -81,7 +81,6 @@ TEST(SharedPrefixPlan, PassesRunBesideEachOtherOnHalfOfTheSms) {
   const SharedPrefixDetails many = plan_of(problem(64, 1)).details;
   EXPECT_TRUE(many.suffix.next_may_join && std::get<PrefillPlan>(many.prefix).joins);
   EXPECT_EQ(many.suffix.workers * many.suffix.cluster, kSms / 2);
-  EXPECT_TRUE(many.suffix.reads_once);
   EXPECT_EQ(std::get<PrefillPlan>(many.prefix).sequences, 1);
 
   const SharedPrefixDetails few = plan_of(problem(16, 1)).details;  // the prefix pass in decode

@@ -127,7 +127,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
     if constexpr (Compute::kConsumerRegisters > 0) {
       cutlass::arch::warpgroup_reg_dealloc<Compute::kLoadRegisters>();
     }
-    if (loader == 0) {
+    if (loader == 0 && p.batch > Config::kMostKnown) {
       prefetch_lengths(p);
     } else if (loader == 1) {
       prefetch_table(p);

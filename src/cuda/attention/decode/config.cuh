@@ -39,6 +39,7 @@ struct ConfigOf {
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
   static constexpr int kThreads = kConsumerThreads + 128;  // with a warpgroup that loads
   static constexpr bool kMayCluster = C.most_cluster > 1;
+  static constexpr bool kMayLoadRows = !C.swaps;  // row by row, and not by TMA
   // Whether a worker may take further shares: where queries are the rows, registers are too few.
   static constexpr bool kMayTake = C.swaps && !kIsInvariant;
   // A block's warps, or warpgroups, merge their results in passes over so many rows.
@@ -177,7 +178,6 @@ struct Launch {
   DecodeShape shape;
   Workers workers;
   bool next_may_join;  // the next launch may run beside this one
-  bool reads_once;     // other sequences do not have the same keys
   bool loads_boxes;    // by TMA; or else row by row
   CacheBoxes boxes;
   CacheBoxes rows;  // boxes of one row

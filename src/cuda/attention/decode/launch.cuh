@@ -134,7 +134,6 @@ void launch_config(const Params& p, const DecodeDetails& details, Stream stream)
   const Launch launch{.shape = shape,
                       .workers = workers,
                       .next_may_join = plan.next_may_join,
-                      .reads_once = plan.reads_once,
                       .loads_boxes = plan.loads_boxes,
                       .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
                       .rows = cache_boxes(p.rows.page_size, 1),

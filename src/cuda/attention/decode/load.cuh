@@ -18,7 +18,6 @@ struct CacheSide {
   const void* base;
   const OuterStrides& stride;  // batch: of a page, or of a whole sequence
   const Descales& descale;
-  bool reads_once;  // as in Launch
   TmaRing<Config::kStages>& ring;
   bool asks;            // for another part, ahead of a part's last two tiles
   std::uint8_t* tiles;  // stage 0's
@@ -45,15 +44,12 @@ __device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Pa
                                          const BoxPlaces<1>& places, TmaBarrier& full,
                                          std::uint8_t* target) {
   constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
-  // What is read once leaves L2 first, so that other things, such as parts' results, stay there.
-  // A config of 64 rows has no registers for the choice.
-  using Hint = cute::TMA::CacheHintSm90;
-  const bool leaves_first = Config::kRows < 64 && side.reads_once;
-  const auto hint =
-      static_cast<std::uint64_t>(leaves_first ? Hint::EVICT_FIRST : Hint::EVICT_NORMAL);
+  // Keys leave L2 first, so that other things stay there, such as lengths, tables and parts'
+  // results.
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
 #pragma unroll
   for (int i = 0; i < Tile::kBoxes; ++i) {
-    cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), hint,
+    cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), kHint,
                                  target + i * kDecodeTileKeys * Tile::kBox_bytes, i * kBoxColumns,
                                  places.row(), part.kv_head, places.page());
   }
@@ -118,33 +114,34 @@ __device__ inline RowPlace row_place(const Params& p, const Part& part, BoxPlace
 }
 
 // Copies 32 rows of a tile, all of which exist, from its row `row0` on. Each lane knows where one
-// lies, and copies a chunk of every kStep-th. Sources come before copies, which the compiler keeps
-// in their order, so that shuffles overlap.
+// lies, `own` chunks behind `base`: so few that one shuffle tells another lane. It copies a chunk
+// of every kStep-th. Sources come before copies, which the compiler keeps in their order, so that
+// shuffles overlap.
 template <typename Tile>
-__device__ __forceinline__ void copy_whole_rows(unsigned long long own, int row0,
-                                                std::uint32_t tile) {
+__device__ __forceinline__ void copy_whole_rows(const std::uint8_t* base, std::uint32_t own,
+                                                int row0, std::uint32_t tile) {
   constexpr int kStep = 32 / Tile::kChunks;
   constexpr int kSwizzleRows = 8;  // after which the swizzle repeats
   constexpr int kCopies = kSwizzleRows / kStep;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = lane / Tile::kChunks;
   const int chunk = lane % Tile::kChunks;
+  const std::uint8_t* const of_lane = base + 16 * chunk;
   std::uint32_t targets[kCopies];
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     targets[i] = tile + Tile::offset(row0 + kStep * i + first, chunk);
   }
-#pragma unroll 1
+#pragma unroll
   for (int row = 0; row < 32; row += kSwizzleRows) {
-    unsigned long long sources[kCopies];
+    std::uint32_t sources[kCopies];
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      sources[i] = __shfl_sync(0xffffffffu, own, row + kStep * i + first) + 16 * chunk;
+      sources[i] = __shfl_sync(0xffffffffu, own, row + kStep * i + first);
     }
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      copy_async<16>(targets[i] + row * Tile::kBox_bytes, reinterpret_cast<const void*>(sources[i]),
-                     true);
+      copy_async<16>(targets[i] + row * Tile::kBox_bytes, of_lane + 16ull * sources[i], true);
     }
   }
 }
@@ -161,10 +158,10 @@ __device__ __forceinline__ void copy_rows(const CacheSide<Config>& side, const P
                         : !place.exists ? kZeros
                                         : place.offset(side.stride, part.kv_head);
   if constexpr (32 % Tile::kChunks == 0) {
-    if (__all_sync(0xffffffffu, place.exists)) {
-      const auto own_bytes = reinterpret_cast<unsigned long long>(base) +
-                             static_cast<unsigned long long>(own) * Config::kCache_bytes;
-      return copy_whole_rows<Tile>(own_bytes, row0, target);
+    constexpr int kChunk = 16 / Config::kCache_bytes;  // values
+    const auto chunks = static_cast<unsigned long long>(own) / kChunk;
+    if (__all_sync(0xffffffffu, place.exists && chunks >> 32 == 0)) {
+      return copy_whole_rows<Tile>(base, static_cast<std::uint32_t>(chunks), row0, target);
     }
   }
 #pragma unroll 2
@@ -191,7 +188,8 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
   const bool has_descales = Config::kIsE4m3 && side.descale.per == Descales::Per::row;
   BoxPlaces<1> boxes(p.rows, launch.boxes, part.sequence, part.cache_row);
   BoxPlaces<1> rows(p.rows, launch.rows, part.sequence, part.cache_row);
-  const bool are_boxes = launch.loads_boxes && launch.boxes.rows() == kDecodeTileKeys;
+  const bool loads_rows = Config::kMayLoadRows && !launch.loads_boxes;
+  const bool are_boxes = !loads_rows && launch.boxes.rows() == kDecodeTileKeys;
   const int last_ones = max(part.tiles.end - 2, part.tiles.first);
   if (part.tiles.first == part.tiles.end) {
     ask();
@@ -208,14 +206,14 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
     side.ring.empty[at.stage].wait(at.phase ^ 1);
     if (are_boxes) {
       load_tile<Config, Tile>(side, part, boxes, j, full, tile);
-    } else if (launch.loads_boxes) {
+    } else if (!loads_rows) {
       load_boxes<Config, Tile>(side, launch, part, boxes, j, full, tile);
     }
-    if (!launch.loads_boxes || has_descales) {
+    if (loads_rows || has_descales) {
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
         const RowPlace place = row_place(p, part, rows, 2 * j + half);
-        if (!launch.loads_boxes) {
+        if (loads_rows) {
           copy_rows<Config, Tile>(side, part, place, 32 * half, tile);
         }
         if (has_descales) {
@@ -269,7 +267,6 @@ __device__ void load_keys_or_values(SharedStorage<Config>& shared, const Params&
                                .base = is_v ? p.v_cache : p.k_cache,
                                .stride = is_v ? p.v_stride : p.k_stride,
                                .descale = is_v ? p.v_descale : p.k_descale,
-                               .reads_once = launch.reads_once,
                                .ring = is_v ? shared.v : shared.k,
                                .asks = !is_v,
                                .tiles = shared.tiles[0] + (is_v ? TileK::kTile_bytes : 0),

@@ -207,7 +207,6 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   plan.config = config;
   plan.cluster = cluster_of(p, c, sms);
   plan.workers = std::min(sms * c.blocks_per_sm / plan.cluster, kMaxDecodeWorkers);
-  plan.reads_once = p.page_size == 0;
   plan.loads_boxes = loads_boxes(p);
   const std::int64_t page_size = p.page_size > 0 ? p.page_size : kDecodeTileKeys;
   plan.box_rows =

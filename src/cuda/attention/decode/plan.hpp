@@ -20,7 +20,6 @@ struct DecodePlan {
   int slot_rows;       // rows of a partial result
   int most_tokens;     // a sequence with more new tokens is another launch's
   bool next_may_join;  // the next launch may run beside this one
-  bool reads_once;     // other sequences do not have the same keys, as they may in pages
   bool loads_boxes;    // by TMA; or else row by row
   std::int64_t slots;  // partial results in the workspace
 };

@@ -451,7 +451,7 @@ class Finish {
                                                             const PartSlots<Config>& slots,
                                                             int quad, int parts) const {
     // As many as there are registers for.
-    constexpr int kAhead = !Config::C.swaps ? 4 : kQuads == 1 ? 6 : kQuads == 2 ? 4 : 2;
+    constexpr int kAhead = !Config::C.swaps ? 4 : kQuads == 1 ? 6 : kQuads == 2 ? 4 : 3;
     const PartSource<kQuads> source{slots, own, part_.place.index, quad};
     return Config::kIsInvariant ? merge_in_turn<kQuads>(parts, part_.place.is_split, source)
                                 : merge_pieces<kQuads, kAhead>(parts, source);

@@ -105,18 +105,21 @@ class Walk {
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // The same of one array, if there is one, for what this lane has of it.
+  // The same of one array, if there is one. A lane reads every 32nd of it. All lanes call it.
   __device__ __forceinline__ static bool refresh(const int* array, int* known, int count) {
-    constexpr int kAtOnce = Config::C.swaps ? 4 : 1;
+    // As many as there are registers for.
+    constexpr int kAtOnce = !Config::C.swaps ? 1 : Config::kRows < 32 ? 4 : 2;
     bool is_same = true;
     if (array != nullptr) {
 #pragma unroll 1
-      for (int first = lane(); first < count; first += 32 * kAtOnce) {
+      for (int base = 0; base < count; base += 32 * kAtOnce) {
+        const int first = base + lane();
         int now[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           now[i] = peek(array + min(first + 32 * i, count - 1));
         }
+        __syncwarp();  // else the compiler has each load wait for the one before
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           if (first + 32 * i < count) {

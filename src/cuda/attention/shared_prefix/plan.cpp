@@ -96,7 +96,6 @@ SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs
   const int suffix_sms = is_beside ? sms / 2 : sms;
   DecodeDetails suffix = plan_decode(suffix_pass(p), suffix_sms, configs.suffix);
   suffix.plan.next_may_join = is_beside;
-  suffix.plan.reads_once = true;  // a suffix is one sequence's
   SharedPrefixDetails details{.prefix = {}, .suffix = suffix.plan, .at = {}};
   std::size_t prefix_bytes = 0;
   if (configs.prefills) {

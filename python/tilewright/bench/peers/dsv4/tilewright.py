@@ -37,8 +37,13 @@ class TilewrightDsv4(TilewrightKernel):
 def _window(inputs: Any, rows: Any) -> tilewright.Dsv4Scope | None:
     if rows is None:
         return None
-    bounds = {"range_begin": inputs.window_begin, "range_end": inputs.window_end}
-    return tilewright.Dsv4Scope(rows, **bounds, block_table=inputs.window_table)
+    return tilewright.Dsv4Scope(
+        rows,
+        range_begin=inputs.window_begin,
+        range_end=inputs.window_end,
+        block_table=inputs.window_table,
+        most_keys=inputs.case.window,
+    )
 
 
 def _compressed(inputs: Any, rows: Any) -> tilewright.Dsv4Scope | None:
