@@ -114,8 +114,8 @@ __device__ inline RowPlace row_place(const Params& p, const Part& part, BoxPlace
 }
 
 // Copies 32 rows of a tile, all of which exist, from its row `row0` on. Each lane knows where one
-// lies, `own` chunks behind `base`: so few that one shuffle tells another lane. It copies a chunk
-// of every kStep-th. Sources come before copies, which the compiler keeps in their order, so that
+// lies: `own` chunks behind `base`, a number that one shuffle passes on. A lane copies a chunk of
+// every kStep-th row. Sources come before copies, which the compiler keeps in their order, so that
 // shuffles overlap.
 template <typename Tile>
 __device__ __forceinline__ void copy_whole_rows(const std::uint8_t* base, std::uint32_t own,
