@@ -234,7 +234,10 @@ class Consumer {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const int own = number();
       shared_.keys.full[own][quarter].wait(state_ & kOddTile);
-      cutlass::arch::fence_view_async_shared();  // WGMMA sees what the producers have stored
+      // WGMMA sees what the producers have stored; those of twins have seen to it.
+      if constexpr (!kIsTwin) {
+        cutlass::arch::fence_view_async_shared();
+      }
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int block = block_of_quarter(quarter, i);
@@ -242,16 +245,19 @@ class Consumer {
                        operand_k(shared_.keys.tiles[own][block]), tSrS);
       }
     }
-    wgmma_wait<0>(tSrS);
     state_ ^= kOddTile;
   }
 
   template <typename TensorS>
   __device__ __forceinline__ void find_maxima(const Job& job, int tile, TensorS& tSrS,
                                               RowSoFar (&pair)[kThreadRows]) const {
+    const std::uint64_t exist = rows_that_exist(job.places.of[tile - job.first_tile]);
+    const bool sees_all = sees_all_of_tile(job.unit, exist);
+    wgmma_wait<0>(tSrS);
     auto rS = by_rows<MmaQk>(tSrS);
-    mask(rS, job.unit, launch_.shape, tile_at(job.unit, tile),
-         rows_that_exist(job.places.of[tile - job.first_tile]));
+    if (!sees_all) {
+      mask(rS, job.unit, launch_.shape, tile_at(job.unit, tile), exist);
+    }
     float max[kThreadRows];
     row_maxima<MmaQk>(rS, scale_to_log2(p_.scale), max);
     pair[0].max = max[0];

@@ -41,13 +41,15 @@ __device__ inline std::uint64_t keys_seen(const Unit& unit, const ItemShape& sha
          ~keys_before(unit.sees_begin[tile.source][token] - first);
 }
 
+// Do all rows see all keys of a tile of which these exist? A single token sees those that exist.
+__device__ inline bool sees_all_of_tile(const Unit& unit, std::uint64_t exist) {
+  return unit.tokens == 1 && exist == ~std::uint64_t{0};
+}
+
 // Scores of keys that a row does not see, or that do not exist, become -infinity.
 template <typename TensorS>
 __device__ void mask(TensorS& rS, const Unit& unit, const ItemShape& shape, const TileAt& tile,
                      std::uint64_t exist) {
-  if (unit.tokens == 1 && exist == ~std::uint64_t{0}) {
-    return;  // a token sees all keys of its own tiles that exist
-  }
   std::uint64_t keys[kThreadRows];
   bool are_all = true;
 #pragma unroll

@@ -156,9 +156,11 @@ class SpreadConsumer {
     }
     auto rS = by_rows<MmaQk>(tSrS);
     if (tile < its.tiles) {
-      const auto& exist = shared_.exist[tile];
-      mask(rS, shared_.unit, launch_.shape, its.tile(shared_, own),
-           std::uint64_t{exist[1]} << 32 | exist[0]);
+      const auto& halves = shared_.exist[tile];
+      const std::uint64_t exist = std::uint64_t{halves[1]} << 32 | halves[0];
+      if (!sees_all_of_tile(shared_.unit, exist)) {
+        mask(rS, shared_.unit, launch_.shape, its.tile(shared_, own), exist);
+      }
     }
     float max[kThreadRows];
     row_maxima<MmaQk>(rS, scale_to_log2(p_.scale), max);

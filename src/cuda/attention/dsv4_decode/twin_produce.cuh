@@ -72,18 +72,24 @@ class TwinRow {
     scales_ = its.scales();
   }
 
-  // Stores it, quarter by quarter, as they are given back.
+  // Stores it, quarter by quarter, as they are given back. A quarter is widened ahead: the first
+  // one before its place is free, the others while the stores of the one before are under way.
   __device__ __forceinline__ void store(int tile) const {
     if (__any_sync(0xffffffffu, scales_.some_exceed())) {
       store_exceeding(tile);
       return;
     }
+    const int pair = pair_of(job_, tile);
+    SixteenValues ready[kConsumers];
+    widen(0, ready);
     cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-      to_.wait(quarter, pair_of(job_, tile));
+      to_.wait(quarter, pair);
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
-        const int group = block_of_quarter(quarter, i);
-        put(group, group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last());
+        put(block_of_quarter(quarter, i), ready[i]);
+      }
+      if constexpr (quarter + 1 < kQuarters) {
+        widen(quarter + 1, ready);
       }
       send(quarter);
     });
@@ -92,6 +98,14 @@ class TwinRow {
  private:
   __device__ Element* column_block(int block) const {
     return to_.keys.tiles[KeyTile::number()][block];
+  }
+
+  __device__ __forceinline__ void widen(int quarter, SixteenValues (&to)[kConsumers]) const {
+#pragma unroll
+    for (int i = 0; i < kConsumers; ++i) {
+      const int group = block_of_quarter(quarter, i);
+      to[i] = group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last();
+    }
   }
 
   // Brings a row to L2, line by line. Its four lanes share that.
