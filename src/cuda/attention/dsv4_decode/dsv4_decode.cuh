@@ -216,7 +216,7 @@ class Consumer {
       FragmentPv tSrS;
       RowSoFar pair[kThreadRows];
       if (has_own) {
-        compute_scores(tSrS);
+        issue_scores(tSrS);
         find_maxima(job, tile + number(), tSrS, pair);
       }
       if (job.is_last && tile + kPairTiles >= end) {
@@ -227,14 +227,14 @@ class Consumer {
     }
   }
 
-  // S of the own tile, as its quarters arrive.
+  // Issues S of the own tile, as its quarters arrive.
   template <typename TensorS>
-  __device__ __forceinline__ void compute_scores(TensorS& tSrS) {
+  __device__ __forceinline__ void issue_scores(TensorS& tSrS) {
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const int own = number();
       shared_.keys.full[own][quarter].wait(state_ & kOddTile);
-      // WGMMA sees what the producers have stored; those of twins have seen to it.
+      // WGMMA is to see what producers have stored. Those of twins execute the fence themselves.
       if constexpr (!kIsTwin) {
         cutlass::arch::fence_view_async_shared();
       }
@@ -248,6 +248,7 @@ class Consumer {
     state_ ^= kOddTile;
   }
 
+  // Waits for S of the own tile, and finds its maxima. Which keys exist is read before the wait.
   template <typename TensorS>
   __device__ __forceinline__ void find_maxima(const Job& job, int tile, TensorS& tSrS,
                                               RowSoFar (&pair)[kThreadRows]) const {

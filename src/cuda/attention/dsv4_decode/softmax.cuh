@@ -41,12 +41,13 @@ __device__ inline std::uint64_t keys_seen(const Unit& unit, const ItemShape& sha
          ~keys_before(unit.sees_begin[tile.source][token] - first);
 }
 
-// Do all rows see all keys of a tile of which these exist? A single token sees those that exist.
+// Do all rows see the whole tile, of which these keys exist? A single token sees all that exist.
 __device__ inline bool sees_all_of_tile(const Unit& unit, std::uint64_t exist) {
   return unit.tokens == 1 && exist == ~std::uint64_t{0};
 }
 
-// Scores of keys that a row does not see, or that do not exist, become -infinity.
+// Scores of keys that a row does not see, or that do not exist, become -infinity. It is called
+// unless sees_all_of_tile().
 template <typename TensorS>
 __device__ void mask(TensorS& rS, const Unit& unit, const ItemShape& shape, const TileAt& tile,
                      std::uint64_t exist) {

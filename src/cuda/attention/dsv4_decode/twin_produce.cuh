@@ -2,7 +2,8 @@
 // tokens, so that they have the same keys. Each loads and widens half of each tile's rows, and TMA
 // copies them to the other's SMEM. A warp takes eight keys of a tile, four lanes a key.
 //
-//   tile t       locate t + 2 | store and send quarters 0 1 2 3 as they are given back | load t + 2
+//   tile t       locate t + 2 | widen 0 | quarters 0 1 2 3 | load t + 2
+//   quarter q    wait until it is given back | store q | widen q + 1 | send q
 //
 // So the rows of a run's tiles, but for the first one, are in registers before their place is free.
 // Both blocks give a quarter back before either fills it.
