@@ -1,6 +1,7 @@
 // What a thread block of rotate_quantize works on: a block of rows, in registers and in SMEM.
 #pragma once
 
+#include "common/columns.hpp"
 #include "common/divisor.hpp"
 #include "cuda/common/source_row.cuh"
 #include "ops/rotate_quantize/params.hpp"
@@ -17,8 +18,8 @@ constexpr int blocks_per_sm(int head_dim, int rows) {
 }
 
 // threadIdx.x, read where it is needed: between blocks what follows from it is in no register.
-__device__ inline int this_thread() {
-  int thread;
+__device__ inline unsigned this_thread() {
+  unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
@@ -32,8 +33,8 @@ struct Part {
   static constexpr int kHalf = kThreadValues / 2;
   static constexpr int kQuarter = kThreadValues / 4;
 
-  __device__ static int row(int thread) { return thread / kLanes; }
-  __device__ static int lane(int thread) { return thread % kLanes; }
+  __device__ static unsigned row(unsigned thread) { return thread / kLanes; }
+  __device__ static int lane(unsigned thread) { return static_cast<int>(thread % kLanes); }
 
   // Bit 0 of the lane exchanges neighbouring quarters of the values, bit 1 halves.
   __device__ static int swap(int lane) { return kQuarter * lane; }
@@ -82,9 +83,16 @@ struct ByteTile {
 
   // The place of word `word` of a row. Words of a row move by whole vectors of 16 bytes, within
   // their 128 bytes of SMEM.
-  __device__ static int place(int row, int word) {
-    const int line = kHeadDim == 64 ? row / 2 : row;  // of 128 bytes, or the first of two
-    return (row * (kHeadDim / 4) + word) ^ 4 * ((line + row / 16) % 8);
+  __device__ static unsigned place(unsigned row, unsigned word) {
+    return place(row / kColumnMultiple, row % kColumnMultiple, word);
+  }
+  // The same of row 16 group + i. What follows from a constant i is a constant, too.
+  __device__ static unsigned place(unsigned group, unsigned i, unsigned word) {
+    constexpr unsigned kRowWords = kHeadDim / 4;
+    constexpr unsigned kLineRows = kHeadDim == 64 ? 2 : 1;  // of 128 bytes, or more
+    const unsigned line = i / kLineRows;
+    const unsigned first = group * kColumnMultiple * kRowWords + i % kLineRows * kRowWords + word;
+    return (first ^ 4 * (line + group) % 32) + line * kLineRows * kRowWords;
   }
 };
 

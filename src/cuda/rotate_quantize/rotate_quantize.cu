@@ -84,13 +84,22 @@ __device__ void take(const Storage& shared, bool is_rotated, P& part) {
   const int first = first_vector<P>(is_rotated);
   wait_for_copies();
   __syncwarp();  // other lanes' copies are there, too
+  uint4 raw[kThreadVectors];
 #pragma unroll
   for (int j = 0; j < kThreadVectors; ++j) {
-    const uint4 signs = shared.signs[P::lane(threadIdx.x)][j];
-    const uint4 raw = shared.next[threadIdx.x][(j ^ first) % kThreadVectors];
-    const uint4 signed_raw =
-        make_uint4(raw.x ^ signs.x, raw.y ^ signs.y, raw.z ^ signs.z, raw.w ^ signs.w);
-    const Float8 values = load_eight(reinterpret_cast<const T*>(&signed_raw));
+    raw[j] = shared.next[threadIdx.x][(j ^ first) % kThreadVectors];
+  }
+  if (is_rotated) {
+#pragma unroll
+    for (int j = 0; j < kThreadVectors; ++j) {
+      const uint4 signs = shared.signs[P::lane(threadIdx.x)][j];
+      raw[j] = make_uint4(raw[j].x ^ signs.x, raw[j].y ^ signs.y, raw[j].z ^ signs.z,
+                          raw[j].w ^ signs.w);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kThreadVectors; ++j) {
+    const Float8 values = load_eight(reinterpret_cast<const T*>(&raw[j]));
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
       part.x[kVector * j + k] = values.value[k];
@@ -285,13 +294,13 @@ __global__ void __launch_bounds__(threads_of(kHeadDim, kRows), blocks_per_sm(kHe
   using W = Walk<kHeadDim>;
   extern __shared__ __align__(128) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<kHeadDim, kRows, kHasRope>*>(smem);
-  write_signs<kHeadDim>(p, shared);
   const int step = static_cast<int>(gridDim.x);
   int number = static_cast<int>(blockIdx.x);
   Block next(p, order, number);
   if constexpr (!kHasRope) {
     fetch<T, W>(p, next, shared);
   }
+  write_signs<kHeadDim>(p, shared);
   for (int parity = 0; number < order.count; number += step, parity ^= 1) {
     const Block block = next;
     const bool has_next = number + step < order.count;

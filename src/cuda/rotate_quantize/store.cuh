@@ -11,15 +11,15 @@ namespace tilewright::cuda::rotate_quantize {
 template <typename P, typename Tile>
 __device__ void write_bytes(const P& part, bool is_rotated, float factor, Tile& tile) {
   const float zero = is_rotated ? 0.0f : -0.0f;  // -0 + 0 is 0, and x + -0 is x
-  const int thread = this_thread();
+  const unsigned thread = this_thread();
   const int lane = P::lane(thread);
-  const int first = Tile::place(P::row(thread), P::first_dim(lane, is_rotated) / 4);
+  const unsigned first = Tile::place(P::row(thread), P::first_dim(lane, is_rotated) / 4);
   const auto quarter = P::template apart<P::kQuarter>(lane, is_rotated);
   const auto half = P::template apart<P::kHalf>(lane, is_rotated);
 #pragma unroll
   for (int i = 0; i < kThreadValues; i += P::kQuarter) {
     bool is_negative = false;
-    int place = first;
+    unsigned place = first;
     if (i & P::kQuarter) {
       is_negative ^= quarter.is_negative;
       place ^= quarter.dims / 4;
@@ -52,7 +52,7 @@ __device__ void store_rows(const RotateQuantizeParams& p, const Block& block, co
 #pragma unroll
   for (int i = 0; i < kThreadVectors; ++i, out += step) {
     if (i * W::kRowStep < rows) {
-      const int place = Tile::place(W::row() + i * W::kRowStep, W::dim() / 4);
+      const unsigned place = Tile::place(W::row() + i * W::kRowStep, W::dim() / 4);
       *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(&tile.words[place]);
     }
   }
@@ -95,11 +95,12 @@ __device__ void store_transposed(const RotateQuantizeParams& p, const Block& blo
   write_bytes(part, p.is_rotated, factor, tile);
   __syncthreads();
 
-  constexpr int kChunks = kRows / kColumnMultiple;
-  static_assert(kChunks * (kHeadDim / 4) == threads_of(kHeadDim, kRows));
-  const int thread = this_thread();
-  const int row0 = kColumnMultiple * (thread % kChunks);
-  const int word = thread / kChunks;
+  constexpr unsigned kGroups = kRows / kColumnMultiple;
+  static_assert(kGroups * (kHeadDim / 4) == threads_of(kHeadDim, kRows));
+  const unsigned thread = this_thread();
+  const unsigned group = thread % kGroups;
+  const unsigned word = thread / kGroups;
+  const int row0 = kColumnMultiple * static_cast<int>(group);
   const int column0 = first_column_of(p, block) + row0;
   if (column0 >= end_of_columns(p, block)) {
     return;
@@ -107,8 +108,13 @@ __device__ void store_transposed(const RotateQuantizeParams& p, const Block& blo
   std::uint32_t bytes[4][4];
 #pragma unroll
   for (int i = 0; i < kColumnMultiple; ++i) {
-    const int row = row0 + i;
-    bytes[i / 4][i % 4] = row < block.rows.count ? tile.words[Tile::place(row, word)] : 0;
+    bytes[i / 4][i % 4] = tile.words[Tile::place(group, i, word)];
+  }
+  if (block.rows.count < kRows) {
+#pragma unroll
+    for (int i = 0; i < kColumnMultiple; ++i) {
+      bytes[i / 4][i % 4] = row0 + i < block.rows.count ? bytes[i / 4][i % 4] : 0;
+    }
   }
 #pragma unroll
   for (auto& columns : bytes) {
