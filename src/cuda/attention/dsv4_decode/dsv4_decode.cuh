@@ -215,11 +215,12 @@ class Consumer {
       const bool has_own = number() == 0 || is_pair;
       FragmentPv tSrS;
       RowSoFar pair[kThreadRows];
+      const bool ends_share = job.is_last && tile + kPairTiles >= end;
       if (has_own) {
         issue_scores(tSrS);
         find_maxima(job, tile + number(), tSrS, pair);
       }
-      if (job.is_last && tile + kPairTiles >= end) {
+      if (ends_share) {
         arrive(shared_.q_empty);
       }
       weigh_pair(has_own, tSrS, pair);
@@ -269,8 +270,9 @@ class Consumer {
   template <typename TensorS>
   __device__ __forceinline__ void weigh_pair(bool has_own, const TensorS& tSrS,
                                              RowSoFar (&pair)[kThreadRows]) {
-    TileRows& own = shared_.rows[number()];
-    const TileRows& others = shared_.rows[1 - number()];
+    const int consumer = this_thread() / kWarpgroupThreads - kProducers;  // number(), for addresses
+    TileRows& own = shared_.rows[consumer];
+    const TileRows& others = shared_.rows[1 - consumer];
     const bool writes = threadIdx.x % 4 == 0;
     int row[kThreadRows];
     float reference[kThreadRows];
@@ -291,7 +293,7 @@ class Consumer {
     TileSums sums{};
     if (has_own) {
       sums = weigh<MmaQk>(by_rows<MmaQk>(tSrS), scale_to_log2(p_.scale), reference,
-                          PutInShared{shared_.sP[number()]});
+                          PutInShared(shared_.sP[consumer]));
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -347,7 +349,7 @@ class Consumer {
 
   // Where the results of the pair go whose first tile is `tile`.
   __device__ static int slot_of(const Job& job, int tile) {
-    return job.slot0 + 1 + (tile - job.slots_tile) / kPairTiles;
+    return job.slot0 + 1 + whole_pairs(tile - job.slots_tile);
   }
 
   // P V of the pair's quarter, which is given back.

@@ -100,7 +100,7 @@ __device__ inline void write_empty_job(Job& job, const Launch& launch) {
 
 // The number of a tile's pair, counted through the block's jobs.
 __device__ inline int pair_of(const Job& job, int tile) {
-  return uniform(job.first_pair + (tile - job.first_tile) / kPairTiles);
+  return uniform(job.first_pair + whole_pairs(tile - job.first_tile));
 }
 
 // Which of the two places a job takes, and the phase of its barriers.

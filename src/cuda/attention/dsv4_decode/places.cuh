@@ -73,7 +73,7 @@ __device__ inline LookUp look_up(const Params& p, const Launch& launch, const Un
   if (scope.block_table == nullptr) {
     return {.known = unit.request};
   }
-  return {scope.block_table + unit.request * scope.table_stride + index};
+  return {scope.block_table + static_cast<unsigned>(unit.request) * scope.table_stride + index};
 }
 
 // A key's slot or page, or kNoRow where the cache has no such.
@@ -136,9 +136,9 @@ __device__ inline RowAt row_at(const Params& p, const Launch& launch, const Unit
   const bool is_slot = scope.keys == Scope::Keys::list;
   const int rows = is_slot ? place : row_in_pages(launch, scope, source, begin + key);
   const int pages = rows / page_size;
-  const int row = rows - pages * page_size;
-  const auto* const first =
-      static_cast<const std::uint8_t*>(scope.rows) + (is_slot ? pages : place) * scope.page_bytes;
+  const auto row = static_cast<unsigned>(rows - pages * page_size);
+  const auto page = static_cast<unsigned>(is_slot ? pages : place);
+  const auto* const first = static_cast<const std::uint8_t*>(scope.rows) + page * scope.page_bytes;
   const std::uint8_t* const data = first + row * scope.row_bytes;
   return {data, parts.has_planes
                     ? first + page_size * scope.row_bytes + std::int64_t{row} * parts.scales_bytes

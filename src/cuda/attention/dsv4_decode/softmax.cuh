@@ -161,18 +161,25 @@ __device__ __forceinline__ TileSums weigh(const TensorS& rS, float scale_log2,
 }
 
 // Puts P in a tile (64, 64) in SMEM: an stmatrix stores two vectors of the warp's 16 rows, each
-// lane giving the address of one row's vector.
-struct PutInShared {
-  Element* sP;
-
-  __device__ __forceinline__ void operator()(int vector,
-                                             const std::uint32_t (&pairs)[2 * kThreadRows]) const {
+// lane giving the address of one row's vector. The swizzle exchanges a row's vectors by XOR, so
+// that a lane's addresses differ in three bits.
+class PutInShared {
+ public:
+  __device__ explicit PutInShared(Element* sP) {
     const int thread = this_thread();
     const int row = thread % kWarpgroupThreads / 32 * 16 + thread % 16;
-    auto* const to =
-        reinterpret_cast<cute::uint128_t*>(vector_of(sP, row, vector + thread % 32 / 16));
-    cute::SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3], *to);
+    first_ = cute::cast_smem_ptr_to_uint(vector_of(sP, row, thread % 32 / 16));
   }
+  __device__ __forceinline__ void operator()(int vector,
+                                             const std::uint32_t (&pairs)[2 * kThreadRows]) const {
+    asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     first_ ^ vector * 16),
+                 "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                 : "memory");
+  }
+
+ private:
+  std::uint32_t first_;  // of vectors 0 and 1
 };
 
 // Puts P in memory, as it lies in SMEM. Two neighbouring lanes exchange what each has of two

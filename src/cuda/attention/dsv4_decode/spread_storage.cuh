@@ -148,7 +148,7 @@ __device__ inline void guess_unit(SpreadStorage& shared, const Params& p, const 
 // The keys of a source that a unit's only token sees.
 __device__ inline SeenKeys seen_keys(const Params& p, const Unit& unit, int source) {
   const Scope& scope = scope_of(p, source);
-  return SeenKeys(scope, told_range(unit, scope, 0));
+  return SeenKeys(scope, told_range(scope, unit.request, unit.token0));
 }
 
 // Finds the cluster's unit, and whether the guess was right: whether it has the unit's tiles, and
@@ -162,14 +162,14 @@ __device__ inline void find_unit(SpreadStorage& shared, const Params& p, const L
   bool is_same = guessed.tokens == 1;
   if (is_same && source < kFresh && guessed.keys[source] > 0) {
     const Scope& scope = scope_of(p, source);
-    const SeenKeys seen(scope, told_of_token(unit, scope, 0));
+    const SeenKeys seen(scope, told_keys(scope, unit.request, unit.token0));
     const int keys = seen.end - seen.begin;
     unit.begin[source] = seen.begin;
     unit.keys[source] = keys;
     unit.sees_begin[source][0] = seen.begin;
     unit.sees_end[source][0] = seen.end;
     is_same = is_list(p, source) ? keys == guessed.keys[source]
-                                 : (keys + kTileKeys - 1) / kTileKeys == guessed.tiles[source];
+                                 : tiles_of_keys(keys) == guessed.tiles[source];
   }
   const bool are_same = __all_sync(0xffffffffu, is_same);
   if (!are_same) {

@@ -132,7 +132,7 @@ class TwinRow {
     return block_rank() * kTwinKeys + this_thread() / 32 % kTileWarps * kPassKeys;
   }
   __device__ RowAt& located(int tile) const {
-    const int set = pair_of(job_, tile) % 2;
+    const int set = pair_of(job_, tile) & 1;
     return to_.located()[set * kTwinKeys + this_thread() % kWarpgroupThreads / 4];
   }
 

@@ -72,11 +72,23 @@ struct Launch {
   }
 };
 
+// What is divided by a power of two is assumed not to be negative, here and below: a shift is left.
+// The key tiles that hold so many keys, and the whole pairs of so many tiles.
+__device__ inline int tiles_of_keys(int keys) {
+  __builtin_assume(keys >= 0);
+  return (keys + kTileKeys - 1) / kTileKeys;
+}
+__device__ inline int whole_pairs(int tiles) {
+  __builtin_assume(tiles >= 0);
+  return tiles / kPairTiles;
+}
+
 // threadIdx.x, which is read where it is needed: what follows from it is in no register meanwhile.
 // O, S and rows on their way leave few.
 __device__ inline int this_thread() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0);
   return thread;
 }
 
@@ -84,6 +96,7 @@ __device__ inline int this_thread() {
 __device__ inline int block_rank() {
   int rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  __builtin_assume(rank >= 0);
   return rank;
 }
 
@@ -96,8 +109,10 @@ __device__ inline void prefetch_line(const void* address) {
 // A value that all lanes of the warp have, in a uniform register.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
+// Neither a request nor a token is negative.
 __device__ inline std::int64_t at(const TokenStrides& stride, int request, int token) {
-  return request * stride.batch + token * stride.token;
+  return static_cast<unsigned>(request) * stride.batch +
+         static_cast<unsigned>(token) * stride.token;
 }
 
 // The request whose token `token` of a packed tensor is; -1 if it is behind the last one. A warp
@@ -153,31 +168,54 @@ struct ToldKeys {
   int end = 0;
 };
 
-// Of token i of a unit and a scope whose keys are a range.
-__device__ inline ToldKeys told_range(const Unit& unit, const Scope& scope, int i) {
-  const int token = unit.token0 + i;
-  return {scope.range_begin != nullptr
-              ? scope.range_begin[at(scope.begin_stride, unit.request, token)]
-              : 0,
-          scope.range_end[at(scope.end_stride, unit.request, token)]};
+// Of a token and a scope whose keys are a range.
+__device__ inline ToldKeys told_range(const Scope& scope, int request, int token) {
+  return {
+      scope.range_begin != nullptr ? scope.range_begin[at(scope.begin_stride, request, token)] : 0,
+      scope.range_end[at(scope.end_stride, request, token)]};
 }
 
-// Of token i of a unit and a scope that is there.
-__device__ inline ToldKeys told_of_token(const Unit& unit, const Scope& scope, int i) {
+// Of a token and a scope that is there.
+__device__ inline ToldKeys told_keys(const Scope& scope, int request, int token) {
   if (scope.keys == Scope::Keys::list) {
-    return {0, scope.list_lengths != nullptr ? scope.list_lengths[unit.request] : scope.most_keys};
+    return {0, scope.list_lengths != nullptr ? scope.list_lengths[request] : scope.most_keys};
   }
-  return told_range(unit, scope, i);
+  return told_range(scope, request, token);
 }
 
-// Lane i of the warp asks for token i of the item.
-__device__ inline ToldKeys told_keys(const Unit& unit, const Scope& scope) {
-  const int lane = this_thread() % 32;
-  if (scope.rows == nullptr || lane >= unit.tokens) {
-    return {};
+// Where memory says that, found before it may be read. A null pointer stands for what is known.
+struct ToldAt {
+  const int* begin = nullptr;
+  const int* end = nullptr;
+  int known_end = 0;
+
+  __device__ ToldAt(const Scope& scope, int request, int token) {
+    if (scope.rows == nullptr) {
+      return;
+    }
+    if (scope.keys == Scope::Keys::list) {
+      end = scope.list_lengths != nullptr ? scope.list_lengths + request : nullptr;
+      known_end = scope.most_keys;
+    } else {
+      begin = scope.range_begin != nullptr
+                  ? scope.range_begin + at(scope.begin_stride, request, token)
+                  : nullptr;
+      end = scope.range_end + at(scope.end_stride, request, token);
+    }
   }
-  return told_of_token(unit, scope, lane);
-}
+
+  __device__ ToldKeys read() const {
+    return {begin != nullptr ? *begin : 0, end != nullptr ? *end : known_end};
+  }
+  __device__ void prefetch() const {
+    if (begin != nullptr) {
+      prefetch_line(begin);
+    }
+    if (end != nullptr) {
+      prefetch_line(end);
+    }
+  }
+};
 
 // What a token sees: positions [begin, end).
 struct SeenKeys {
@@ -194,140 +232,157 @@ struct SeenKeys {
   }
 };
 
-// The most that memory may say.
-__device__ inline ToldKeys guessed_keys(const Unit& unit, const Scope& scope) {
-  const bool has_keys = scope.rows != nullptr && this_thread() % 32 < unit.tokens;
-  return {0, has_keys ? scope.most_keys : 0};
-}
+// The rows of an item, as a Unit has them.
+struct ItemRows {
+  int request = 0;
+  int token0 = 0;
+  int tokens = 0;
+  int fresh0 = 0;
+};
 
-// Brings what memory says of the keys of the unit's first token to L2. All lanes of a warp call it.
-__device__ inline void prefetch_keys(const Unit& unit, const Scope& scope) {
+// Brings a list's entries, or the block table's, of the item's first token to L2. All lanes of a
+// warp call it.
+__device__ inline void prefetch_entries(const ItemRows& rows, const Scope& scope) {
   const int first = this_thread() % 32 * static_cast<int>(kLine_bytes / sizeof(int));
   if (scope.rows == nullptr) {
     return;
   }
   if (scope.keys == Scope::Keys::list) {
-    if (scope.list_lengths != nullptr) {
-      prefetch_line(scope.list_lengths + unit.request);
-    }
     if (first < scope.most_keys) {
-      prefetch_line(scope.indices + at(scope.indices_stride, unit.request, unit.token0) + first);
+      prefetch_line(scope.indices + at(scope.indices_stride, rows.request, rows.token0) + first);
     }
-    return;
-  }
-  if (scope.range_begin != nullptr) {
-    prefetch_line(scope.range_begin + at(scope.begin_stride, unit.request, unit.token0));
-  }
-  prefetch_line(scope.range_end + at(scope.end_stride, unit.request, unit.token0));
-  if (scope.block_table != nullptr && first < scope.max_pages) {
-    prefetch_line(scope.block_table + unit.request * scope.table_stride + first);
+  } else if (scope.block_table != nullptr && first < scope.max_pages) {
+    prefetch_line(scope.block_table + rows.request * scope.table_stride + first);
   }
 }
 
-// Sets what the item's tokens see of a scope.
-__device__ inline void set_keys(Unit& unit, int source, const Scope& scope, const ToldKeys& told) {
+// Sets what the item's tokens see of a scope, and returns its key tiles.
+__device__ inline int set_keys(Unit& unit, int tokens, int source, const Scope& scope,
+                               const ToldKeys& told) {
   const int lane = this_thread() % 32;
   const auto [begin, end] = SeenKeys(scope, told);
-  const bool counts = lane < unit.tokens && end > begin;
+  const bool counts = lane < tokens && end > begin;
   const int first = __reduce_min_sync(0xffffffffu, counts ? begin : INT_MAX);
   const int last = __reduce_max_sync(0xffffffffu, counts ? end : 0);
   const int last_begin = __reduce_max_sync(0xffffffffu, counts ? begin : 0);
   const int first_end = __reduce_min_sync(0xffffffffu, counts ? end : INT_MAX);
-  if (lane < unit.tokens) {
+  const int keys = last > 0 ? last - first : 0;
+  const int tiles = tiles_of_keys(keys);
+  if (lane < tokens) {
     unit.sees_begin[source][lane] = begin;
     unit.sees_end[source][lane] = end;
   }
   if (lane == 0) {
     unit.begin[source] = last > 0 ? first : 0;
-    unit.keys[source] = last > 0 ? last - first : 0;
+    unit.keys[source] = keys;
     unit.may_have_gaps[source] = last_begin > first_end;
-    unit.tiles[source] = (unit.keys[source] + kTileKeys - 1) / kTileKeys;
+    unit.tiles[source] = tiles;
   }
+  return tiles;
 }
 
 // The same of fresh rows, which a token sees up to its own.
-__device__ inline void find_fresh(Unit& unit, bool has_fresh) {
+__device__ inline int set_fresh(Unit& unit, const ItemRows& rows, bool has_fresh) {
   const int lane = this_thread() % 32;
-  if (lane < unit.tokens) {
+  const int keys = has_fresh ? rows.fresh0 + rows.tokens : 0;
+  if (lane < rows.tokens) {
     unit.sees_begin[kFresh][lane] = 0;
-    unit.sees_end[kFresh][lane] = has_fresh ? unit.fresh0 + lane + 1 : 0;
+    unit.sees_end[kFresh][lane] = has_fresh ? rows.fresh0 + lane + 1 : 0;
   }
   if (lane == 0) {
     unit.begin[kFresh] = 0;
-    unit.keys[kFresh] = has_fresh ? unit.fresh0 + unit.tokens : 0;
-    unit.tiles[kFresh] = unit.keys[kFresh] > 0;
+    unit.keys[kFresh] = keys;
+    unit.tiles[kFresh] = keys > 0;
   }
+  return keys > 0;
 }
 
-// Sets which rows the item has. All lanes of a warp call it.
-__device__ inline void find_rows(Unit& unit, const Params& p, const Launch& launch, int item,
-                                 Finding how) {
+// Finds and sets which rows the item has. All lanes of a warp call it.
+__device__ inline ItemRows find_rows(Unit& unit, const Params& p, const Launch& launch, int item,
+                                     Finding how) {
   const ItemShape& shape = launch.shape;
   const int tile = item / shape.head_tiles;
   const int head0 = (item - tile * shape.head_tiles) * kRows;
-  int request = 0;
+  ItemRows rows;
   int first = 0;  // the request's first token in the tensor
-  int token = 0;
-  int tokens = 0;
   const int* const cu_seqlens = p.packed_q.cu_seqlens;
   if (shape.is_by_token) {
-    token = tile;
+    rows.token0 = tile;
     if (how == Finding::search) {
-      request = request_of(cu_seqlens, p.batch, tile);
-      tokens = request >= 0;
-      first = tokens > 0 ? cu_seqlens[request] : 0;
-      request = max(request, 0);
+      const int request = request_of(cu_seqlens, p.batch, tile);
+      rows.tokens = request >= 0;
+      first = rows.tokens > 0 ? cu_seqlens[request] : 0;
+      rows.request = max(request, 0);
     }
   } else {
-    request = tile / shape.token_tiles;
-    const int token0 = (tile - request * shape.token_tiles) * shape.tile_tokens;
+    rows.request = tile / shape.token_tiles;
+    const int token0 = (tile - rows.request * shape.token_tiles) * shape.tile_tokens;
     int len = launch.q_len;
     if (launch.is_packed && how == Finding::search) {
-      first = cu_seqlens[request];
-      len = cu_seqlens[request + 1] - first;
+      first = cu_seqlens[rows.request];
+      len = cu_seqlens[rows.request + 1] - first;
     }
-    token = first + token0;
+    rows.token0 = first + token0;
     const bool has_tokens = how == Finding::search || (how == Finding::guess && !launch.is_packed);
-    tokens = has_tokens ? max(0, min(shape.tile_tokens, len - token0)) : 0;
+    rows.tokens = has_tokens ? max(0, min(shape.tile_tokens, len - token0)) : 0;
   }
+  rows.fresh0 = rows.token0 - first;
   if (threadIdx.x % 32 == 0) {
-    unit.request = request;
-    unit.token0 = token;
-    unit.tokens = tokens;
-    unit.fresh0 = token - first;
+    unit.request = rows.request;
+    unit.token0 = rows.token0;
+    unit.fresh0 = rows.fresh0;
     unit.head0 = head0;
     unit.heads = min(shape.tile_heads, p.heads - head0);
   }
-  __syncwarp();
+  return rows;
 }
 
-// Sets which keys the unit has, whose rows are found. All lanes of a warp call it.
-__device__ inline void find_keys(Unit& unit, const Params& p, const Launch& launch, int part,
-                                 Finding how) {
-  if (how != Finding::search && launch.knows_tokens) {
-    prefetch_keys(unit, p.window);
-    prefetch_keys(unit, p.compressed);
+// Sets which keys the unit has, whose item's rows are found. All lanes of a warp call it: lane i
+// asks for what token i sees, of both scopes before one is used.
+__device__ inline void find_keys(Unit& unit, const Params& p, const Launch& launch,
+                                 const ItemRows& rows, int part, Finding how) {
+  const int lane = this_thread() % 32;
+  const bool has_token = lane < rows.tokens;
+  const ToldAt window_at(p.window, rows.request, rows.token0 + lane);
+  const ToldAt compressed_at(p.compressed, rows.request, rows.token0 + lane);
+  ToldKeys window;
+  ToldKeys compressed;
+  if (how == Finding::search) {
+    wait_for_launch_before();
+    if (has_token) {
+      window = window_at.read();
+      compressed = compressed_at.read();
+    }
+  } else {
+    if (launch.knows_tokens) {
+      if (lane == 0) {
+        window_at.prefetch();
+        compressed_at.prefetch();
+      }
+      prefetch_entries(rows, p.window);
+      prefetch_entries(rows, p.compressed);
+    }
+    if (has_token) {
+      window.end = p.window.rows != nullptr ? p.window.most_keys : 0;
+      compressed.end = p.compressed.rows != nullptr ? p.compressed.most_keys : 0;
+    }
   }
-  const auto keys_of = [&](const Scope& scope) {
-    return how == Finding::guess ? guessed_keys(unit, scope) : told_keys(unit, scope);
-  };
-  const ToldKeys window = keys_of(p.window);  // both are under way before one is used
-  const ToldKeys compressed = keys_of(p.compressed);
-  set_keys(unit, kWindow, p.window, window);
-  set_keys(unit, kCompressed, p.compressed, compressed);
-  find_fresh(unit, p.fresh.rows != nullptr);
-  __syncwarp();  // all lanes have read the tokens
-  if (threadIdx.x % 32 == 0) {
-    const int tiles = unit.tiles[kWindow] + unit.tiles[kCompressed] + unit.tiles[kFresh];
-    unit.parts = min(parts_of_tiles(tiles, launch.shape.head_tiles), launch.most_parts);
+  const int tiles = set_keys(unit, rows.tokens, kWindow, p.window, window) +
+                    set_keys(unit, rows.tokens, kCompressed, p.compressed, compressed) +
+                    set_fresh(unit, rows, p.fresh.rows != nullptr);
+  if (lane == 0) {
+    const int parts = launch.most_parts == 1
+                          ? 1
+                          : min(parts_of_tiles(tiles, launch.shape.head_tiles), launch.most_parts);
+    unit.parts = parts;
     unit.part = part;
-    unit.tokens = part < unit.parts ? unit.tokens : 0;
+    unit.tokens = part < parts ? rows.tokens : 0;
     unit.first_tile = 0;
     unit.end_tile = tiles;
-    if (unit.parts > 1) {
+    if (parts > 1) {
       const int pairs = pairs_of_tiles(tiles);
-      unit.first_tile = first_pair(part, unit.parts, pairs) * kPairTiles;
-      unit.end_tile = min(tiles, first_pair(part + 1, unit.parts, pairs) * kPairTiles);
+      unit.first_tile = first_pair(part, parts, pairs) * kPairTiles;
+      unit.end_tile = min(tiles, first_pair(part + 1, parts, pairs) * kPairTiles);
     }
   }
   __syncwarp();
@@ -337,8 +392,8 @@ __device__ inline void find_keys(Unit& unit, const Params& p, const Launch& laun
 __device__ inline void find_unit(Unit& unit, const Params& p, const Launch& launch, int index,
                                  Finding how) {
   const int part = index / launch.items;
-  find_rows(unit, p, launch, index - part * launch.items, how);
-  find_keys(unit, p, launch, part, how);
+  const ItemRows rows = find_rows(unit, p, launch, index - part * launch.items, how);
+  find_keys(unit, p, launch, rows, part, how);
 }
 
 // Tells the launch that merges of the item of a unit that has been found, if that is its first
@@ -361,7 +416,7 @@ __device__ inline void record_item(const Launch& launch, const Unit& unit, int i
 __device__ inline void find_unit_behind(Unit& unit, const Params& p, const Launch& launch,
                                         int before, Finding how) {
   int index = unit_behind(launch, before);
-  if (how == Finding::search) {
+  if (how == Finding::search && launch.is_packed) {  // else an item's rows follow from its number
     wait_for_launch_before();
   }
   while (index < launch.units) {
