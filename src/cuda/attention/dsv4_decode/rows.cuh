@@ -247,21 +247,28 @@ struct Format<KvRowFormat::e2m1> {
   // no registers for that.
   __device__ static SixteenValues widen(Raw raw, std::uint32_t byte) {
     asm volatile("" : "+r"(raw.codes.x), "+r"(raw.codes.y));
-    const float scale = e4m3_to_float(byte) * 0x1p114f;
+    const float scale = e4m3_to_float(byte) * 0x1p6f;
     const std::uint32_t factor = pack_bf16x2(scale, scale);
-    const uint2 a = widen_e4m3(e4m3_times_64(raw.codes.x), factor);
-    const uint2 b = widen_e4m3(e4m3_times_64(raw.codes.x >> 16), factor);
-    const uint2 c = widen_e4m3(e4m3_times_64(raw.codes.y), factor);
-    const uint2 d = widen_e4m3(e4m3_times_64(raw.codes.y >> 16), factor);
-    return {{a.x, a.y, b.x, b.y}, {c.x, c.y, d.x, d.y}};
+    SixteenValues values{widen(raw.codes.x), widen(raw.codes.y)};
+    values.multiply(factor);
+    return values;
   }
 
  private:
-  // Four codes as E4M3 bytes of 64 times their values, which are looked up by three bits of each:
-  // 0, 32, 64, 96, 128, 192, 256, 384. The factor keeps the scale's own in range.
-  __device__ static std::uint32_t e4m3_times_64(std::uint32_t codes) {
-    return __byte_perm(0x6c686000u, 0x7c787470u, codes & 0x7777u) |
-           __byte_perm(0x8000u, 0, codes >> 3 & 0x1111u);
+  // Eight codes, in order, times 2^-6.
+  __device__ static uint4 widen(std::uint32_t codes) {
+    const std::uint32_t even_above = codes << 4;  // the upper half of byte i is code 2 i
+    return {widen_two(__byte_perm(codes, even_above, 0x0040)),
+            widen_two(__byte_perm(codes, even_above, 0x1050)),
+            widen_two(__byte_perm(codes, even_above, 0x2060)),
+            widen_two(__byte_perm(codes, even_above, 0x3070))};
+  }
+  // Two codes in the highest bits of both halves. Their sign, exponent and mantissa go where BF16
+  // has them. That is the value times 2^-126, subnormals included, and the scale may be too large
+  // to make up for it with one product.
+  __device__ static std::uint32_t widen_two(std::uint32_t codes) {
+    constexpr std::uint32_t k2_120 = (127u + 120u << 7) * 0x00010001u;
+    return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), k2_120);
   }
 };
 
