@@ -92,9 +92,10 @@ template <int kThreads>
 __device__ inline void ask_for_places(Places& places, const Params& p, const Launch& launch,
                                       const Unit& unit, int first, int last) {
   const int end = (last - first) * kTileKeys;
+  const SourceEnds sources(unit);
 #pragma unroll 1
   for (int i = this_thread(); i < end; i += kThreads) {
-    const TileAt tile = tile_at(unit, first + i / kTileKeys);
+    const TileAt tile = sources.tile_at(first + i / kTileKeys);
     const LookUp its =
         look_up(p, launch, unit, tile.source, tile.key0 + i % kTileKeys, unit.begin[tile.source]);
     int& place = places.of[i / kTileKeys][i % kTileKeys];
@@ -111,11 +112,12 @@ template <int kThreads>
 __device__ inline void check_places(Places& places, const Params& p, const Launch& launch,
                                     const Unit& unit, int first, int last) {
   const int end = (last - first) * kTileKeys;
+  const SourceEnds sources(unit);
   cute::cp_async_wait<0>();
 #pragma unroll 1
   for (int i = this_thread(); i < end; i += kThreads) {
     int& place = places.of[i / kTileKeys][i % kTileKeys];
-    place = checked(p, launch, tile_at(unit, first + i / kTileKeys).source, place);
+    place = checked(p, launch, sources.tile_at(first + i / kTileKeys).source, place);
   }
 }
 

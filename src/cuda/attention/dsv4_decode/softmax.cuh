@@ -108,12 +108,12 @@ template <typename Mma, typename TensorS>
 __device__ void row_maxima(const TensorS& rS, float scale_log2, float (&max)[kThreadRows]) {
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    max[i] = kMinusInf;
+    float largest[2] = {kMinusInf, kMinusInf};  // two chains are half as long as one
 #pragma unroll
     for (int j = 0; j < cute::size<1>(rS); ++j) {
-      max[i] = fmaxf(max[i], rS(i, j));
+      largest[j % 2] = fmaxf(largest[j % 2], rS(i, j));
     }
-    max[i] = row_max<Mma>(max[i]) * scale_log2;
+    max[i] = row_max<Mma>(fmaxf(largest[0], largest[1])) * scale_log2;
   }
 }
 

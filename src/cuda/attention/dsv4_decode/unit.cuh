@@ -454,12 +454,23 @@ struct TileAt {
   int key0;
 };
 
-__device__ inline TileAt tile_at(const Unit& unit, int tile) {
-  int source = kWindow;
-  while (source < kFresh && tile >= unit.tiles[source]) {
-    tile -= unit.tiles[source++];
+// Where a unit's sources end among its tiles.
+struct SourceEnds {
+  int window;
+  int compressed;
+
+  __device__ explicit SourceEnds(const Unit& unit)
+      : window(unit.tiles[kWindow]), compressed(window + unit.tiles[kCompressed]) {}
+
+  __device__ TileAt tile_at(int tile) const {
+    const int source = (tile >= window) + (tile >= compressed);
+    const int before = source == kWindow ? 0 : source == kCompressed ? window : compressed;
+    return {source, (tile - before) * kTileKeys};
   }
-  return {source, tile * kTileKeys};
+};
+
+__device__ inline TileAt tile_at(const Unit& unit, int tile) {
+  return SourceEnds(unit).tile_at(tile);
 }
 
 // A row of the item.
