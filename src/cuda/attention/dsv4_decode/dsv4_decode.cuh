@@ -215,16 +215,16 @@ class Consumer {
       const bool has_own = number() == 0 || is_pair;
       FragmentPv tSrS;
       RowSoFar pair[kThreadRows];
-      const bool ends_share = job.is_last && tile + kPairTiles >= end;
+      const bool is_last = job.is_last && tile + kPairTiles >= end;
       if (has_own) {
         issue_scores(tSrS);
         find_maxima(job, tile + number(), tSrS, pair);
       }
-      if (ends_share) {
+      if (is_last) {
         arrive(shared_.q_empty);
       }
-      weigh_pair(has_own, tSrS, pair);
-      add_values(job, tile, is_pair, pair, tOrO);
+      const TileSums sums = weigh_pair(has_own, tSrS, pair);
+      add_values(job, tile, is_pair, sums, pair, tOrO);
     }
   }
 
@@ -268,11 +268,11 @@ class Consumer {
 
   // Turns S of the own tile into P, and finds the statistics of the pair.
   template <typename TensorS>
-  __device__ __forceinline__ void weigh_pair(bool has_own, const TensorS& tSrS,
-                                             RowSoFar (&pair)[kThreadRows]) {
-    const int consumer = this_thread() / kWarpgroupThreads - kProducers;  // number(), for addresses
-    TileRows& own = shared_.rows[consumer];
-    const TileRows& others = shared_.rows[1 - consumer];
+  __device__ __forceinline__ TileSums weigh_pair(bool has_own, const TensorS& tSrS,
+                                                 RowSoFar (&pair)[kThreadRows]) {
+    const int tile = this_thread() / kWarpgroupThreads - kProducers;  // number(), for addresses
+    TileRows& own = shared_.rows[tile];
+    const TileRows& others = shared_.rows[1 - tile];
     const bool writes = threadIdx.x % 4 == 0;
     int row[kThreadRows];
     float reference[kThreadRows];
@@ -293,7 +293,7 @@ class Consumer {
     TileSums sums{};
     if (has_own) {
       sums = weigh<MmaQk>(by_rows<MmaQk>(tSrS), scale_to_log2(p_.scale), reference,
-                          PutInShared(shared_.sP[consumer]));
+                          PutInShared(shared_.sP[tile]));
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -304,30 +304,37 @@ class Consumer {
     }
     cutlass::arch::fence_view_async_shared();  // before WGMMA reads P
     sync_consumers();
-#pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      pair[i].sum = sums.exact[i] + others.sum[row[i]];
-      pair[i].rounded_sum = sums.rounded[i] + others.rounded_sum[row[i]];
-    }
+    return sums;
   }
 
   // Adds P V of the pair to O, or leaves it in a slot. Gives back the pair, quarter by quarter.
+  // While P V of the first quarter is computed, the statistics are.
   __device__ __forceinline__ void add_values(const Job& job, int tile, bool is_pair,
-                                             const RowSoFar (&pair)[kThreadRows],
+                                             const TileSums& sums, RowSoFar (&pair)[kThreadRows],
                                              FragmentO (&tOrO)[2]) {
+    FragmentPv tPv;
+    issue_values(0, is_pair, tPv);
+    const TileRows& others = shared_.rows[kProducers + 1 - this_thread() / kWarpgroupThreads];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      pair[i].sum = sums.exact[i] + others.sum[row_of_thread(i)];
+      pair[i].rounded_sum = sums.rounded[i] + others.rounded_sum[row_of_thread(i)];
+    }
     const Appended row0(rows_[0], pair[0]);
     const Appended row1(rows_[1], pair[1]);
+    const bool changes = some_change(row0.before, row1.before);
+    rows_[0] = row0.row;
+    rows_[1] = row1.row;
+    finish_values(0, tPv);
     if (leaves_pairs()) {
       if (number() == 0) {
         leave_statistics(launch_, slot_of(job, tile), pair);
       }
-    } else if (some_change(row0.before, row1.before)) {
+    } else if (changes) {
       change<Output<kOutputColumns>::Mma>(row0.before, row1.before, tOrO[0]);
       change<Output<kOutputColumns>::Mma>(row0.before, row1.before, tOrO[1]);
     }
-    rows_[0] = row0.row;
-    rows_[1] = row1.row;
-    add_quarter<0>(job, tile, row0, row1, is_pair, tOrO);
+    add_quarter<0>(job, tile, row0, row1, tPv, tOrO);
     add_quarter<1>(job, tile, row0, row1, is_pair, tOrO);
     add_quarter<2>(job, tile, row0, row1, is_pair, tOrO);
     add_quarter<3>(job, tile, row0, row1, is_pair, tOrO);
@@ -338,7 +345,14 @@ class Consumer {
                                               const Appended& row1, bool is_pair,
                                               FragmentO (&tOrO)[2]) {
     FragmentPv tPv;
-    compute_values(kQuarter, is_pair, tPv);
+    issue_values(kQuarter, is_pair, tPv);
+    finish_values(kQuarter, tPv);
+    add_quarter<kQuarter>(job, tile, row0, row1, tPv, tOrO);
+  }
+  template <int kQuarter>
+  __device__ __forceinline__ void add_quarter(const Job& job, int tile, const Appended& row0,
+                                              const Appended& row1, const FragmentPv& tPv,
+                                              FragmentO (&tOrO)[2]) {
     if (!leaves_pairs()) {
       auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
       add<MmaPv>(row0.behind, row1.behind, half, tPv);
@@ -352,8 +366,8 @@ class Consumer {
     return job.slot0 + 1 + whole_pairs(tile - job.slots_tile);
   }
 
-  // P V of the pair's quarter, which is given back.
-  __device__ __forceinline__ void compute_values(int quarter, bool is_pair, FragmentPv& tPv) {
+  // Issues P V of the pair's quarter.
+  __device__ __forceinline__ void issue_values(int quarter, bool is_pair, FragmentPv& tPv) {
     const int block = block_of_quarter(quarter, number());
     wgmma_issue<false>(MmaPv{}, operand_p(shared_.sP[0]), operand_v(shared_.keys.tiles[0][block]),
                        tPv);
@@ -361,6 +375,9 @@ class Consumer {
       wgmma_issue<true>(MmaPv{}, operand_p(shared_.sP[1]), operand_v(shared_.keys.tiles[1][block]),
                         tPv);
     }
+  }
+  // Waits for it, and gives the quarter back.
+  __device__ __forceinline__ void finish_values(int quarter, FragmentPv& tPv) {
     wgmma_wait<0>(tPv);
     give_back<kIsTwin>(shared_.keys.empty[quarter]);
   }
