@@ -191,6 +191,10 @@ class Consumer {
   // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
   // register meanwhile.
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
+  // The same in no uniform register, for which a warp would have to exchange it.
+  __device__ static int number_for_addresses() {
+    return this_thread() / kWarpgroupThreads - kProducers;
+  }
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {
@@ -215,12 +219,12 @@ class Consumer {
       const bool has_own = number() == 0 || is_pair;
       FragmentPv tSrS;
       RowSoFar pair[kThreadRows];
-      const bool is_last = job.is_last && tile + kPairTiles >= end;
+      const bool ends_share = job.is_last && tile + kPairTiles >= end;
       if (has_own) {
         issue_scores(tSrS);
         find_maxima(job, tile + number(), tSrS, pair);
       }
-      if (is_last) {
+      if (ends_share) {
         arrive(shared_.q_empty);
       }
       const TileSums sums = weigh_pair(has_own, tSrS, pair);
@@ -266,13 +270,13 @@ class Consumer {
     pair[1].max = max[1];
   }
 
-  // Turns S of the own tile into P, and finds the statistics of the pair.
+  // Turns S of the own tile into P. Finds its sums, and the maxima of the pair.
   template <typename TensorS>
   __device__ __forceinline__ TileSums weigh_pair(bool has_own, const TensorS& tSrS,
                                                  RowSoFar (&pair)[kThreadRows]) {
-    const int tile = this_thread() / kWarpgroupThreads - kProducers;  // number(), for addresses
-    TileRows& own = shared_.rows[tile];
-    const TileRows& others = shared_.rows[1 - tile];
+    const int consumer = number_for_addresses();
+    TileRows& own = shared_.rows[consumer];
+    const TileRows& others = shared_.rows[1 - consumer];
     const bool writes = threadIdx.x % 4 == 0;
     int row[kThreadRows];
     float reference[kThreadRows];
@@ -293,7 +297,7 @@ class Consumer {
     TileSums sums{};
     if (has_own) {
       sums = weigh<MmaQk>(by_rows<MmaQk>(tSrS), scale_to_log2(p_.scale), reference,
-                          PutInShared(shared_.sP[tile]));
+                          PutInShared(shared_.sP[consumer]));
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -307,14 +311,14 @@ class Consumer {
     return sums;
   }
 
-  // Adds P V of the pair to O, or leaves it in a slot. Gives back the pair, quarter by quarter.
-  // While P V of the first quarter is computed, the statistics are.
+  // Adds P V of the pair to O, or leaves it in a slot. Gives back the pair, quarter by quarter. The
+  // statistics are found while P V of the first quarter is computed.
   __device__ __forceinline__ void add_values(const Job& job, int tile, bool is_pair,
                                              const TileSums& sums, RowSoFar (&pair)[kThreadRows],
                                              FragmentO (&tOrO)[2]) {
     FragmentPv tPv;
     issue_values(0, is_pair, tPv);
-    const TileRows& others = shared_.rows[kProducers + 1 - this_thread() / kWarpgroupThreads];
+    const TileRows& others = shared_.rows[1 - number_for_addresses()];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
       pair[i].sum = sums.exact[i] + others.sum[row_of_thread(i)];
