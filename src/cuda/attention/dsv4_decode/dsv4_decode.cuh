@@ -191,10 +191,6 @@ class Consumer {
   // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
   // register meanwhile.
   __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
-  // The same in no uniform register, for which a warp would have to exchange it.
-  __device__ static int number_for_addresses() {
-    return this_thread() / kWarpgroupThreads - kProducers;
-  }
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {
@@ -274,7 +270,7 @@ class Consumer {
   template <typename TensorS>
   __device__ __forceinline__ TileSums weigh_pair(bool has_own, const TensorS& tSrS,
                                                  RowSoFar (&pair)[kThreadRows]) {
-    const int consumer = number_for_addresses();
+    const int consumer = this_thread() / kWarpgroupThreads - kProducers;  // number(), not uniform
     TileRows& own = shared_.rows[consumer];
     const TileRows& others = shared_.rows[1 - consumer];
     const bool writes = threadIdx.x % 4 == 0;
@@ -318,7 +314,7 @@ class Consumer {
                                              FragmentO (&tOrO)[2]) {
     FragmentPv tPv;
     issue_values(0, is_pair, tPv);
-    const TileRows& others = shared_.rows[1 - number_for_addresses()];
+    const TileRows& others = shared_.rows[kProducers + 1 - this_thread() / kWarpgroupThreads];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
       pair[i].sum = sums.exact[i] + others.sum[row_of_thread(i)];
