@@ -162,7 +162,7 @@ __device__ __forceinline__ TileSums weigh(const TensorS& rS, float scale_log2,
 
 // Puts P in a tile (64, 64) in SMEM: an stmatrix stores two vectors of the warp's 16 rows, each
 // lane giving the address of one row's vector. The swizzle exchanges a row's vectors by XOR, so
-// that a lane's addresses differ in three bits.
+// that a lane's addresses differ in two bits.
 class PutInShared {
  public:
   __device__ explicit PutInShared(Element* sP) {
@@ -179,7 +179,7 @@ class PutInShared {
   }
 
  private:
-  std::uint32_t first_;  // of vectors 0 and 1
+  std::uint32_t first_;  // in vector 0 or 1, as the lane has it
 };
 
 // Puts P in memory, as it lies in SMEM. Two neighbouring lanes exchange what each has of two

@@ -72,8 +72,8 @@ struct Launch {
   }
 };
 
-// What is divided by a power of two is assumed not to be negative, here and below: a shift is left.
-// The key tiles that hold so many keys, and the whole pairs of so many tiles.
+// The key tiles that hold so many keys, and the whole pairs of so many tiles. Here and below
+// numbers are assumed not to be negative, so that a division by a power of two is one shift.
 __device__ inline int tiles_of_keys(int keys) {
   __builtin_assume(keys >= 0);
   return (keys + kTileKeys - 1) / kTileKeys;
@@ -183,7 +183,8 @@ __device__ inline ToldKeys told_keys(const Scope& scope, int request, int token)
   return told_range(scope, request, token);
 }
 
-// Where memory says that, found before it may be read. A null pointer stands for what is known.
+// The same in two steps, for a warp that finds the addresses before memory may be read; told_keys()
+// takes fewer instructions. Of a null pointer's number the value is known: 0, or known_end.
 struct ToldAt {
   const int* begin = nullptr;
   const int* end = nullptr;
@@ -416,7 +417,7 @@ __device__ inline void record_item(const Launch& launch, const Unit& unit, int i
 __device__ inline void find_unit_behind(Unit& unit, const Params& p, const Launch& launch,
                                         int before, Finding how) {
   int index = unit_behind(launch, before);
-  if (how == Finding::search && launch.is_packed) {  // else an item's rows follow from its number
+  if (how == Finding::search && launch.is_packed) {  // lengths of q tell which rows an item has
     wait_for_launch_before();
   }
   while (index < launch.units) {
