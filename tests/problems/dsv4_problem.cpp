@@ -210,7 +210,7 @@ void fill_scope(const Dsv4Problem& p, const Dsv4AttentionTensors& t,
   std::ranges::sort(slots);
   const auto rest = std::ranges::unique(slots);
   slots.erase(rest.begin(), rest.end());
-  fill_rows(rows, slots, {.seed = seed, .deviation = deviation, .tiny_scales = p.tiny_scales});
+  fill_rows(rows, slots, {.seed = seed, .deviation = deviation, .odd_scales = p.odd_scales});
 }
 
 // ---- The other tensors
@@ -349,7 +349,7 @@ std::ostream& operator<<(std::ostream& out, const Dsv4Problem& p) {
              << " sinks=" << kSinks[static_cast<std::size_t>(p.sinks)]
              << " lse_counts_sink=" << p.lse_counts_sink << " unnormalized=" << p.unnormalized
              << " inverse_rope=" << p.inverse_rope << " e4m3_output=" << p.e4m3_output
-             << " padded=" << p.padded << " tiny_scales=" << p.tiny_scales
+             << " padded=" << p.padded << " odd_scales=" << p.odd_scales
              << " key_deviation=" << p.key_deviation
              << " compressed_deviation=" << p.compressed_deviation
              << " scale=" << p.scale.value_or(-1.0f) << " seed=" << p.seed;

@@ -54,7 +54,7 @@ struct Dsv4Problem {
   bool inverse_rope = false;
   bool e4m3_output = false;
   bool padded = false;  // gaps between rows, pages and tokens
-  bool tiny_scales = false;
+  bool odd_scales = false;
   double key_deviation = 1.0;
   double compressed_deviation = 1.0;  // of the compressed scope's keys, times that
   std::optional<float> scale = std::nullopt;

@@ -107,7 +107,7 @@ void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
     p.e4m3_output = has(Dsv4Feature::e4m3_output, 4);
   }
   p.padded = pick.one_in(3);
-  p.tiny_scales = pick.one_in(6);
+  p.odd_scales = pick.one_in(6);
   if (pick.one_in(5)) {
     p.scale = 0.01f;
   }
@@ -187,7 +187,24 @@ std::vector<Dsv4Problem> edges_of_formats() {
     problems.back().padded = true;
     problems.push_back(problem_of(range, {}));
     problems.push_back(problem_of({}, list));
-    problems.back().tiny_scales = true;
+    problems.back().odd_scales = true;
+  }
+  return problems;
+}
+
+// Keys so large that some of their scales, not all, take a kernel a second product.
+std::vector<Dsv4Problem> edges_of_scales() {
+  std::vector<Dsv4Problem> problems;
+  for (const auto format : {KvRowFormat::e4m3_bf16, KvRowFormat::e4m3, KvRowFormat::e2m1}) {
+    const double deviation = format == KvRowFormat::e2m1 ? 12.0 : 25000.0;
+    for (const int heads : {16, 128}) {
+      Dsv4Problem& p = problems.emplace_back(
+          problem_of(range_of(format, {65, 130}, 64), list_of(format, 150, 64)));
+      p.heads = heads;
+      p.q_lens = {1, 1};
+      p.key_deviation = deviation;
+      p.scale = static_cast<float>(0.05 / deviation);
+    }
   }
   return problems;
 }
@@ -383,8 +400,8 @@ std::vector<Dsv4Problem> random_dsv4_problems(const Dsv4Choices& choices, int co
 
 std::vector<Dsv4Problem> small_dsv4_problems(const Dsv4Choices& choices) {
   std::vector<Dsv4Problem> problems;
-  for (const auto& edges : {edges_of_formats(), edges_of_lengths(), edges_of_rings(),
-                            edges_of_bounds(), edges_of_features()}) {
+  for (const auto& edges : {edges_of_formats(), edges_of_scales(), edges_of_lengths(),
+                            edges_of_rings(), edges_of_bounds(), edges_of_features()}) {
     for (Dsv4Problem p : edges) {
       if (choices.allows(p)) {
         p.dtype = choices.dtypes[problems.size() % choices.dtypes.size()];

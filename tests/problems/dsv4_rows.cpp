@@ -16,9 +16,10 @@ constexpr std::int64_t kGap_bytes = 32;
 constexpr std::int64_t kPage_bytes = 576;  // pages in planes are padded to multiples of it
 constexpr int kPadding = 0xff;
 
-bool has_e8m0_scales(KvRowFormat format) {
-  return format == KvRowFormat::e4m3_bf16 || format == KvRowFormat::e4m3;
-}
+// Scales that normalised rows have seldom or never, as E4M3 those of E2M1: below and above four,
+// from where on a kernel multiplies twice.
+constexpr std::array<std::uint8_t, 6> kOddE8m0 = {0, 1, 7, 60, 90, 110};
+constexpr std::array<std::uint8_t, 6> kOddE4m3 = {0x00, 0x01, 0x07, 0x47, 0x48, 0xc8};
 
 }  // namespace
 
@@ -56,10 +57,7 @@ void fill_rows(const TensorView& cache, const std::vector<std::int64_t>& slots,
                     .slot_mapping = contiguous(slots.data(), DType::int64, std::array{count})});
 
   const KvRowFormat format = *kv_row_format(cache.dtype, cache.shape[2]);
-  if (!has_e8m0_scales(format)) {
-    return;
-  }
-  constexpr std::array<std::uint8_t, 6> kTiny = {0, 1, 7, 60, 90, 110};
+  const auto& odd = format == KvRowFormat::e2m1 ? kOddE4m3 : kOddE8m0;
   const KvRowParts parts = parts_of(format);
   const KvRowsLayout layout =
       kv_rows_layout(format, static_cast<int>(cache.shape[0]), static_cast<int>(cache.shape[1]),
@@ -67,8 +65,8 @@ void fill_rows(const TensorView& cache, const std::vector<std::int64_t>& slots,
   Random pick(values.seed);
   for (const std::int64_t slot : slots) {
     auto* const scales = static_cast<std::uint8_t*>(cache.data) + layout.place(slot).scales;
-    for (int group = 0; values.tiny_scales && group < parts.scales(); ++group) {
-      scales[group] = pick.one_in(3) ? pick.one_of(kTiny) : scales[group];
+    for (int group = 0; values.odd_scales && group < parts.scales(); ++group) {
+      scales[group] = pick.one_in(3) ? pick.one_of(odd) : scales[group];
     }
     std::memset(scales + parts.scales(), kPadding,
                 static_cast<std::size_t>(parts.scales_bytes - parts.scales()));

@@ -14,8 +14,13 @@ inline constexpr int kConsumerThreads = kConsumers * kWarpgroupThreads;
 inline constexpr int kJobs = 2;
 inline constexpr int kSlotsAtOnce = 5;  // that are merged while all are under way, at most
 
-// Named barriers of the block.
-enum Sync : std::uint32_t { kProducersSync = 1, kConsumersSync = 2 };
+// Named barriers of the block. The last two, and a second one behind each, are dsv4_spread's.
+enum Sync : std::uint32_t {
+  kProducersSync = 1,
+  kConsumersSync = 2,
+  kTileSync = 3,
+  kConsumerSync = 5,
+};
 
 __device__ inline void sync_producers() {
   cutlass::arch::NamedBarrier::sync(kProducerThreads, kProducersSync);

@@ -14,7 +14,6 @@ class LaneRow {
   using Scales = typename F::Scales;
   static constexpr KvRowParts kParts = parts_of(kFormat);
   static constexpr int kCodedGroups = kParts.coded_dims / kBlockDims;  // the others are BF16
-  static constexpr bool kMayExceed = requires(Scales its) { its.rest(0); };
 
   __device__ explicit LaneRow(const RowAt& row)
       : data_(row.data), scales_(kParts.has_planes ? row.scales : row.data + kParts.data_bytes()) {}
@@ -23,13 +22,11 @@ class LaneRow {
   __device__ Scales scales() const {
     return F::template scales<From>(scales_, quarter());
   }
-  // The scale of a group's 16 dims alone.
+  // The scale of a group's 16 dims alone: its byte.
   __device__ std::uint32_t scale(int group) const {
     constexpr int kLaneDims = kBlockDims / 4;
     return __ldg(scales_ + (group * kBlockDims + quarter() * kLaneDims) / kParts.group);
   }
-  // Does a scale need a second product?
-  __device__ static bool exceeds(std::uint32_t scale) { return kMayExceed && scale > kMostScale; }
   template <typename From = FromMemory>
   __device__ Raw load(int group) const {
     return F::template load<From>(data_ + quarter() * F::kLane_bytes, group);
@@ -41,12 +38,7 @@ class LaneRow {
       const std::uint8_t* const at = uncoded(group);
       return {FromMemory::load16(at), FromMemory::load16(at + 16)};
     }
-    const Scales its = scales();
-    SixteenValues values = F::widen(load(group), group, its);
-    if constexpr (kMayExceed) {
-      values.multiply(its.rest(group));
-    }
-    return values;
+    return widen_any<F>(load(group), group, scales());
   }
 
   // Copies a BF16 group to a column block in SMEM, asynchronously.

@@ -25,9 +25,6 @@ __device__ constexpr int block_of_quarter(int quarter, int consumer) {
   return quarter / 2 * 4 + consumer * 2 + quarter % 2;
 }
 
-// The quarter that has a column block.
-__device__ constexpr int quarter_of_block(int block) { return block / 4 * 2 + block % 2; }
-
 // The pair of key tiles in SMEM, by column blocks.
 struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
@@ -208,14 +205,13 @@ __device__ __forceinline__ void widen_exceeding(const To& to, const LanePlace& p
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
         const auto raw = Lane::load(rows, pass, group);
-        SixteenValues values;
-        if (Lane::kLastIsBf16 && group == kGroups - 1) {
-          values = {raw.low, Lane::load(rows, pass, kGroups).low};
-        } else {
-          values = Lane::F::widen(raw, group, rows.scales[pass]);
-          values.multiply(rows.scales[pass].rest(group));
+        if constexpr (Lane::kLastIsBf16) {
+          if (group == kGroups - 1) {
+            place.store(group, pass, {raw.low, Lane::load(rows, pass, kGroups).low});
+            continue;
+          }
         }
-        place.store(group, pass, values);
+        place.store(group, pass, widen_any<typename Lane::F>(raw, group, rows.scales[pass]));
       }
     }
     arrive(to.full(quarter));
@@ -239,12 +235,10 @@ __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>
     const auto rows = lane.take(to.located());
     held.begin(rows);
     const auto locate_next = [&] { lane.locate(tile, end(), to.located(), true); };
-    if constexpr (requires { rows.scales[0].rest(0); }) {
-      if (__any_sync(0xffffffffu, rows.scales[0].some_exceed() || rows.scales[1].some_exceed())) {
-        locate_next();
-        widen_exceeding<Lane<kFormat>>(to, place, rows, pair);
-        continue;
-      }
+    if (__any_sync(0xffffffffu, rows.scales[0].some_exceed() || rows.scales[1].some_exceed())) {
+      locate_next();
+      widen_exceeding<Lane<kFormat>>(to, place, rows, pair);
+      continue;
     }
     if (is_first) {
       lane.bring_rest(rows, block_of_quarter(kHeld, 0));  // the first group that is not held

@@ -3,8 +3,11 @@
 //
 // E4M3 is widened by moving its bits: sign, exponent and mantissa go where BF16 has them, which
 // gives value * 2^-120, subnormals included, and one exact product by the scale times 2^120 does
-// the rest. E2M1 becomes E4M3 on the way, by a table. A value that BF16 cannot hold exactly does
-// not occur: E4M3 has 4 significant bits, a product of E2M1 and its E4M3 scale has 6.
+// the rest. E2M1's go there, too: that is value * 2^-126. A value that BF16 cannot hold exactly
+// does not occur: E4M3 has 4 significant bits, a product of E2M1 and its E4M3 scale has 6.
+//
+// 2^120 or 2^126 times a large scale, as no normalised row has one, is beyond BF16. Then widen()
+// takes a scale that is `within`, and a second product, by the `rest`, makes up for it.
 //
 // Formats   tilewright/kv_rows.hpp
 #pragma once
@@ -71,28 +74,16 @@ __device__ inline uint2 widen_e4m3(std::uint32_t word, std::uint32_t scale) {
           multiply_bf16x2((mixed << 8 & kSigns) | (mixed << 4 & kOthers), scale)};
 }
 
-// A UE8M0 scale times 2^120, twice, in BF16, whose exponent is the scale's byte plus 120. That goes
-// up to 2^7; larger scales, of values that no normalised row has, take a second product, by the
-// rest, and so does NaN.
-inline constexpr std::uint32_t kMostScale = 127 + 7;
-__device__ inline std::uint32_t e8m0_times_2_120(std::uint32_t byte) {
-  return __byte_perm(min(byte, kMostScale) + 120u << 7, 0, 0x1010);
+// Byte i of an array of words, in both halves.
+__device__ inline std::uint32_t byte_twice(const std::uint32_t (&words)[2], int i) {
+  return __byte_perm(i < 4 ? words[0] : words[1], 0, 0x4040 | 0x101 * (i % 4));
 }
-__device__ inline std::uint32_t rest_of_e8m0(std::uint32_t byte) {
-  const std::uint32_t rest =
-      byte == kE8m0NaN ? 0x7fc0u : (max(byte, kMostScale) - kMostScale + 127u) << 7;
-  return rest | rest << 16;
-}
-// Is one of four scales larger?
-__device__ inline bool exceed_most_scale(std::uint32_t bytes) {
-  constexpr std::uint32_t kTop = 0x80808080u;
-  constexpr std::uint32_t kToTop = (255u - kMostScale) * 0x01010101u & ~kTop;
-  return ((bytes & ~kTop) + kToTop & bytes & kTop) != 0;
-}
+__device__ inline std::uint32_t twice(std::uint32_t half) { return half * 0x00010001u; }
 
 // ---- The formats. Each has what a lane loads of a row once (Scales), what it loads of a group
 // (Raw), from where its part of the row begins, and how the latter becomes 16 BF16 values. Where
-// Scales say that `some_exceed`, each group is to be multiplied by the rest of its scale as well.
+// Scales say that `some_exceed`, those `within` are to be taken, and each group is to be multiplied
+// by the rest of its scale as well. widen() takes all scales of a row, or a group's, twice.
 
 struct SixteenValues {
   uint4 low;
@@ -107,18 +98,22 @@ struct SixteenValues {
   }
 };
 
-// Byte i of an array of words.
-__device__ inline std::uint32_t byte_of(const std::uint32_t (&words)[2], int i) {
-  return __byte_perm(i < 4 ? words[0] : words[1], 0, 0x4440 | i % 4);
-}
-
 template <KvRowFormat kFormat>
 struct Format;
+
+// A group of codes times its scale, whatever that is.
+template <typename F>
+__device__ SixteenValues widen_any(const typename F::Raw& raw, int group,
+                                   const typename F::Scales& scales) {
+  SixteenValues values = F::widen(raw, group, scales.within());
+  values.multiply(scales.rest(group));
+  return values;
+}
 
 template <>
 struct Format<KvRowFormat::bf16> {
   struct Scales {
-    static constexpr bool some_exceed() { return false; }
+    __device__ static constexpr bool exceeds(std::uint32_t) { return false; }
   };
   using Raw = SixteenValues;
   static constexpr int kLane_bytes = 32;
@@ -134,26 +129,43 @@ struct Format<KvRowFormat::bf16> {
   __device__ static SixteenValues widen(const Raw& raw, int, const Scales&) { return raw; }
 };
 
-// Sixteen E4M3 bytes with one UE8M0 scale.
-__device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t byte) {
-  const std::uint32_t scale = e8m0_times_2_120(byte);
+// UE8M0 scales of E4M3, a byte a group. kUsed masks the bytes of the second word.
+template <std::uint32_t kUsed>
+struct GroupScales {
+  std::uint32_t words[2];
+
+  __device__ static bool exceeds(std::uint32_t byte) { return byte > kMost; }
+  __device__ bool some_exceed() const {
+    return one_exceeds(words[0]) || one_exceeds(words[1] & kUsed);
+  }
+  __device__ GroupScales within() const {
+    return {__vminu4(words[0], kMost * 0x01010101u), __vminu4(words[1], kMost * 0x01010101u)};
+  }
+  __device__ std::uint32_t rest(int group) const {
+    const std::uint32_t byte = byte_twice(words, group) & 0xff;
+    return twice(byte == kE8m0NaN ? 0x7fc0u : (max(byte, kMost) - kMost + 127u) << 7);
+  }
+
+ private:
+  static constexpr std::uint32_t kMost = 127 + 7;  // times 2^120, its exponent is BF16's largest
+
+  __device__ static bool one_exceeds(std::uint32_t bytes) {
+    constexpr std::uint32_t kTop = 0x80808080u;
+    constexpr std::uint32_t kToTop = (255u - kMost) * 0x01010101u & ~kTop;
+    return ((bytes & ~kTop) + kToTop & bytes & kTop) != 0;
+  }
+};
+
+// Sixteen E4M3 bytes with one UE8M0 scale, given twice. BF16's exponent of 2^120 times the scale is
+// its byte plus 120.
+__device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t bytes) {
+  const std::uint32_t scale = bytes * 128u + (120u << 7) * 0x00010001u;
   const uint2 a = widen_e4m3(raw.x, scale);
   const uint2 b = widen_e4m3(raw.y, scale);
   const uint2 c = widen_e4m3(raw.z, scale);
   const uint2 d = widen_e4m3(raw.w, scale);
   return {{a.x, a.y, b.x, b.y}, {c.x, c.y, d.x, d.y}};
 }
-
-// UE8M0 scales, a byte a group. kUsed masks the bytes of the second word.
-template <std::uint32_t kUsed>
-struct GroupScales {
-  std::uint32_t words[2];
-
-  __device__ bool some_exceed() const {
-    return exceed_most_scale(words[0]) || exceed_most_scale(words[1] & kUsed);
-  }
-  __device__ std::uint32_t rest(int group) const { return rest_of_e8m0(byte_of(words, group)); }
-};
 
 template <>
 struct Format<KvRowFormat::e4m3_bf16> {
@@ -178,10 +190,10 @@ struct Format<KvRowFormat::e4m3_bf16> {
                                              (group - kLast) * 16)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
-    return widen(raw, byte_of(scales.words, group));
+    return widen(raw, byte_twice(scales.words, group));
   }
-  __device__ static SixteenValues widen(const Raw& raw, std::uint32_t scale) {
-    return widen_e4m3x16(raw.low, scale);
+  __device__ static SixteenValues widen(const Raw& raw, std::uint32_t scale_twice) {
+    return widen_e4m3x16(raw.low, scale_twice);
   }
 };
 
@@ -205,10 +217,10 @@ struct Format<KvRowFormat::e4m3> {
     return {From::load16(at + group * 64)};
   }
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
-    return widen(raw, byte_of(scales.words, group));
+    return widen(raw, byte_twice(scales.words, group));
   }
-  __device__ static SixteenValues widen(const Raw& raw, std::uint32_t scale) {
-    return widen_e4m3x16(raw.low, scale);
+  __device__ static SixteenValues widen(const Raw& raw, std::uint32_t scale_twice) {
+    return widen_e4m3x16(raw.low, scale_twice);
   }
 };
 
@@ -217,7 +229,29 @@ struct Format<KvRowFormat::e2m1> {
   struct Scales {
     std::uint32_t words[2];  // of this lane: a byte a group
 
-    static constexpr bool some_exceed() { return false; }
+    // Times 2^126, it is not below 2^128; or it is negative.
+    __device__ static bool exceeds(std::uint32_t byte) { return byte >= kFour; }
+    __device__ bool some_exceed() const { return one_exceeds(words[0]) || one_exceeds(words[1]); }
+    __device__ Scales within() const { return {within(words[0]), within(words[1])}; }
+    __device__ std::uint32_t rest(int group) const {
+      const std::uint32_t byte = byte_twice(words, group) & 0xff;
+      const float scale = exceeds(byte) ? e4m3_to_float(byte) : 1.0f;
+      return pack_bf16x2(scale, scale);
+    }
+
+   private:
+    static constexpr std::uint32_t kOne = 0x38;
+    static constexpr std::uint32_t kFour = 0x48;
+
+    __device__ static bool one_exceeds(std::uint32_t bytes) {
+      constexpr std::uint32_t kTop = 0x80808080u;
+      constexpr std::uint32_t kToTop = 0x80808080u - kFour * 0x01010101u;
+      return (((bytes & ~kTop) + kToTop | bytes) & kTop) != 0;
+    }
+    __device__ static std::uint32_t within(std::uint32_t bytes) {
+      const std::uint32_t exceed = __vcmpgeu4(bytes, kFour * 0x01010101u);
+      return (bytes & ~exceed) | (kOne * 0x01010101u & exceed);
+    }
   };
   struct Raw {
     uint2 codes;
@@ -241,34 +275,33 @@ struct Format<KvRowFormat::e2m1> {
   }
 
   __device__ static SixteenValues widen(const Raw& raw, int group, const Scales& scales) {
-    return widen(raw, byte_of(scales.words, group));
+    return widen(raw, byte_twice(scales.words, group));
   }
   // The codes are widened where this is called, and not while the caller waits before: there are
-  // no registers for that.
-  __device__ static SixteenValues widen(Raw raw, std::uint32_t byte) {
+  // no registers for that. The scale's bits go where BF16 has them, as those of E4M3 values.
+  __device__ static SixteenValues widen(Raw raw, std::uint32_t scale_twice) {
     asm volatile("" : "+r"(raw.codes.x), "+r"(raw.codes.y));
-    const float scale = e4m3_to_float(byte) * 0x1p6f;
-    const std::uint32_t factor = pack_bf16x2(scale, scale);
-    SixteenValues values{widen(raw.codes.x), widen(raw.codes.y)};
-    values.multiply(factor);
-    return values;
+    const std::uint32_t scale = multiply_bf16x2(scale_twice << 4, power_of_two(120));
+    const std::uint32_t factor = multiply_bf16x2(scale, power_of_two(126));
+    return {widen(raw.codes.x, factor), widen(raw.codes.y, factor)};
   }
 
  private:
-  // Eight codes, in order, times 2^-6.
-  __device__ static uint4 widen(std::uint32_t codes) {
-    const std::uint32_t even_above = codes << 4;  // the upper half of byte i is code 2 i
-    return {widen_two(__byte_perm(codes, even_above, 0x0040)),
-            widen_two(__byte_perm(codes, even_above, 0x1050)),
-            widen_two(__byte_perm(codes, even_above, 0x2060)),
-            widen_two(__byte_perm(codes, even_above, 0x3070))};
+  __device__ static constexpr std::uint32_t power_of_two(std::uint32_t exponent) {
+    return (127u + exponent << 7) * 0x00010001u;
   }
-  // Two codes in the highest bits of both halves. Their sign, exponent and mantissa go where BF16
-  // has them. That is the value times 2^-126, subnormals included, and the scale may be too large
-  // to make up for it with one product.
-  __device__ static std::uint32_t widen_two(std::uint32_t codes) {
-    constexpr std::uint32_t k2_120 = (127u + 120u << 7) * 0x00010001u;
-    return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), k2_120);
+
+  // Eight codes, in order, times a scale, given twice as BF16 of 2^126 times it.
+  __device__ static uint4 widen(std::uint32_t codes, std::uint32_t scale) {
+    const std::uint32_t even_above = codes << 4;  // the upper half of byte i is code 2 i
+    return {widen_two(__byte_perm(codes, even_above, 0x0040), scale),
+            widen_two(__byte_perm(codes, even_above, 0x1050), scale),
+            widen_two(__byte_perm(codes, even_above, 0x2060), scale),
+            widen_two(__byte_perm(codes, even_above, 0x3070), scale)};
+  }
+  // Two codes in the highest bits of both halves.
+  __device__ static std::uint32_t widen_two(std::uint32_t codes, std::uint32_t scale) {
+    return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), scale);
   }
 };
 

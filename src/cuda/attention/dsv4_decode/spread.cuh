@@ -22,9 +22,9 @@
 //   unit. Where the guess was wrong, all that is done again.
 // - K. TMA copies whole rows to the place of their key tile. Sixteen warps take eight of them each
 //   to registers, and put them back widened, quarter by quarter; S begins with the first quarter.
-//   Of a consumer's rows, a producer widens the last quarter.
-// - P. It goes through memory since TMA multicasts from there alone. A block multicasts P when all
-//   blocks have said that its place is free, where Q and the places of rows were.
+//   Of a consumer's rows, a producer widens the last column block.
+// - P. It goes through memory since TMA multicasts from there alone. A consumer multicasts P of its
+//   tile when all blocks have said that its place is free, where Q and the places of rows were.
 // - O. Each consumer has half of the block's columns. The pairs' statistics, and the factors of O
 //   and of each pair's P V that follow, are what two warps of the producers compute meanwhile.
 //
@@ -138,8 +138,14 @@ class SpreadConsumer {
 
   __device__ void expect_p(const Round& its) const {
     for (int pair = 0; pair < its.pairs; ++pair) {
-      shared_.p_full[pair].arrive_and_expect_tx(sizeof(PairP));
+      shared_.p_full[pair].arrive_and_expect_tx(kPairTiles *
+                                                (p_bytes() + sizeof(PairP::statistics[0])));
     }
+  }
+
+  // What is multicast of P of a tile: the rows that an item may have, behind each other.
+  __device__ std::uint32_t p_bytes() const {
+    return rows_of(launch_.shape) * kBlockDims * sizeof(Element);
   }
 
   // P of the own pair, to all blocks.
@@ -189,12 +195,13 @@ class SpreadConsumer {
       }
     }
     asm volatile("fence.proxy.async.global;" ::: "memory");  // before TMA reads P
-    sync_consumers();
-    if (this_thread() == kProducerThreads + kWarpgroupThreads) {
+    cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, kConsumerSync + own);
+    if (this_thread() % kWarpgroupThreads == 0) {
       shared_.p_free.wait(round & 1);
       const int number = block_rank();
-      multicast(number, shared_.p[number], pair.p, sizeof(pair.p));
-      multicast(number, shared_.statistics[number], pair.statistics, sizeof(pair.statistics));
+      multicast(number, shared_.p[number][own], pair.p[own], p_bytes());
+      multicast(number, shared_.statistics[number][own], pair.statistics[own],
+                sizeof(pair.statistics[own]));
     }
   }
 
@@ -215,7 +222,7 @@ class SpreadConsumer {
   __device__ __forceinline__ void compute_scores(TensorS& tSrS, int round) {
     const int own = number();
     Element* const sQ = shared_.p[0][0];
-    KeyRows<kFormat, 0, kConsumerQuarters> rows(shared_, own, first_key(this_thread()) + kPassKeys);
+    KeyRows<kFormat, kConsumerBlocks> rows(shared_, own, first_key(this_thread()) + kPassKeys);
     rows.ask(round);
     rows.read(round);
     if constexpr (kFormat != KvRowFormat::bf16) {

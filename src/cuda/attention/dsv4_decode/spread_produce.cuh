@@ -127,17 +127,18 @@ class SpreadProducer {
                                             TmaBarrier& full) const {
     const int lane = this_thread() % 32;
     const bool is_coded = format != KvRowFormat::bf16;
-    const int bytes = is_coded ? copied_bytes(parts_of(format)) : 0;
+    const KvRowParts parts = parts_of(format);
+    const int bytes = is_coded ? copied_bytes(parts) : 0;
     auto* const place = reinterpret_cast<std::uint8_t*>(shared_.keys[KeyTile::number()][0]);
     if (lane == 0) {
       full.arrive_and_expect_tx(kWarpKeys * bytes);
     }
     __syncwarp();
     if (lane < kWarpKeys) {
-      copy_scales(row, parts_of(format).has_planes, full);
+      copy_scales(row, parts.has_planes, full);
       if (is_coded) {
         cute::SM90_BULK_COPY_G2S::copy(row.data, reinterpret_cast<std::uint64_t*>(&full),
-                                       place + own_key() * bytes, bytes);
+                                       place + own_key() * copied_stride(parts), bytes);
       }
     }
   }
@@ -192,7 +193,7 @@ class SpreadProducer {
     const int own = KeyTile::number();
     const int first = first_key(this_thread());
     KeyRows<kFormat> rows(shared_, own, first);
-    KeyRows<kFormat, kConsumerQuarters> behind(shared_, own, first + kPassKeys);
+    KeyRows<kFormat, kRestOfBlocks> behind(shared_, own, first + kPassKeys);
     rows.ask(round);
     rows.read(round);
     behind.read(round);

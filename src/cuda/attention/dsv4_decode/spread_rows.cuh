@@ -12,15 +12,32 @@ __device__ constexpr int copied_bytes(const KvRowParts& parts) {
   return parts.has_planes ? parts.data_bytes() : parts.row_bytes();
 }
 
-// Eight rows of a tile of the own pair, of which a warp stores quarters [kFirst, kEnd). Coded rows
-// have been copied to the tile's place as they are, and are widened from there to there: all warps
-// of the tile, four producers and four consumers, read theirs before the first is stored. BF16 rows
-// are copied to their places.
-template <KvRowFormat kFormat, int kFirst = 0, int kEnd = kQuarters>
+// From a copied row to the next. The four lanes of a row read a group's codes at once, and a pass
+// of SMEM serves as many rows as have different banks: so rows are a group's bytes apart, modulo
+// 128.
+__device__ constexpr int copied_stride(const KvRowParts& parts) {
+  constexpr int kBanks_bytes = 128;
+  const int group_bytes = kBlockDims * parts.code_bits / 8;
+  const int behind = copied_bytes(parts) - group_bytes;
+  return (behind + kBanks_bytes - 1) / kBanks_bytes * kBanks_bytes + group_bytes;
+}
+
+// Sets of column blocks, a bit each. A consumer's warp widens these of its eight rows of the own
+// pair's tile, and a producer's the rest.
+inline constexpr std::uint32_t kAllColumnBlocks = (1u << kBlocks) - 1;
+inline constexpr std::uint32_t kConsumerBlocks = 0x7f;
+inline constexpr std::uint32_t kRestOfBlocks = kAllColumnBlocks ^ kConsumerBlocks;
+
+// Eight rows of a tile of the own pair, of which a warp stores column blocks kColumnBlocks. Coded
+// rows have been copied to the tile's place as they are, and are widened from there to there: all
+// warps of the tile, four producers and four consumers, read theirs before the first is stored.
+// BF16 rows are copied to their places.
+template <KvRowFormat kFormat, std::uint32_t kColumnBlocks = kAllColumnBlocks>
 class KeyRows {
  public:
   using Its = LaneRow<kFormat>;
   static constexpr bool kIsCoded = Its::kCodedGroups > 0;
+  static_assert(kTileKeys * copied_stride(Its::kParts) <= sizeof(SpreadStorage::keys[0]));
 
   // From key `first` of the tile on.
   __device__ KeyRows(SpreadStorage& shared, int own, int first)
@@ -46,7 +63,7 @@ class KeyRows {
     if constexpr (kIsCoded) {
       shared_.wait_for_copies(own_, round);
       const Its row({reinterpret_cast<const std::uint8_t*>(shared_.keys[own_][0]) +
-                         key() * copied_bytes(Its::kParts),
+                         key() * copied_stride(Its::kParts),
                      shared_.scales[own_][key()]});
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
@@ -80,13 +97,13 @@ class KeyRows {
   __device__ __forceinline__ void store() const {
     if constexpr (!kIsCoded) {
       cute::cp_async_wait<kQuarters - 1 - kQuarter>();
-    } else if (kQuarter >= kFirst && kQuarter < kEnd && !exceeds_) {
+    } else if (!exceeds_) {
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int group = block_of_quarter(kQuarter, i);
-        if (group < Its::kCodedGroups) {
+        if (has(group) && group < Its::kCodedGroups) {
           to_.store(group, 0, Its::F::widen(raw_[group], group, scales_));
-        } else {
+        } else if (has(group)) {
           to_.store(group, 0, uncoded());
         }
       }
@@ -94,10 +111,7 @@ class KeyRows {
   }
 
  private:
-  static constexpr bool has(int group) {
-    const int quarter = quarter_of_block(group);
-    return quarter >= kFirst && quarter < kEnd;
-  }
+  static constexpr bool has(int group) { return (kColumnBlocks >> group & 1) != 0; }
 
   __device__ SixteenValues uncoded() const {
     if constexpr (Its::kCodedGroups < kGroups) {
@@ -122,13 +136,9 @@ class KeyRows {
   bool exceeds_ = false;
 };
 
-// A consumer stores so many quarters of its eight keys; a producer stores the last one.
-inline constexpr int kConsumerQuarters = kQuarters - 1;
-
 // Waits until all warps of the own pair's tile have read what was copied.
 __device__ inline void sync_tile(int own) {
-  constexpr std::uint32_t kTilesSync = kConsumersSync + 1;  // and the next one
-  cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTilesSync + own);
+  cutlass::arch::NamedBarrier::sync(2 * kWarpgroupThreads, kTileSync + own);
 }
 
 // A block's columns of V of kTiles tiles of one format, of which a warp has eight rows each.
@@ -155,7 +165,7 @@ class ValueRows {
       bool exceeds = false;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        exceeds |= Its::exceeds(scales_[i]);
+        exceeds |= Its::Scales::exceeds(scales_[i]);
       }
       exceeds_ = __any_sync(0xffffffffu, exceeds);
     }
@@ -172,15 +182,17 @@ class ValueRows {
         row_of(i, tiles).copy(group, to_, i);
       }
       cute::cp_async_wait<0>();
-    } else if (exceeds_) {
-#pragma unroll 1
-      for (int i = 0; i < kTiles; ++i) {
-        to_.store(i, 0, row_of(i, tiles).values(group));
-      }
     } else if constexpr (Its::kCodedGroups > 0) {
+      if (exceeds_) {
+#pragma unroll 1
+        for (int i = 0; i < kTiles; ++i) {
+          to_.store(i, 0, row_of(i, tiles).values(group));
+        }
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        to_.store(i, 0, Its::F::widen(raw_[i], scales_[i]));
+        to_.store(i, 0, Its::F::widen(raw_[i], twice(scales_[i])));
       }
     }
   }

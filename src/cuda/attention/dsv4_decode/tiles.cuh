@@ -51,11 +51,15 @@ __device__ inline auto operand_k(Element* sK) { return operand_b<MmaQk>(sK, Layo
 __device__ inline auto operand_p(Element* sP) { return operand_a<MmaPv>(sP, LayoutK{}); }
 __device__ inline auto operand_v(Element* sV) { return operand_b<MmaPv>(sV, LayoutVt{}); }
 
+// The rows that an item may have.
+__device__ inline int rows_of(const ItemShape& shape) {
+  return shape.tile_heads * shape.tile_tokens;
+}
+
 // Loads the unit's rows of Q. One thread calls it.
 __device__ inline void load_q(Element* sQ, TmaBarrier& full, const Unit& unit, const Launch& launch,
                               const CUtensorMap& map) {
-  const int rows = launch.shape.tile_heads * launch.shape.tile_tokens;
-  full.arrive_and_expect_tx(rows * kDims * sizeof(Element));
+  full.arrive_and_expect_tx(rows_of(launch.shape) * kDims * sizeof(Element));
   for (int column = 0; column < kDims; column += kBlockDims) {
     cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&full),
                                  static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
