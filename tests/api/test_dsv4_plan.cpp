@@ -151,6 +151,26 @@ TEST(Dsv4Plan, ItemsOfOneTokenAreTwins) {
   EXPECT_TRUE(are_twins(0));
 }
 
+// They need less time for a pair than the blocks of a cluster that shares a unit.
+TEST(Dsv4Plan, TwinsShareUnitsInBatchesOfMediumSize) {
+  Problem problem = problem_of(128, 1024);
+  problem.heads = 128;
+  problem.q_len = 1;
+  problem.window.format = KvRowFormat::e4m3_bf16;
+  problem.compressed.format = KvRowFormat::e4m3_bf16;
+  const auto plan_of = [&](std::int64_t batch) {
+    problem.batch = batch;
+    return best_plan(problem);
+  };
+  EXPECT_EQ(plan_of(8).cluster, 5);
+  for (const int batch : {4, 12, 16}) {
+    EXPECT_TRUE(plan_of(batch).are_twins) << batch;
+    EXPECT_GT(plan_of(batch).deal.shares, 1) << batch;
+  }
+  EXPECT_EQ(plan_of(24).cluster, 2);
+  EXPECT_EQ(plan_of(40).deal.shares, 1);
+}
+
 // Every pair belongs to one part, and every part but an item's only one has ten tiles at most, or
 // twelve where two items have the same keys.
 void expect_that_parts_share_all_pairs(int head_tiles) {

@@ -89,8 +89,10 @@ bool can_run(const Dsv4Config& config, const Dsv4AttentionProblem& problem) {
 }
 
 // How long a plan takes, in times of a pair. Blocks that share a unit leave the results of their
-// pairs, but the first one only those of all its pairs together. Then results are merged.
+// pairs, but the first one only those of all its pairs together. Then results are merged. Twins
+// widen half of the rows each.
 double cost_of(const Dsv4Plan& plan, int pairs) {
+  constexpr double kOfTwins = 0.92;
   constexpr double kLeave = 0.4;
   constexpr double kNextUnit = 0.8;
   constexpr double kMergeInCluster = 0.4;
@@ -103,7 +105,7 @@ double cost_of(const Dsv4Plan& plan, int pairs) {
     cost += std::max(merged + kLeave, others * (1.0 + kLeave)) + (rounds > 0 ? kNextUnit : 0.0) +
             (plan.cluster > 1 ? kMergeInCluster : 0.0);
   }
-  return cost;
+  return plan.are_twins ? kOfTwins * cost : cost;
 }
 
 }  // namespace
