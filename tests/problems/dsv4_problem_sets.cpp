@@ -114,9 +114,14 @@ void choose_features(Dsv4Problem& p, const Dsv4Choices& choices, Random& pick) {
 }
 
 // The deviation of keys whose scores exceed the others' by so much that an online softmax cannot
-// keep its reference. Problems with un-normalised results have none: their limit would depend on
-// the units in which P of the few keys that count is rounded.
+// keep its reference. Problems with un-normalised results have none, nor odd scales of E2M1: their
+// limit would depend on the units in which P of the few keys that count is rounded.
 constexpr double kMuchLarger = 4.0;
+
+bool has_e2m1(const Dsv4Problem& p) {
+  constexpr KvRowFormat kE2m1 = KvRowFormat::e2m1;
+  return p.window.format == kE2m1 || p.compressed.format == kE2m1;
+}
 
 Dsv4Problem random_problem(const Dsv4Choices& choices, Random& pick) {
   constexpr int kKeys = 300;
@@ -135,6 +140,7 @@ Dsv4Problem random_problem(const Dsv4Choices& choices, Random& pick) {
   if (!has_window || !pick.one_in(5)) {
     p.compressed = random_scope(choices, p, keys, choices.compressed_formats, pick);
   }
+  p.odd_scales = p.odd_scales && !(p.unnormalized && has_e2m1(p));
   p.seed = static_cast<std::uint64_t>(pick(1, 1 << 20));
   if (!p.unnormalized && p.seed % 4 == 0) {
     p.compressed_deviation = kMuchLarger;
