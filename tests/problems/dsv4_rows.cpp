@@ -16,8 +16,8 @@ constexpr std::int64_t kGap_bytes = 32;
 constexpr std::int64_t kPage_bytes = 576;  // pages in planes are padded to multiples of it
 constexpr int kPadding = 0xff;
 
-// Scales that normalised rows have seldom or never, as E4M3 those of E2M1: below and above four,
-// from where on a kernel multiplies twice.
+// Scales that normalised rows seldom or never have: tiny ones, and of E2M1, whose scales are E4M3,
+// also 3.75, 4 and -4. A kernel multiplies twice where one is 4 or more, or negative.
 constexpr std::array<std::uint8_t, 6> kOddE8m0 = {0, 1, 7, 60, 90, 110};
 constexpr std::array<std::uint8_t, 6> kOddE4m3 = {0x00, 0x01, 0x07, 0x47, 0x48, 0xc8};
 

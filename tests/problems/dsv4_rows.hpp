@@ -13,7 +13,7 @@ namespace tilewright::test {
 struct RowValues {
   std::uint64_t seed = 1;
   double deviation = 1.0;
-  bool odd_scales = false;  // some scales are as normalised rows have them seldom or never
+  bool odd_scales = false;  // some scales are such as normalised rows seldom or never have
 };
 
 // A cache of NaN, whose pages of E4M3 and BF16 are padded to multiples of 576 bytes. With gaps

@@ -6,8 +6,9 @@
 // the rest. E2M1's go there, too: that is value * 2^-126. A value that BF16 cannot hold exactly
 // does not occur: E4M3 has 4 significant bits, a product of E2M1 and its E4M3 scale has 6.
 //
-// 2^120 or 2^126 times a large scale, as no normalised row has one, is beyond BF16. Then widen()
-// takes a scale that is `within`, and a second product, by the `rest`, makes up for it.
+// A large scale, which no normalised row has, is beyond BF16 when it is multiplied by 2^120 or
+// 2^126. Then widen() takes one that is `within`, and a second product, by the `rest`, makes up for
+// it.
 //
 // Formats   tilewright/kv_rows.hpp
 #pragma once
@@ -78,12 +79,12 @@ __device__ inline uint2 widen_e4m3(std::uint32_t word, std::uint32_t scale) {
 __device__ inline std::uint32_t byte_twice(const std::uint32_t (&words)[2], int i) {
   return __byte_perm(i < 4 ? words[0] : words[1], 0, 0x4040 | 0x101 * (i % 4));
 }
-__device__ inline std::uint32_t twice(std::uint32_t half) { return half * 0x00010001u; }
+__device__ constexpr std::uint32_t twice(std::uint32_t half) { return half * 0x00010001u; }
 
 // ---- The formats. Each has what a lane loads of a row once (Scales), what it loads of a group
-// (Raw), from where its part of the row begins, and how the latter becomes 16 BF16 values. Where
-// Scales say that `some_exceed`, those `within` are to be taken, and each group is to be multiplied
-// by the rest of its scale as well. widen() takes all scales of a row, or a group's, twice.
+// (Raw), from where its part of the row begins, and how the latter becomes 16 BF16 values. widen()
+// takes the row's Scales, or the byte of the group's scale in both halves of a word. No scale may
+// exceed: widen_any() takes any.
 
 struct SixteenValues {
   uint4 low;
@@ -159,7 +160,7 @@ struct GroupScales {
 // Sixteen E4M3 bytes with one UE8M0 scale, given twice. BF16's exponent of 2^120 times the scale is
 // its byte plus 120.
 __device__ inline SixteenValues widen_e4m3x16(const uint4& raw, std::uint32_t bytes) {
-  const std::uint32_t scale = bytes * 128u + (120u << 7) * 0x00010001u;
+  const std::uint32_t scale = bytes * 128u + twice(120u << 7);
   const uint2 a = widen_e4m3(raw.x, scale);
   const uint2 b = widen_e4m3(raw.y, scale);
   const uint2 c = widen_e4m3(raw.z, scale);
@@ -229,7 +230,7 @@ struct Format<KvRowFormat::e2m1> {
   struct Scales {
     std::uint32_t words[2];  // of this lane: a byte a group
 
-    // Times 2^126, it is not below 2^128; or it is negative.
+    // From 4 on, 2^126 times a scale is beyond BF16. widen() takes none with a sign.
     __device__ static bool exceeds(std::uint32_t byte) { return byte >= kFour; }
     __device__ bool some_exceed() const { return one_exceeds(words[0]) || one_exceeds(words[1]); }
     __device__ Scales within() const { return {within(words[0]), within(words[1])}; }
@@ -288,7 +289,7 @@ struct Format<KvRowFormat::e2m1> {
 
  private:
   __device__ static constexpr std::uint32_t power_of_two(std::uint32_t exponent) {
-    return (127u + exponent << 7) * 0x00010001u;
+    return twice(127u + exponent << 7);
   }
 
   // Eight codes, in order, times a scale, given twice as BF16 of 2^126 times it.
