@@ -99,6 +99,17 @@ void fill_sloping(HostTensor& tensor, std::uint64_t seed, double slope) {
   });
 }
 
+// Rows whose elements all have this sign.
+void fill_one_sided(HostTensor& tensor, std::uint64_t seed, double sign) {
+  reference::fill_normal(tensor.view(), seed);
+  const std::int64_t dim = tensor.view().shape[tensor.view().rank - 1];
+  for_each_row(tensor.view(), [&](std::int64_t offset, std::int64_t, std::int64_t) {
+    for (std::int64_t d = offset; d < offset + dim; ++d) {
+      reference::store(tensor.view(), d, sign * std::abs(reference::load(tensor.view(), d)));
+    }
+  });
+}
+
 void fill(HostTensor& tensor, const Problem& p, std::uint64_t which, bool is_value) {
   constexpr double kLarge = 8.0;
   constexpr double kSlope = 0.02;
@@ -116,6 +127,9 @@ void fill(HostTensor& tensor, const Problem& p, std::uint64_t which, bool is_val
       return fill_sloping(tensor, seed, kSlope);
     case Inputs::falling:
       return fill_sloping(tensor, seed, which == kKeys ? -kSteepSlope : kSlope);
+    case Inputs::negative:
+      return is_value ? reference::fill_normal(tensor.view(), seed)
+                      : fill_one_sided(tensor, seed, which == kKeys ? -1.0 : 1.0);
   }
 }
 
@@ -219,7 +233,7 @@ void print_lengths(std::ostream& out, const char* name, const std::vector<int>& 
 
 std::ostream& operator<<(std::ostream& out, const Problem& p) {
   constexpr std::array kOrders = {"dense", "heads_first", "padded_rows", "broadcast_kv"};
-  constexpr std::array kInputs = {"normal", "large", "constant", "rising", "falling"};
+  constexpr std::array kInputs = {"normal", "large", "constant", "rising", "falling", "negative"};
   out << name(p.dtype) << " batch " << p.batch << " q_len " << p.q_len << " kv_len " << p.kv_len
       << " heads " << p.heads << " kv_heads " << p.kv_heads << " head_dim " << p.head_dim
       << " value_dim " << value_dim_of(p) << " causal " << p.causal << " window "

@@ -16,7 +16,14 @@ namespace tilewright::test {
 // The order of a ([B,] N, H, D) tensor in memory.
 enum class MemoryOrder { dense, heads_first, padded_rows, broadcast_kv };
 
-enum class Inputs { normal, large, constant, rising, falling };
+enum class Inputs {
+  normal,
+  large,
+  constant,
+  rising,
+  falling,
+  negative  // all scores are
+};
 
 // Rows [first, end) of q or k, of every sequence and head, or so many heads' sinks: all that value.
 struct Special {

@@ -150,6 +150,14 @@ std::vector<Problem> random_problems() {
                           .head_dim = head_dim,
                           .causal = causal,
                           .inputs = Inputs::falling});
+      for (const bool unnormalized : {false, true}) {
+        problems.push_back({.q_len = 300,
+                            .kv_len = 1500,
+                            .head_dim = head_dim,
+                            .causal = causal,
+                            .unnormalized = unnormalized,
+                            .inputs = Inputs::negative});
+      }
     }
   }
   return problems;

@@ -1,12 +1,14 @@
 """The race on the CPU, by this library alone and beside a peer made up here."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -17,7 +19,7 @@ from tilewright.bench import __main__ as bench
 from tilewright.bench import peers
 from tilewright.bench.attention import PACKED, AttentionCase, cases
 from tilewright.bench.machine import CpuMachine
-from tilewright.bench.race import Rules, race, to_line
+from tilewright.bench.race import Rules, order_of, race, to_line
 from tilewright.bench.report import print_case
 from tilewright.bench.timing import CpuTimer, Timing
 
@@ -301,16 +303,27 @@ def test_a_wrong_lse_fails_if_it_is_ours(name, fails, monkeypatch):
         assert line["lse_error"] > 5e-5
 
 
-def test_samples_are_interleaved_and_the_first_changes():
+def test_samples_are_interleaved_and_the_order_changes():
     order = []
     names = ("a", "b", "c")
 
     def call(name):
         return lambda inputs: order.append(name)
 
-    rules = Rules(samples=3, gap_s=0, max_seconds=5, check=False, seed=0)
+    rules = Rules(samples=6, gap_s=0, max_seconds=5, check=False, seed=0)
     race([Scripted(n, call=call(n)) for n in names], CASE, CpuTimer(), CpuMachine(), rules)
-    assert "".join(order).endswith("c" + "abc" + "bca" + "cab")
+    assert "".join(order).endswith("c" + "acb" + "bac" + "cba" + "bca" + "cab" + "abc")
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_each_is_equally_often_behind_each_other_and_in_each_place(count):
+    rounds = [order_of(index, count) for index in range(2 * count)]
+    assert all(sorted(order) == list(range(count)) for order in rounds)
+    places = Counter(item for order in rounds for item in enumerate(order))
+    assert set(places.values()) == {2}
+    pairs = Counter(pair for order in rounds for pair in itertools.pairwise(order))
+    assert len(pairs) == count * (count - 1)
+    assert set(pairs.values()) <= {2}
 
 
 @pytest.mark.parametrize("has_rich", [False, True])

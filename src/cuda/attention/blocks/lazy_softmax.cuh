@@ -9,6 +9,11 @@
 // so that such a step takes no shuffles and hardly ever rescales O. The r of a row depends on the
 // scores of that row only, not on the other rows of its warp.
 //
+// Such a step compares scores by their bits, as integers: one instruction finds the largest of
+// three of these, but only of two numbers. The bits of numbers from 0 up are in the numbers' order.
+// Those of negative numbers are negative integers in the opposite order. So if the largest integer
+// is negative, all scores are, and the smallest integer is the largest score.
+//
 // In K6 a row's largest P is 1, which 16 bits hold exactly. Here it is any number up to the bound,
 // and so it is rounded. This has two consequences. The bound is low, except with a causal mask,
 // where rows begin with few keys and would soon exceed a low bound. And O is divided by a sum that
@@ -49,11 +54,24 @@ struct LazyRows : RowState<kRows> {
   }
 };
 
-// The maximum of row i and this thread's columns of S. after() makes the compiler search it while
-// the exponentials of the row before are computed.
-template <int kRows, typename TensorS>
-__device__ float thread_max(const TensorS& rS, const LazyRows<kRows>& rows, int i) {
-  return max_with_row(i > 0 ? after(rows.m[i], rows.m[i - 1]) : rows.m[i], rS, i);
+// The maximum of row i so far. after() makes the compiler search a new one while the exponentials
+// of the row before are computed.
+template <int kRows>
+__device__ float max_so_far(const LazyRows<kRows>& rows, int i) {
+  return i > 0 ? after(rows.m[i], rows.m[i - 1]) : rows.m[i];
+}
+
+// The largest integer, or the smallest one, among the bits of m and of this thread's columns of
+// row i of S.
+template <bool kLargest, typename TensorS>
+__device__ float extreme_bits(float m, const TensorS& rS, int i) {
+  int found = __float_as_int(m);
+#pragma unroll
+  for (int j = 0; j < cute::size<1>(rS); ++j) {
+    const int bits = __float_as_int(rS(i, j));
+    found = kLargest ? max(found, bits) : min(found, bits);
+  }
+  return __int_as_float(found);
 }
 
 // Sets row i's reference and scales its l to it. Returns the factor by which O must be scaled.
@@ -72,7 +90,7 @@ __device__ void eager_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float sca
                                    float (&factor)[kRows]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    rows.m[i] = row_max<TiledMma>(thread_max(rS, rows, i));
+    rows.m[i] = row_max<TiledMma>(max_with_row(max_so_far(rows, i), rS, i));
     factor[i] = move_reference(rows, i, fmaxf(rows.m[i] * scale_log2, -FLT_MAX));
     exponentials(rS, i, scale_log2, rows.reference[i], rows.l[i]);
   }
@@ -83,19 +101,27 @@ __device__ void eager_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float sca
 template <typename TiledMma, int kRows, typename TensorS>
 __device__ bool lazy_softmax_step(TensorS& rS, LazyRows<kRows>& rows, float scale_log2,
                                   float most_log2, float (&factor)[kRows]) {
+  constexpr unsigned kAll = 0xffffffffu;
   bool moved = false;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    rows.m[i] = thread_max(rS, rows, i);
+    const float before = max_so_far(rows, i);
+    float m = extreme_bits<true>(before, rS, i);
     factor[i] = 1.0f;
-    if (__any_sync(0xffffffffu, rows.p_log2(i, rows.m[i], scale_log2) > most_log2)) {
+    const auto is_beyond = [&] { return rows.p_log2(i, m, scale_log2) > most_log2; };
+    if (__any_sync(kAll, __float_as_int(m) < 0 || is_beyond())) {
       if (i > 0) {  // else ptxas moves the sums of row i - 1 behind this branch
-        rows.m[i] = after(rows.m[i], rows.l[i - 1]);
+        m = after(m, rows.l[i - 1]);
       }
-      const float m = row_max<TiledMma>(rows.m[i]);
-      const bool is_beyond = rows.p_log2(i, m, scale_log2) > most_log2;
-      factor[i] = move_reference(rows, i, is_beyond ? m * scale_log2 : rows.reference[i]);
-      moved = true;
+      m = __float_as_int(m) < 0 ? extreme_bits<false>(before, rS, i) : m;
+      rows.m[i] = m;
+      if (__any_sync(kAll, is_beyond())) {
+        m = row_max<TiledMma>(m);
+        factor[i] = move_reference(rows, i, is_beyond() ? m * scale_log2 : rows.reference[i]);
+        moved = true;
+      }
+    } else {
+      rows.m[i] = m;
     }
     exponentials(rS, i, scale_log2, rows.reference[i], rows.l[i]);
   }
