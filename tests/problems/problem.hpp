@@ -22,7 +22,7 @@ enum class Inputs {
   constant,
   rising,
   falling,
-  negative  // all scores are
+  negative  // all scores are negative
 };
 
 // Rows [first, end) of q or k, of every sequence and head, or so many heads' sinks: all that value.
