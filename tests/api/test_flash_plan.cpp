@@ -56,6 +56,12 @@ TEST(FlashPlan, SharesKvOnlyWhereNeighboursWalkAlike) {
   EXPECT_EQ(config_of(packed).cluster, 1);
 }
 
+TEST(FlashPlan, TakesNoClusterUnderASoftCap) {
+  AttentionProblem capped = square(1, 16384, 16, 128);
+  capped.softcap = true;
+  EXPECT_EQ(config_of(capped).cluster, 1);
+}
+
 TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
   const auto rows_of = [](const AttentionProblem& problem) { return config_of(problem).br(); };
   EXPECT_EQ(rows_of(square(32, 512, 32, 64)), 192);
@@ -67,6 +73,21 @@ TEST(FlashPlan, TakesSmallTilesWhereLargerOnesLeaveSmsIdle) {
   EXPECT_EQ(rows_of(square(2, 8192, 21, 96, /*causal=*/true)), 192);
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128)), 128);
   EXPECT_EQ(rows_of(square(1, 2048, 8, 128, /*causal=*/true)), 64) << "tiles of all lengths";
+}
+
+TEST(FlashPlan, TakesLargeTilesOfAChunkWhoseKeysFillTheSms) {
+  const auto plan_of_chunk = [](std::int64_t tokens, std::int64_t keys) {
+    AttentionProblem chunk = square(1, keys, 32, 128, /*causal=*/true);
+    chunk.q_len = tokens;
+    return plan_flash(chunk, kSms);
+  };
+  const auto rows_of = [](const FlashPlan& plan) { return kFlashConfigs[plan.config].br(); };
+  EXPECT_EQ(rows_of(plan_of_chunk(512, 8192)), 128) << "128 even tiles";
+  EXPECT_EQ(rows_of(plan_of_chunk(512, 600)), 64) << "128 tiles of all lengths";
+  EXPECT_EQ(rows_of(plan_of_chunk(128, 8192)), 128);
+  EXPECT_EQ(plan_of_chunk(128, 8192).splits, 4);
+  EXPECT_EQ(rows_of(plan_of_chunk(128, 2048)), 64) << "too few keys for four splits";
+  EXPECT_EQ(rows_of(plan_of_chunk(64, 8192)), 64) << "no tile has more rows";
 }
 
 TEST(FlashPlan, IsMadeForAnUnknownGpu) {

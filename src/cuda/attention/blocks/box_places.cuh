@@ -7,6 +7,11 @@
 
 namespace tilewright::cuda {
 
+struct alignas(8) BoxPlace {
+  int page;  // of the caches
+  int row;   // the box's first, within the page
+};
+
 // Each lane has one of 32 neighbouring boxes, and the table's entry for the one in the 32 that come
 // next, which are later if kStep is 1 and earlier if it is -1.
 template <int kStep>
@@ -15,13 +20,15 @@ class BoxPlaces {
   __device__ BoxPlaces(const KvRows& rows, const CacheBoxes& boxes, int sequence, int cache_row)
       : rows_(rows), boxes_(boxes), row_(rows.block_table != nullptr ? sequence : cache_row) {}
 
-  // Makes the boxes [32 chunk, 32 chunk + 32) those of the lanes.
-  __device__ void take(int chunk) {
-    if (chunk != chunk_) {
+  // Makes the boxes [32 chunk, 32 chunk + 32) those of the lanes. Returns whether others were.
+  __device__ bool take(int chunk) {
+    const bool is_new = chunk != chunk_;
+    if (is_new) {
       page_ = chunk == chunk_ + kStep ? next_page_ : page_of(chunk);
       chunk_ = chunk;
       next_page_ = page_of(chunk + kStep);
     }
+    return is_new;
   }
 
   __device__ int box() const { return box_of(chunk_); }
@@ -53,6 +60,30 @@ class BoxPlaces {
   int chunk_ = kNone;
   int page_ = 0;
   int next_page_ = 0;
+};
+
+// The same for a thread that loads boxes of several lanes: their places are in SMEM.
+template <int kStep>
+class SharedBoxPlaces {
+ public:
+  // `places` has room for 32, and belongs to this warp.
+  __device__ SharedBoxPlaces(const BoxPlaces<kStep>& of_lanes, BoxPlace* places)
+      : of_lanes_(of_lanes), places_(places) {}
+
+  // Makes the boxes [32 chunk, 32 chunk + 32) those that can be asked for. The whole warp calls it
+  // when no lane reads the former ones any more.
+  __device__ void take(int chunk) {
+    if (of_lanes_.take(chunk)) {
+      places_[threadIdx.x % 32] = {of_lanes_.page(), of_lanes_.row()};
+      __syncwarp();
+    }
+  }
+
+  __device__ BoxPlace operator[](int box) const { return places_[box % 32]; }
+
+ private:
+  BoxPlaces<kStep> of_lanes_;
+  BoxPlace* places_;
 };
 
 }  // namespace tilewright::cuda

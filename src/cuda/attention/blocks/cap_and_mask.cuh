@@ -9,13 +9,25 @@
 
 namespace tilewright::cuda {
 
-// softcap * tanh(scale * s / softcap), where `factor` is cap_factor(scale, softcap). tanh x is
-// computed as 1 - 2 / (1 + e^2x), which is as exact as FP32 allows.
+// tanh x = 1 - 2 / (1 + e^2x), which is as exact as FP32 allows. `twice_x` is in units of log2.
+__device__ inline float tanh_of_half(float twice_x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + exp2_approx(twice_x));
+}
+
+// tanh x where |x| is at most kMostSmall: an odd polynomial, within 5e-8 of it, relative.
+inline constexpr float kMostSmall = 0.35f;
+__device__ inline float tanh_of_small(float x) {
+  const float square = x * x;
+  const float high = fmaf(-0.0491485f, square, 0.13299825f);
+  return x * fmaf(fmaf(high, square, -0.33332663f), square, 1.0f);
+}
+
+// softcap * tanh(scale * s / softcap), where `factor` is cap_factor(scale, softcap).
 __device__ inline float cap_factor(float scale, float softcap) {
   return 2.0f * kLog2e * scale / softcap;
 }
 __device__ inline float capped(float s, float factor, float softcap) {
-  return softcap * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(s * factor)));
+  return softcap * tanh_of_half(s * factor);
 }
 
 // Caps all scores.
@@ -25,6 +37,36 @@ __device__ void cap(TensorS& rS, float scale, float softcap) {
 #pragma unroll
   for (int i = 0; i < cute::size(rS); ++i) {
     rS(i) = capped(rS(i), factor, softcap);
+  }
+}
+
+// Scores s become tanh(factor * s). Special functions are the limit, of which a score takes three,
+// the softmax included, but one where it is small: so a warp asks whether all of its scores are.
+// What a score becomes depends on itself only. With kMayBeSmall false, which takes fewer registers,
+// no score counts as small.
+template <bool kMayBeSmall, typename TensorS>
+__device__ void cap_to_one(TensorS& rS, float factor) {
+  bool all_small = false;
+  if constexpr (kMayBeSmall) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < cute::size(rS); ++i) {
+      largest = fmaxf(largest, fabsf(rS(i)));
+    }
+    all_small = __all_sync(0xffffffffu, largest * fabsf(factor) <= kMostSmall);
+  }
+  if (all_small) {
+#pragma unroll
+    for (int i = 0; i < cute::size(rS); ++i) {
+      rS(i) = tanh_of_small(rS(i) * factor);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < cute::size(rS); ++i) {
+      const float x = rS(i) * factor;
+      const float any = tanh_of_half(2.0f * kLog2e * x);
+      rS(i) = kMayBeSmall && fabsf(x) <= kMostSmall ? tanh_of_small(x) : any;
+    }
   }
 }
 

@@ -16,16 +16,17 @@ struct FlashConfigOf {
   using Element = T;
   static constexpr auto C = kConfig;
   static constexpr int kConsumers = C.consumers;
-  static constexpr int kStages = C.stages;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
-  using Position = RingPosition<kStages>;
-  using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, kStages, C.value_dim>;
+  using PositionK = RingPosition<C.stages>;
+  using PositionV = RingPosition<C.v_stages()>;
+  using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, C.stages, C.value_dim, C.v_stages()>;
 
   // A slot for O for each consumer if SMEM has room for them; else one slot for all.
   static constexpr int kMost_bytes = 227 * 1024;  // of a block; 2 KB of it are not tiles'
   static constexpr int kRoom_bytes =
-      kMost_bytes - 2048 - 2 * (C.br() * C.head_dim + kStages * C.bc * (C.head_dim + C.value_dim));
+      kMost_bytes - 2048 -
+      2 * (C.br() * C.head_dim + C.bc * (C.stages * C.head_dim + C.v_stages() * C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
   static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
   static_assert(kRoom_bytes >= kSlots * kSlot_bytes);
@@ -42,12 +43,12 @@ struct FlashStorage {
   static constexpr auto C = Config::C;
   alignas(1024) Element sQ[C.consumers][kWarpgroupRows * C.head_dim];  // (64, D)
   alignas(1024) Element sK[C.stages][C.bc * C.head_dim];               // (Bc, D, stages)
-  alignas(1024) Element sV[C.stages][C.bc * C.value_dim];              // (Bc, Dv, stages)
+  alignas(1024) Element sV[C.v_stages()][C.bc * C.value_dim];          // (Bc, Dv, stages)
   typename Config::Output output;
   TmaRing<1> q[C.consumers];
   TmaRing<C.stages, C.cluster> k;
-  TmaRing<C.stages, C.cluster> v;
-  TmaBarrier uncleared[C.stages];  // in place of v.full, if a warp clears rows first
+  TmaRing<C.v_stages(), C.cluster> v;
+  TmaBarrier uncleared[C.v_stages()];  // in place of v.full, if a warp clears rows first
   TileRing<Tile> tiles;
 
   // One thread calls it before any other touches the storage. Tiles may have rows to be cleared.

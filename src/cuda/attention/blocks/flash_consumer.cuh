@@ -15,17 +15,14 @@ namespace flash {
 using namespace cute;
 
 // Skips the key tiles that only other consumers' rows see: those from the last one, j, down to
-// `end`.
-template <typename Storage, int kConsumers, typename Position>
-__device__ __forceinline__ void skip_key_tiles(Storage& shared,
-                                               const PingPong<kConsumers>& ping_pong, Position& at,
-                                               int& j, int end) {
+// `end`. skip_tile() skips one in the rings.
+template <int kConsumers, typename SkipTile>
+__device__ __forceinline__ void skip_key_tiles(const PingPong<kConsumers>& ping_pong, int& j,
+                                               int end, const SkipTile& skip_tile) {
 #pragma unroll 1
   for (; j >= end; --j) {
     ping_pong.skip();
-    shared.k.skip(at);
-    shared.v.skip(at);
-    at.advance();
+    skip_tile();
   }
 }
 
@@ -39,6 +36,7 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
   using MmaPv = typename T::TiledMmaPv;
   constexpr int kBc = Config::C.bc;
   constexpr bool kMayHalve = kBc == 128;  // P V may skip the second half of the last key tile
+  constexpr bool kMayBeSmall = Config::C.head_dim <= 128 && Config::C.cluster == 1;
   const int thread = threadIdx.x % kWarpgroupThreads;
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
@@ -54,10 +52,11 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
   const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());
 
   constexpr int kRows = size<0>(rS);
-  const float scale_log2 = p.softcap > 0.0f ? kLog2e : scale_to_log2(p.scale);
+  const float scale_log2 = scale_to_log2(p.softcap > 0.0f ? p.softcap : p.scale);
   const float most_log2 = most_p_log2(p.causal);
   const PingPong<Config::kConsumers> ping_pong{consumer};
-  typename Config::Position at;
+  typename Config::PositionK at_k;
+  typename Config::PositionV at_v;
   RingPosition<1> at_q;
   RingPosition<1> at_o;
   typename Storage::TilePosition at_tile;
@@ -83,7 +82,7 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
     };
     const auto cap_and_mask = [&] {
       if (p.softcap > 0.0f) {
-        cap(rS, p.scale, p.softcap);
+        cap_to_one<kMayBeSmall>(rS, p.scale / p.softcap);
       }
       if (j >= seen.lazy_end || j < seen.lazy_first) {
         const VisibleKeys keys = tile.visible_keys(p);
@@ -93,7 +92,7 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
       }
     };
 
-    const auto issue_pv = [&](const typename Config::Position& at_v) {
+    const auto issue_pv = [&] {
       const Tensor V = tOrV(_, _, _, at_v.stage);
       if (kMayHalve && is_half) {
         wgmma_issue<true, kMayHalve ? 2 : 1>(MmaPv{}, tOrP, V, tOrO);
@@ -112,12 +111,17 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
     if (j >= first) {
       // The first step, over the last key tile that these rows see, computes P.
       shared.q[consumer].wait(at_q);
-      skip_key_tiles(shared, ping_pong, at, j, seen.end);
-      shared.k.wait(at);
-      wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      skip_key_tiles(ping_pong, j, seen.end, [&] {
+        shared.k.skip(at_k);
+        shared.v.skip(at_v);
+        at_k.advance();
+        at_v.advance();
+      });
+      shared.k.wait(at_k);
+      wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at_k.stage), tSrS);
       clear(tOrO);
       wgmma_wait<0>(tSrS);
-      shared.k.release(at);
+      shared.k.release(at_k);
       release_q_after(j);
       cap_and_mask();
       eager_softmax_step<MmaQk>(rS, rows, scale_log2, factor);
@@ -126,20 +130,19 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
       // A step over key tile j: it adds P V of tile j + 1 to O, and computes P of tile j.
       const auto step = [&](auto plain) {
         --j;
-        const typename Config::Position at_v = at;
-        at.advance();
+        at_k.advance();
 
         // Both GEMMs are issued when it is this consumer's turn.
         ping_pong.wait();
-        shared.k.wait(at);
-        wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+        shared.k.wait(at_k);
+        wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at_k.stage), tSrS);
         shared.v.wait(at_v);
-        issue_pv(at_v);
+        issue_pv();
         ping_pong.pass();
 
         // The softmax of S runs while P V is computed.
         wgmma_wait<1>(tSrS);
-        shared.k.release(at);
+        shared.k.release(at_k);
         release_q_after(j);
         bool moved = false;
         if constexpr (decltype(plain)::value) {
@@ -152,6 +155,7 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
         // P V is done: O may be scaled, and P overwritten.
         wgmma_wait<0>(tOrO);
         shared.v.release(at_v);
+        at_v.advance();
         if constexpr (!decltype(plain)::value) {
           scale_rows(rO, factor);
         }
@@ -170,16 +174,17 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
           scale_rows(rO, factor);
         }
       }
-      shared.v.wait(at);
-      issue_pv(at);  // of the first key tile
+      shared.v.wait(at_v);
+      issue_pv();  // of the first key tile
     } else {
       clear(tOrO);
     }
     finish_statistics<Element, MmaPv>(p, tile, row0, cO, rows, scale_log2, factor);
     wgmma_wait<0>(tOrO);
     if (j >= first) {
-      shared.v.release(at);
-      at.advance();
+      shared.v.release(at_v);
+      at_k.advance();
+      at_v.advance();
       at_q.advance();
     }
     scale_rows(rO, factor);

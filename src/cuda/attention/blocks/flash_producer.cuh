@@ -118,7 +118,7 @@ template <typename Storage, typename Clear>
 __device__ void clear_unseen(Storage& shared, const Clear& clear) {
   using Config = typename Storage::Config;
   constexpr auto C = Config::C;
-  typename Config::Position at;
+  typename Config::PositionV at;
   typename Storage::TilePosition at_tile;
   std::uint32_t phases = 0;  // of `uncleared`: a bit for each stage
   while (true) {

@@ -64,6 +64,8 @@ struct BatchedSplits {
 namespace merge_splits {
 
 constexpr int kRowsPerBlock = 4;
+constexpr int kFirstSplits = 4;  // whose O is asked for before the weights are known
+constexpr int kColumns = 128;    // of O at once
 constexpr unsigned kAll = 0xffffffffu;
 
 template <typename Element, typename Params, typename Splits>
@@ -93,6 +95,20 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
     o_own = own.o;
   }
 
+  // Four columns of O from `column` on. All lanes call it.
+  const auto load_o = [&](int split, int column) {
+    const auto its_o = reinterpret_cast<const float*>(
+        __shfl_sync(kAll, reinterpret_cast<unsigned long long>(o_own), split));
+    return split < splits.count && column < p.value_dim
+               ? *reinterpret_cast<const float4*>(its_o + column)
+               : float4{};
+  };
+  float4 first_o[kFirstSplits];
+#pragma unroll
+  for (int split = 0; split < kFirstSplits; ++split) {
+    first_o[split] = load_o(split, 4 * lane);
+  }
+
   float m = m_own;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -113,20 +129,24 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   const float factor = !is_normalized     ? result.rescale
                        : result.l == 0.0f ? 0.0f
                                           : result.rescale / result.l;
-  for (int first = 0; first < p.value_dim; first += 128) {
+  for (int first = 0; first < p.value_dim; first += kColumns) {
     const int column = first + 4 * lane;
     const bool exists = column < p.value_dim;
     float4 o{};
-#pragma unroll 4
-    for (int split = 0; split < splits.count; ++split) {
+    const auto add = [&](int split, float4 term) {
       const float its_weight = __shfl_sync(kAll, weight, split);
-      const auto its_o = reinterpret_cast<const float*>(
-          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(o_own), split));
-      const float4 term = exists ? *reinterpret_cast<const float4*>(its_o + column) : float4{};
       o.x = fmaf(its_weight, term.x, o.x);
       o.y = fmaf(its_weight, term.y, o.y);
       o.z = fmaf(its_weight, term.z, o.z);
       o.w = fmaf(its_weight, term.w, o.w);
+    };
+#pragma unroll
+    for (int split = 0; split < kFirstSplits; ++split) {
+      add(split, first == 0 ? first_o[split] : load_o(split, column));
+    }
+#pragma unroll 4
+    for (int split = kFirstSplits; split < splits.count; ++split) {
+      add(split, load_o(split, column));
     }
     o = {o.x * factor, o.y * factor, o.z * factor, o.w * factor};
     if (exists && is_normalized) {

@@ -55,13 +55,14 @@ struct TileOperands {
   __device__ static auto pv() { return typename Layouts::TiledMmaPv{}; }
 };
 
-template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim>
+template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim, int kVStages>
 struct WgmmaLayouts {
   using Rows = cute::Int<kWarpgroupRows>;
   using Bc = cute::Int<kBc>;
   using D = cute::Int<kHeadDim>;
   using Dv = cute::Int<kValueDim>;
   using Stages = cute::Int<kStages>;
+  using VStages = cute::Int<kVStages>;
   static constexpr bool kIsWide = kHeadDim % 64 == 0 && kValueDim % 64 == 0;
   static constexpr int kBoxColumns = kIsWide ? 64 : 32;  // of a TMA load: the swizzle's width
   using AtomK = cute::conditional_t<kIsWide, cute::GMMA::Layout_K_SW128_Atom<Element>,
@@ -71,7 +72,7 @@ struct WgmmaLayouts {
   using LayoutQ = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, D>{}));
   using LayoutO = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Rows, Dv>{}));
   using LayoutK = decltype(cute::tile_to_shape(AtomK{}, cute::Shape<Bc, D, Stages>{}));
-  using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<Dv, Bc, Stages>{},
+  using LayoutVt = decltype(cute::tile_to_shape(AtomMn{}, cute::Shape<Dv, Bc, VStages>{},
                                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
   using TiledMmaQk = decltype(cute::make_tiled_mma(wgmma_qk<Element, kBc, kHeadDim>()));
   using TiledMmaPv = decltype(cute::make_tiled_mma(
@@ -81,9 +82,11 @@ struct WgmmaLayouts {
 
 // Tiles of 16-bit elements. V lies in SMEM as in GMEM, Dv contiguous; as the B operand (Dv, Bc)
 // that is MN-major. Where a head dim is no multiple of 64, the swizzle has half the width.
-template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim>
-struct WgmmaTiles : WgmmaLayouts<Element, kHeadDim, kBc, kStages, kValueDim>,
-                    TileOperands<Element, kBc, kValueDim,
-                                 WgmmaLayouts<Element, kHeadDim, kBc, kStages, kValueDim>> {};
+template <typename Element, int kHeadDim, int kBc, int kStages, int kValueDim = kHeadDim,
+          int kVStages = kStages>
+struct WgmmaTiles
+    : WgmmaLayouts<Element, kHeadDim, kBc, kStages, kValueDim, kVStages>,
+      TileOperands<Element, kBc, kValueDim,
+                   WgmmaLayouts<Element, kHeadDim, kBc, kStages, kValueDim, kVStages>> {};
 
 }  // namespace tilewright::cuda

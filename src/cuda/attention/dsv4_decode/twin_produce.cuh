@@ -155,16 +155,21 @@ class TwinRow {
     LanePlace(column_block(0), first_key()).store(group, 0, values);
   }
 
-  // Gives a quarter that the warp has stored to both blocks. The other one sends as much of it.
+  // Gives a quarter that the warp has stored to both blocks. The other one sends as much of it. One
+  // thread issues both copies: two would do so by turns, which takes longer.
   __device__ __forceinline__ void send(int quarter) const {
     constexpr int kRow_bytes = kBlockDims * sizeof(Element);
     const int lane = this_thread() % 32;
     cutlass::arch::fence_view_async_shared();
     __syncwarp();
-    if (lane < kConsumers) {
+    if (cute::elect_one_sync()) {
       const int other = 1 - block_rank();
-      copy_to_block(column_block(block_of_quarter(quarter, lane)) + first_key() * kBlockDims, other,
-                    kPassKeys * kRow_bytes, RemoteBarrier(to_.full(quarter), other));
+      const RemoteBarrier full(to_.full(quarter), other);
+#pragma unroll
+      for (int i = 0; i < kConsumers; ++i) {
+        copy_to_block(column_block(block_of_quarter(quarter, i)) + first_key() * kBlockDims, other,
+                      kPassKeys * kRow_bytes, full);
+      }
     }
     if (this_thread() % kWarpgroupThreads == 0) {
       to_.full(quarter).arrive_and_expect_tx(kTwinKeys * kConsumers * kRow_bytes);

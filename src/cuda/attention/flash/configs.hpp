@@ -14,7 +14,8 @@ namespace tilewright::cuda {
 enum class FlashUse : std::uint8_t {
   any,
   // For problems that, in tiles of 128 rows, have at most half as many tiles as there are SMs or,
-  // under a mask, at most as many. Packed and batch-invariant problems do not run in them.
+  // under a mask that makes tiles uneven, at most as many; but not if splits of the keys fill the
+  // SMs with larger tiles. Packed and batch-invariant problems do not run in them.
   few_tiles,
   // Tiles of 192 rows, for all packed problems. Others run in them unless smaller tiles would leave
   // fewer SMs idle in the last round, or the keys are few and a mask hides some: a large tile
@@ -38,6 +39,7 @@ struct FlashConfig {
   int min_len;  // of keys
 
   constexpr int br() const { return 64 * consumers; }
+  constexpr int v_stages() const { return stages; }
   constexpr bool takes(DType dtype) const { return dtype == DType::bf16 || takes_fp16; }
 };
 

@@ -55,14 +55,15 @@ template <typename Config, bool kIsPlain>
 __device__ void load(SharedStorage<Config>& shared, const TensorMaps& maps) {
   constexpr FlashConfig C = Config::C;
   constexpr int kBox = Config::Tiles::kBoxColumns;
-  typename Config::Position at, at_v;
+  typename Config::PositionK at_k;
+  typename Config::PositionV at_v;
   RingPosition<1> at_q;
   typename SharedStorage<Config>::TilePosition at_tile;
 
   const auto load_k = [&](const FlashTile& tile, int j) {
-    TmaBarrier& full = shared.k.acquire(at, sizeof(shared.sK[0]));
+    TmaBarrier& full = shared.k.acquire(at_k, sizeof(shared.sK[0]));
     tma_load_shared_tile<C.cluster, C.bc, C.head_dim, kBox>(
-        maps.k, full, shared.sK[at.stage], tile.kv_start + j * C.bc, tile.kv_head, tile.kv_batch);
+        maps.k, full, shared.sK[at_k.stage], tile.kv_start + j * C.bc, tile.kv_head, tile.kv_batch);
   };
   const auto load_v = [&](const FlashTile& tile, int j) {
     TmaBarrier& full = !kIsPlain && has_unseen<C>(tile, j) ? shared.uncleared[at_v.stage]
@@ -79,7 +80,6 @@ __device__ void load(SharedStorage<Config>& shared, const TensorMaps& maps) {
     }
     const int last = tile.kv_end - 1;
     const int announced = max(min(last, tile.kv_first + kTilesAhead), tile.kv_first - 1);
-    at_v = at;
 #pragma unroll 1  // each load is in the code once, which takes few registers
     for (int j = last; j >= tile.kv_first - 1; --j) {
       if (j == announced) {
@@ -96,10 +96,10 @@ __device__ void load(SharedStorage<Config>& shared, const TensorMaps& maps) {
         at_q.advance();
       } else {
         load_v(tile, j + 1);
-        at_v = at;
+        at_v.advance();
       }
       if (j >= tile.kv_first) {
-        at.advance();
+        at_k.advance();
       }
     }
     shared.tiles.release(at_tile);

@@ -10,6 +10,7 @@ namespace tilewright::cuda {
 namespace {
 
 constexpr std::int64_t kShortMask_len = 1024;
+constexpr std::int64_t kMinSplit_len = 1024;
 
 bool has_mask(const AttentionProblem& p) { return p.causal || p.window; }
 
@@ -39,8 +40,27 @@ bool has_enough_keys(const FlashConfig& config, const AttentionProblem& p) {
   return p.kv_len >= config.min_len || (p.packed && p.batch_invariant);
 }
 
+// Does the config lack the faster soft cap of small scores? Its kernel has no registers for that.
+bool caps_slowly(const FlashConfig& config, const AttentionProblem& p) {
+  return p.softcap && config.cluster > 1;
+}
+
 // Do so few tiles leave SMs idle that the keys may be split?
 bool would_idle(std::int64_t tiles, int sms) { return 2 * tiles <= sms; }
+
+// Have all tiles about as many keys, as nothing or little of these is masked?
+bool are_even(const AttentionProblem& p) {
+  return !p.window && (!p.causal || p.kv_len >= 2 * p.q_len);
+}
+
+// Tiles of 64 rows finish sooner where those of 128, which are more efficient, are too few for all
+// SMs; but not if these have more than 64 rows, and so many keys that splits of them fill the SMs.
+bool gains_by_few(const AttentionProblem& p, int sms) {
+  const std::int64_t tiles = row_tiles(p, 128) * p.heads;
+  const bool are_few = are_even(p) ? would_idle(tiles, sms) : tiles <= sms;
+  const bool splits_fill = are_even(p) && p.q_len > 64 && p.kv_len / kMinSplit_len >= sms / tiles;
+  return are_few && !splits_fill;
+}
 
 // Does the problem ask for nothing beyond a causal mask? It may not be split later.
 bool is_plain(const AttentionProblem& p) {
@@ -49,7 +69,7 @@ bool is_plain(const AttentionProblem& p) {
 
 bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
   if (config.head_dim != p.head_dim || config.value_dim != value_dim(p) || !config.takes(p.dtype) ||
-      !can_share_keys(config, p) || !has_enough_keys(config, p)) {
+      !can_share_keys(config, p) || !has_enough_keys(config, p) || caps_slowly(config, p)) {
     return false;
   }
   const auto gains_by_larger = [&] {
@@ -59,8 +79,7 @@ bool fits(const FlashConfig& config, const AttentionProblem& p, int sms) {
     case FlashUse::any:
       return true;
     case FlashUse::few_tiles:
-      return !p.packed && !p.batch_invariant &&
-             (has_mask(p) ? 1 : 2) * row_tiles(p, 128) * p.heads <= sms;
+      return !p.packed && !p.batch_invariant && gains_by_few(p, sms);
     case FlashUse::larger:
       return gains_by_larger();
     case FlashUse::larger_plain:
@@ -107,7 +126,6 @@ FlashPlan plan_in_config(const AttentionProblem& p, int sms, const FlashConfig& 
 
   // Keys are split if SMs would idle otherwise. A batch-invariant call counts the tiles of one
   // sequence alone.
-  constexpr std::int64_t kMinSplit_len = 1024;
   constexpr std::int64_t kMaxSplits = 32;
   const std::int64_t tiles = row_tiles(p, c.br()) * p.heads / (p.batch_invariant ? p.batch : 1);
   plan.splits = 1;

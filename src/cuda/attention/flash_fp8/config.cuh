@@ -44,6 +44,7 @@ struct ConfigOf {
                                      : C.head_dim == 128 && kConsumers == 3 ? 2
                                                                             : 1;
   using Position = RingPosition<C.stages>;
+  using PositionV = Position;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
   using Output = OutputSlots<T, OutputTiles<T, C.head_dim>, kConsumers, kConsumers>;
 };

@@ -138,7 +138,11 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
 
     shared.q[consumer].wait(q_position(count));
     if (j >= tile.kv_first) {
-      flash::skip_key_tiles(shared, ping_pong, at, j, seen.end);
+      flash::skip_key_tiles(ping_pong, j, seen.end, [&] {
+        shared.k.skip(at);
+        shared.v.skip(at);
+        at.advance();
+      });
       // The first step, over the last key tile that these rows see, computes P.
       const auto first_step = [&](auto scores) __attribute__((always_inline)) {
         shared.k.wait(at);

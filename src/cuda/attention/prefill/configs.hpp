@@ -8,20 +8,22 @@ struct PrefillConfig {
   int value_dim;  // Dv, of V and O
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile: a power of two, so that pages share a large divisor with it
-  int stages;     // key tiles in SMEM
+  int stages;     // K tiles in SMEM
+  int spare_v;    // V tiles in SMEM beyond as many
 
   static constexpr int cluster = 1;
 
   constexpr int br() const { return 64 * consumers; }
+  constexpr int v_stages() const { return stages + spare_v; }
 };
 
 inline constexpr PrefillConfig kPrefillConfigs[] = {
-    // D  Dv consumers Bc stages
-    {64, 64, 2, 128, 4},    //
-    {96, 96, 2, 128, 2},    //
-    {128, 128, 2, 128, 2},  //
-    {192, 128, 2, 128, 2},  //
-    {256, 256, 2, 64, 2},   //
+    // D  Dv consumers Bc stages spare_v
+    {64, 64, 2, 128, 4, 0},    //
+    {96, 96, 2, 128, 2, 1},    //
+    {128, 128, 2, 128, 2, 1},  //
+    {192, 128, 2, 128, 2, 0},  //
+    {256, 256, 2, 64, 2, 0},   //
 };
 inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPrefillConfigs[0]);
 

@@ -1,18 +1,20 @@
 // Prefill: attention of many new tokens, such as a chunk of a prompt, over KV caches (kernel
 // prefill).
 //
-// New here, over flash: K and V come through a block table. Their loads are spread over the lanes
-// of a warp, each of which has a page's rows. K and V have a warp each, since neither's place in
-// SMEM waits for the other's. All else is flash's: the consumers, the order of tiles, the store of
-// O. Lengths come from memory, so that a captured graph may be replayed with others.
+// New here, over flash: K and V come through a block table, a page's rows at a time. The lanes of a
+// warp find where these lie, and one of them issues the loads. K and V have a warp each, since
+// neither's place in SMEM waits for the other's. V has a stage more if there is room: its stages
+// are needed again as soon as K's, but they are free later. All else is flash's: the consumers, the
+// order of tiles, the store of O. Lengths come from memory, so that a captured graph may be
+// replayed with others.
 //
 // Source    flash.cuh.
 // Tiles     configs.hpp: Br = 128 rows of one head, 64 for each of two consumers; Bc = 64 or 128.
-// SMEM      sQ Br x D, sK stages x Bc x D, sV stages x Bc x Dv, sO up to Br x Dv, 16-bit.
+// SMEM      sQ Br x D, sK stages x Bc x D, sV v_stages x Bc x Dv, sO up to Br x Dv, 16-bit.
 // Registers 40 for a thread of the producer and 232 for one of a consumer. Of a consumer's, Bc / 2
 //           hold S, Bc / 4 hold P and Dv / 2 hold O.
 //
-//   warp 0            load_k: K tiles, each lane its page's rows, and a thread Q (TMA)
+//   warp 0            load_k: K tiles, and Q (TMA)
 //   warp 1            schedule_tiles: finds the next tile by a ticket
 //   warp 2            load_v: V tiles, likewise; writes zeros over rows that no query sees
 //   warp 3, a thread  store: O, while the consumers compute the next tile (TMA)
@@ -36,14 +38,16 @@
 namespace tilewright::cuda {
 namespace prefill {
 
-using Places = BoxPlaces<-1>;  // key tiles come from the last to the first
+using Places = SharedBoxPlaces<-1>;  // key tiles come from the last to the first
 
 // Config kIndex of the table.
 template <int kIndex, typename Element>
 using ConfigOf = FlashConfigOf<kPrefillConfigs[kIndex], Element>;
 
 template <typename Config>
-using SharedStorage = FlashStorage<Config, CacheTile>;
+struct SharedStorage : FlashStorage<Config, CacheTile> {
+  BoxPlace places[2][32];  // for the warps that load K and V
+};
 
 // A launch's schedule.
 struct Launch {
@@ -54,7 +58,8 @@ struct Launch {
 };
 
 // A warp loads key tile j into stage `at`, whose bytes `full` counts. Boxes without a key that is
-// seen are left out, since their pages may not exist.
+// seen are left out, since their pages may not exist. One thread issues all loads: a load's
+// operands are the warp's, so that threads would issue theirs by turns, which takes longer.
 template <int kBc, int kHeadDim, int kBox, typename Ring, typename Position, typename Element>
 __device__ __forceinline__ void load_keys(Ring& ring, const Position& at, TmaBarrier& full,
                                           const CUtensorMap& map, Element* stage,
@@ -65,13 +70,23 @@ __device__ __forceinline__ void load_keys(Ring& ring, const Position& at, TmaBar
     ring.acquire(at, full, (range.count() << boxes.rows_log2) * kHeadDim * sizeof(Element));
   }
   __syncwarp();
+  constexpr bool kLooksAhead = kHeadDim > kBox;  // for which D = 64 has no registers
+  const int head = tile.kv_head;
   for (int chunk = (range.end - 1) / 32; chunk >= range.first / 32; --chunk) {
     places.take(chunk);
-    const int box = places.box();
-    if (range.contains(box)) {
-      load_box<kBc, kHeadDim, kBox>(map, full, stage, (box << boxes.rows_log2) - j * kBc,
-                                    places.row(), tile.kv_head, places.page());
+    if (cute::elect_one_sync()) {
+      const int end = min(range.end, 32 * (chunk + 1));
+      int box = max(range.first, 32 * chunk);
+      BoxPlace place = places[box];
+#pragma unroll 1
+      for (; box < end; ++box) {
+        const BoxPlace next = kLooksAhead ? places[box + 1] : place;
+        load_box<kBc, kHeadDim, kBox>(map, full, stage, (box << boxes.rows_log2) - j * kBc,
+                                      place.row, head, place.page);
+        place = kLooksAhead ? next : places[box + 1];
+      }
     }
+    __syncwarp();
   }
 }
 
@@ -82,7 +97,7 @@ __device__ void load_k(SharedStorage<Config>& shared, const Params& p, const Lau
   constexpr auto C = Config::C;
   constexpr int kBox = Config::Tiles::kBoxColumns;
   const bool is_leader = threadIdx.x % 32 == 0;
-  typename Config::Position at;
+  typename Config::PositionK at;
   RingPosition<1> at_q;
   typename SharedStorage<Config>::TilePosition at_tile;
   while (true) {
@@ -90,7 +105,7 @@ __device__ void load_k(SharedStorage<Config>& shared, const Params& p, const Lau
     if (tile.is_end) {
       break;
     }
-    Places places(p.rows, launch.boxes, tile.sequence, tile.kv_batch);
+    Places places({p.rows, launch.boxes, tile.sequence, tile.kv_batch}, shared.places[0]);
     const int last = tile.kv_end - 1;
     const int announced = min(last, tile.kv_first + flash::kTilesAhead);
 #pragma unroll 1
@@ -123,7 +138,7 @@ __device__ void load_v(SharedStorage<Config>& shared, const Params& p, const Lau
                        const CUtensorMap& map) {
   constexpr auto C = Config::C;
   constexpr int kBox = Config::Tiles::kBoxColumns;
-  typename Config::Position at;
+  typename Config::PositionV at;
   typename SharedStorage<Config>::TilePosition at_tile;
   std::uint32_t phases = 0;  // of `uncleared`: a bit for each stage
   while (true) {
@@ -131,7 +146,7 @@ __device__ void load_v(SharedStorage<Config>& shared, const Params& p, const Lau
     if (tile.is_end) {
       break;
     }
-    Places places(p.rows, launch.boxes, tile.sequence, tile.kv_batch);
+    Places places({p.rows, launch.boxes, tile.sequence, tile.kv_batch}, shared.places[1]);
 #pragma unroll 1
     for (int j = tile.kv_end - 1; j >= tile.kv_first; --j) {
       const bool is_cleared = flash::has_unseen<C>(tile, j);
