@@ -17,7 +17,11 @@ class FlashAttention3Decode(FlashAttention3):
     def __init__(self, name: str, version: str, interface: Any, flags: dict[str, bool]):
         super().__init__(name, version, interface, flags)
         parameters = inspect.signature(interface.flash_attn_with_kvcache).parameters
-        self.missing |= {"sinks": "sinks" not in parameters, "e4m3 cache": self._lacks("FP8")}
+        self.missing |= {
+            "sinks": "sinks" not in parameters,
+            "e4m3 cache": self._lacks("FP8"),
+            "prefix_groups": False,  # the result does not depend on the name
+        }
 
     def supports(self, case: Any) -> str | None:
         if case.page_size and self._lacks("PAGEDKV"):

@@ -5,8 +5,8 @@
 // the O of the previous one. The features (masks, soft cap, sinks, packed sequences, splits,
 // un-normalised O) are chosen at run time. A key tile that needs neither mask nor soft cap takes a
 // step without their code. A problem with no feature beyond a causal mask runs a kernel that is
-// compiled without the others (plain_problem.cuh). A consumer skips key tiles that its rows do not
-// see.
+// compiled without the others, and one without a soft cap a kernel without that (problem_kind.cuh).
+// A consumer skips key tiles that its rows do not see.
 //
 // Source    FlashAttention-3 paper, sections 3.1 and 3.2; attention sinks: Xiao et al., 2023.
 // Tiles     configs.hpp: Br = 64 rows for each of 1 to 3 consumers; Bc = 64 to 176 keys.
@@ -30,7 +30,7 @@
 #include "cuda/attention/blocks/dense_sequences.cuh"
 #include "cuda/attention/blocks/flash_consumer.cuh"
 #include "cuda/attention/blocks/flash_producer.cuh"
-#include "cuda/attention/blocks/plain_problem.cuh"
+#include "cuda/attention/blocks/problem_kind.cuh"
 #include "cuda/attention/flash/configs.hpp"
 #include "cuda/common/tma.cuh"
 #include "cuda/common/warp_roles.cuh"
@@ -107,11 +107,12 @@ __device__ void load(SharedStorage<Config>& shared, const TensorMaps& maps) {
   }
 }
 
-template <int kIndex, typename Element, bool kIsPlain>
+template <int kIndex, typename Element, ProblemKind kKind>
 __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
     flash(const __grid_constant__ AttentionParams params, const __grid_constant__ TensorMaps maps,
           const __grid_constant__ FlashSchedule schedule) {
-  decltype(auto) p = with_constants<kIsPlain>(params);
+  decltype(auto) p = with_constants<kKind>(params);
+  constexpr bool kIsPlain = kKind == ProblemKind::plain;
   using Config = ConfigOf<kIndex, Element>;
   constexpr bool kIsCluster = Config::C.cluster > 1;
   const DenseSequences sequences(p);

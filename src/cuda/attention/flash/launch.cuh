@@ -12,7 +12,7 @@
 namespace tilewright::cuda {
 namespace flash {
 
-template <int kIndex, typename Element, bool kIsPlain>
+template <int kIndex, typename Element, ProblemKind kKind>
 void launch_config(const AttentionParams& p, const FlashPlan& plan, void* ticket, Stream stream) {
   using Config = ConfigOf<kIndex, Element>;
   constexpr FlashConfig C = Config::C;
@@ -37,9 +37,9 @@ void launch_config(const AttentionParams& p, const FlashPlan& plan, void* ticket
   const int clusters =
       static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors / C.cluster));
   constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
-  launch_with<flash<kIndex, Element, kIsPlain>>({.cluster = C.cluster}, clusters * C.cluster,
-                                                Config::kThreads, kSmem_bytes, stream, p, maps,
-                                                schedule);
+  launch_with<flash<kIndex, Element, kKind>>({.cluster = C.cluster}, clusters * C.cluster,
+                                             Config::kThreads, kSmem_bytes, stream, p, maps,
+                                             schedule);
 }
 
 }  // namespace flash
@@ -49,9 +49,15 @@ void launch_flash_config(const AttentionParams& p, const FlashPlan& plan, void* 
                          Stream stream) {
   const auto launch_as = [&](auto element) {
     using Element = decltype(element);
-    const auto launch_it = is_plain(p) ? flash::launch_config<kIndex, Element, true>
-                                       : flash::launch_config<kIndex, Element, false>;
-    launch_it(p, plan, ticket, stream);
+    switch (kind_of(p)) {
+      case ProblemKind::plain:
+        return flash::launch_config<kIndex, Element, ProblemKind::plain>(p, plan, ticket, stream);
+      case ProblemKind::uncapped:
+        return flash::launch_config<kIndex, Element, ProblemKind::uncapped>(p, plan, ticket,
+                                                                            stream);
+      case ProblemKind::any:
+        return flash::launch_config<kIndex, Element, ProblemKind::any>(p, plan, ticket, stream);
+    }
   };
   if constexpr (kFlashConfigs[kIndex].takes_fp16) {
     if (p.dtype == DType::fp16) {

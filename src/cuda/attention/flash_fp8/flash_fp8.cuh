@@ -34,7 +34,7 @@
 #pragma once
 
 #include "cuda/attention/blocks/flash_producer.cuh"
-#include "cuda/attention/blocks/plain_problem.cuh"
+#include "cuda/attention/blocks/problem_kind.cuh"
 #include "cuda/attention/flash_fp8/consume.cuh"
 #include "cuda/common/tma.cuh"
 
@@ -148,7 +148,8 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
     flash_fp8(const __grid_constant__ AttentionFp8Params params,
               const __grid_constant__ TensorMaps maps,
               const __grid_constant__ FlashSchedule schedule) {
-  decltype(auto) p = with_constants<kIsPlain>(params);
+  constexpr ProblemKind kKind = kIsPlain ? ProblemKind::plain : ProblemKind::any;
+  decltype(auto) p = with_constants<kKind>(params);
   using Config = ConfigOf<kIndex, Output>;
   const Sequences sequences(p);
   extern __shared__ __align__(1024) char smem[];

@@ -57,8 +57,9 @@ void launch_fp8_config(const AttentionFp8Params& p, const FlashPlan& plan, void*
     if constexpr (kFp8Configs[kIndex].use == FlashUse::larger_plain) {
       flash_fp8::launch_config<kIndex, Output, true>(p, plan, ticket, stream);
     } else {
-      const auto launch_it = is_plain(p) ? flash_fp8::launch_config<kIndex, Output, true>
-                                         : flash_fp8::launch_config<kIndex, Output, false>;
+      const auto launch_it = kind_of(p) == ProblemKind::plain
+                                 ? flash_fp8::launch_config<kIndex, Output, true>
+                                 : flash_fp8::launch_config<kIndex, Output, false>;
       launch_it(p, plan, ticket, stream);
     }
   };
