@@ -1,6 +1,7 @@
 """The race of attention over KV caches on the CPU: its cases, its inputs, its oracle, and the plain
 read beside it."""
 
+import collections
 import dataclasses
 import json
 import math
@@ -20,6 +21,7 @@ from tilewright.bench.attention import spread
 from tilewright.bench.decode import BATCHES, KvCacheCase, cases
 from tilewright.bench.machine import CpuMachine
 from tilewright.bench.peers import PLAIN_READ
+from tilewright.bench.peers.flash_attention3_decode import FlashAttention3Decode
 from tilewright.bench.race import Rules, race
 from tilewright.bench.report import rows
 from tilewright.bench.tensors import in_float64
@@ -104,6 +106,16 @@ def test_the_reproducing_arguments_give_the_case(options):
     case = dataclasses.replace(CASE, **options)
     args = bench.parse_arguments(case.arguments().split())
     assert list(cases(args, "cpu")) == [case]
+
+
+@EACH_FEATURE
+def test_flash_attention3_says_of_each_feature_whether_it_is_missing(options):
+    interface = types.SimpleNamespace(
+        flash_attn_func=lambda q, k, v: None,
+        flash_attn_with_kvcache=lambda q, k_cache, v_cache: None,
+    )
+    peer = FlashAttention3Decode("fa3", "0", interface, collections.defaultdict(bool))
+    assert set(dataclasses.replace(CASE, **options).features) <= set(peer.missing)
 
 
 @EACH_FEATURE
