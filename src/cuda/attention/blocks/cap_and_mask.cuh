@@ -9,7 +9,7 @@
 
 namespace tilewright::cuda {
 
-// tanh x = 1 - 2 / (1 + e^2x), which is as exact as FP32 allows. `twice_x` is in units of log2.
+// tanh x = 1 - 2 / (1 + e^2x), which is as exact as FP32 allows. `twice_x` is 2x in units of log2.
 __device__ inline float tanh_of_half(float twice_x) {
   return 1.0f - __fdividef(2.0f, 1.0f + exp2_approx(twice_x));
 }
@@ -40,10 +40,10 @@ __device__ void cap(TensorS& rS, float scale, float softcap) {
   }
 }
 
-// Scores s become tanh(factor * s). Special functions are the limit, of which a score takes three,
-// the softmax included, but one where it is small: so a warp asks whether all of its scores are.
-// What a score becomes depends on itself only. With kMayBeSmall false, which takes fewer registers,
-// no score counts as small.
+// Scores s become tanh(factor * s). Special functions are the limit. A score takes three of them,
+// or the softmax's alone if it is small: so a warp asks whether all of its scores are small. What
+// becomes of a score does not depend on the others. With kMayBeSmall false, which takes fewer
+// registers, no score counts as small.
 template <bool kMayBeSmall, typename TensorS>
 __device__ void cap_to_one(TensorS& rS, float factor) {
   bool all_small = false;

@@ -36,6 +36,7 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
   using MmaPv = typename T::TiledMmaPv;
   constexpr int kBc = Config::C.bc;
   constexpr bool kMayHalve = kBc == 128;  // P V may skip the second half of the last key tile
+  // Are there registers for the soft cap of small scores?
   constexpr bool kMayBeSmall = Config::C.head_dim <= 128 && Config::C.cluster == 1;
   const int thread = threadIdx.x % kWarpgroupThreads;
 
