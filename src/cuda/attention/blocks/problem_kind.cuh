@@ -1,5 +1,5 @@
-// Kinds of problems, each of which has a kernel without the code that others need. That saves
-// branches, and instructions are read from memory: short sequences gain most.
+// Kinds of problems, each of which has a kernel without the code that only others need. Less code
+// means fewer branches and fewer instructions to fetch, by which short sequences gain most.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@ namespace tilewright::cuda {
 enum class FlashUse : std::uint8_t {
   any,
   // For problems that, in tiles of 128 rows, have at most half as many tiles as there are SMs or,
-  // under a mask that makes tiles uneven, at most as many; but not if splits of the keys fill the
-  // SMs with larger tiles. Packed and batch-invariant problems do not run in them.
+  // under a mask that makes tiles uneven, at most as many; but not if larger tiles whose keys are
+  // split fill the SMs. Packed and batch-invariant problems do not run in them.
   few_tiles,
   // Tiles of 192 rows, for all packed problems. Others run in them unless smaller tiles would leave
   // fewer SMs idle in the last round, or the keys are few and a mask hides some: a large tile

@@ -48,13 +48,14 @@ bool caps_slowly(const FlashConfig& config, const AttentionProblem& p) {
 // Do so few tiles leave SMs idle that the keys may be split?
 bool would_idle(std::int64_t tiles, int sms) { return 2 * tiles <= sms; }
 
-// Have all tiles about as many keys, as nothing or little of these is masked?
+// Have all tiles about the same number of keys, because few or none are masked?
 bool are_even(const AttentionProblem& p) {
   return !p.window && (!p.causal || p.kv_len >= 2 * p.q_len);
 }
 
 // Tiles of 64 rows finish sooner where those of 128, which are more efficient, are too few for all
-// SMs; but not if these have more than 64 rows, and so many keys that splits of them fill the SMs.
+// SMs; but not where there are more than 64 rows, and so many keys that splits of these fill the
+// SMs with tiles of 128.
 bool gains_by_few(const AttentionProblem& p, int sms) {
   const std::int64_t tiles = row_tiles(p, 128) * p.heads;
   const bool are_few = are_even(p) ? would_idle(tiles, sms) : tiles <= sms;

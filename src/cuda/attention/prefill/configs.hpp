@@ -9,7 +9,7 @@ struct PrefillConfig {
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile: a power of two, so that pages share a large divisor with it
   int stages;     // K tiles in SMEM
-  int spare_v;    // V tiles in SMEM beyond as many
+  int spare_v;    // how many more V tiles
 
   static constexpr int cluster = 1;
 
