@@ -23,6 +23,7 @@ enum class KvCacheFeature : std::uint8_t {
   new_rows,  // k and v, appended by the call
   tree_mask,
   e4m3_cache,
+  row_descales,  // k_descale or v_descale has one for each row
 };
 
 constexpr std::string_view name(KvCacheFeature feature) {
@@ -47,6 +48,8 @@ constexpr std::string_view name(KvCacheFeature feature) {
       return "tree_mask";
     case KvCacheFeature::e4m3_cache:
       return "e4m3 cache";
+    case KvCacheFeature::row_descales:
+      return "row descales";
   }
   return "unknown";
 }
@@ -81,6 +84,7 @@ struct AttentionWithKvCacheProblem {
   bool shared_prefix = false;
   bool new_rows = false;
   bool tree_mask = false;
+  bool row_descales = false;
   bool batch_invariant = false;
   std::int64_t prefix_groups = 1;  // of sequences, where prefixes are shared
 

@@ -418,7 +418,9 @@ TEST(KvCacheCanRun, AFeatureThatAKernelHasNotIsNamed) {
         {"prefix_groups", "is given", Problem{.shared_prefix = true}},
         {"new rows", "k and v are given", Problem{.new_rows = true}},
         {"tree_mask", "is given", Problem{.tree_mask = true}},
-        {"e4m3 cache", "k_cache has dtype e4m3", Problem{.cache_dtype = DType::e4m3}}}) {
+        {"e4m3 cache", "k_cache has dtype e4m3", Problem{.cache_dtype = DType::e4m3}},
+        {"row descales", "k_descale or v_descale has one for each row",
+         Problem{.row_descales = true}}}) {
     const auto reason = can_run(none, problem, device_info({DeviceKind::cpu, 0}));
     ASSERT_TRUE(reason) << feature;
     EXPECT_EQ(reason->code, ErrorCode::unsupported);

@@ -197,6 +197,50 @@ TEST(PrefillPlan, WhatIsRefusedIsNamed) {
   EXPECT_NE(pages->message.find("page_size 1"), std::string::npos) << pages->message;
 }
 
+TEST(PrefillPlan, ChunksOverE4m3CachesRunInPrefill) {
+  Problem p = problem_of(1, 2048);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(fastest(p), "prefill");
+  p.dtype = DType::e4m3;
+  EXPECT_EQ(fastest(p), "prefill");
+  p.row_descales = true;
+  const auto& prefill = named<AttentionWithKvCache>("prefill");
+  const auto reason = can_run(prefill, p, kH200);
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->argument, "row descales");
+}
+
+TEST(PrefillPlan, WhatIsRefusedOfE4m3CachesIsNamed) {
+  const auto& prefill = named<AttentionWithKvCache>("prefill");
+  Problem p = problem_of(1, 2048);
+  p.cache_dtype = DType::e4m3;
+  p.head_dim = 256;
+  for (const int q_len : {1, 2048}) {
+    p.q_len = q_len;
+    EXPECT_EQ(fastest(p), "decode");
+  }
+  const auto head_dim = prefill.refuses(prefill, p, kH200);
+  ASSERT_TRUE(head_dim);
+  EXPECT_EQ(head_dim->argument, "k_cache");
+  EXPECT_NE(head_dim->message.find("dtype e4m3 with head_dim 256"), std::string::npos)
+      << head_dim->message;
+
+  for (const auto& [head_dim_of_q, rows] : {std::pair{64, 2}, {96, 4}, {128, 1}, {192, 2}}) {
+    p.head_dim = head_dim_of_q;
+    p.value_dim = head_dim_of_q == 192 ? 128 : 0;
+    for (const int page_size : {1, 2, 3, 4, 6, 8, 16}) {
+      p.page_size = page_size;
+      p.capacity = 1000 * page_size;
+      const auto reason = prefill.refuses(prefill, p, kH200);
+      EXPECT_EQ(reason.has_value(), page_size % rows != 0) << head_dim_of_q << ' ' << page_size;
+      if (reason) {
+        EXPECT_NE(reason->message.find("multiples of " + std::to_string(rows)), std::string::npos)
+            << reason->message;
+      }
+    }
+  }
+}
+
 TEST(PrefillPlan, VariantsTakeAnyLengthAndAnyPage) {
   const auto& prefill = named<AttentionWithKvCache>("prefill");
   ASSERT_EQ(prefill.variants.size(), static_cast<std::size_t>(kPrefillConfigCount));
@@ -226,6 +270,15 @@ TEST(PrefillPlan, EachPairOfHeadDimsHasItsConfig) {
   Problem p = problem_of(1, 2048);
   p.head_dim = 80;
   EXPECT_EQ(prefill_config(p), std::nullopt);
+}
+
+// So that a config's number serves both tables.
+TEST(PrefillPlan, ConfigsOverE4m3CachesHaveTheirNamesakesHeadDims) {
+  for (int i = 0; i < kPrefillE4m3ConfigCount; ++i) {
+    EXPECT_EQ(kPrefillE4m3Configs[i].head_dim, kPrefillConfigs[i].head_dim);
+    EXPECT_EQ(kPrefillE4m3Configs[i].value_dim, kPrefillConfigs[i].value_dim);
+    EXPECT_EQ(kPrefillE4m3Configs[i].br(), kPrefillConfigs[i].br());
+  }
 }
 
 TEST(PrefillPlan, ALoadBringsTheLargestPieceOfPageAndTile) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/attention/prefill/configs.hpp"
+#include "cuda/attention/prefill/e4m3_configs.hpp"
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
 #include "kvcache_test.hpp"
@@ -135,6 +135,51 @@ TEST_F(BatchInvariantGpu, ARowTilesRowsChangeNoBit) {
     constexpr int kMany = 80;
     ASSERT_NE(variant(1), variant(kMany));
     expect_same_bits_alone(decoding_sequences(dtype, kMany), "decode");
+  }
+}
+
+// ---- E4M3 caches
+
+// The problem over a cache of q's dtype that holds the same values.
+KvCacheHostTensors over_wide_cache(KvCacheProblem problem, const KvCacheHostTensors& coded) {
+  problem.cache_dtype = problem.dtype;
+  problem.descale = DescalePer::none;
+  KvCacheHostTensors wide = make_tensors(problem);
+  wide.q = coded.q;
+  for (std::int64_t i = 0; i < coded.caches.view().shape[0]; ++i) {
+    reference::store(wide.caches.view(), i, reference::load(coded.caches.view(), i));
+  }
+  return wide;
+}
+
+// Chunks over caches without descales, where key tiles of both dtypes have as many keys.
+TEST_F(KvCacheGpu, AChunkOverAnE4m3CacheHasTheBitsOfItsValues) {
+  const KvCacheKernel& prefill = *find_kernel<AttentionWithKvCache>("prefill");
+  for (int i = 0; i < cuda::kPrefillE4m3ConfigCount; ++i) {
+    if (cuda::kPrefillE4m3Configs[i].bc != cuda::kPrefillConfigs[i].bc) {
+      continue;
+    }
+    const KvCacheKernel& variant = prefill.variants[static_cast<std::size_t>(i)];
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      KvCacheProblem problem{.dtype = dtype, .cache_dtype = DType::e4m3, .heads = 4, .kv_heads = 2};
+      problem.head_dim = variant.facts.head_dims.front().qk;
+      problem.value_dim = variant.facts.head_dims.front().v;
+      problem.q_lens = {70, 70, 70};
+      problem.cached = {300, 70, 431};
+      problem.page_size = 16;
+      problem.capacity = 448;
+      problem.causal = true;
+      SCOPED_TRACE(testing::Message() << variant.info.name << ": " << problem);
+      const KvCacheHostTensors coded = make_tensors(problem);
+      KvCacheDeviceProblem narrow(coded);
+      KvCacheDeviceProblem wide(over_wide_cache(problem, coded));
+      run(narrow.views(), options_of(problem, variant.info.name));
+      run(wide.views(), options_of(problem, variant.info.name));
+      KvCacheHostTensors results = narrow.results();
+      KvCacheHostTensors expected = wide.results();
+      EXPECT_TRUE(reference::same_bytes(results.o, expected.o));
+      EXPECT_TRUE(reference::same_bytes(results.lse, expected.lse));
+    }
   }
 }
 

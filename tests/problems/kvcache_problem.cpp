@@ -369,6 +369,7 @@ AttentionWithKvCacheProblem constraints_of(const KvCacheProblem& p) {
           .shared_prefix = !p.prefix_groups.empty(),
           .new_rows = p.added.has_value(),
           .tree_mask = p.tree,
+          .row_descales = p.descale == DescalePer::row,
           .batch_invariant = p.batch_invariant};
 }
 

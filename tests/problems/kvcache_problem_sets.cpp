@@ -115,6 +115,9 @@ void choose_dtypes(KvCacheProblem& p, const KvCacheChoices& choices, Random& pic
   }
   if (p.cache_dtype == DType::e4m3) {
     p.descale = pick.one_of(kPers);
+    if (p.descale == DescalePer::row && !allows(choices, KvCacheFeature::row_descales)) {
+      p.descale = DescalePer::sequence;
+    }
   }
   if (p.dtype == DType::e4m3) {
     p.q_descale = pick.one_of(kPersOfQueries);
@@ -326,7 +329,7 @@ std::vector<KvCacheProblem> small_kvcache_problems(const KvCacheChoices& choices
          {KvCacheFeature::window, KvCacheFeature::softcap, KvCacheFeature::sinks,
           KvCacheFeature::packed, KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
           KvCacheFeature::shared_prefix, KvCacheFeature::new_rows, KvCacheFeature::tree_mask,
-          KvCacheFeature::e4m3_cache}) {
+          KvCacheFeature::e4m3_cache, KvCacheFeature::row_descales}) {
       if (constraints.asks_for(feature) && !allows(choices, feature)) {
         return;
       }

@@ -48,7 +48,7 @@ RACES = {
     "decode-configs": {"configs-decode": 16 + 12, "configs-decode-e4m3": 16},
     "decode-pages": {"decode-pages": 24},
     "decode-features": {"decode-ragged": 8, "decode-e4m3": 20, "decode-invariant": 20},
-    "decode-prefill": {"decode-chunks": 5, "decode-mixed": 6},
+    "decode-prefill": {"decode-chunks": 5, "decode-chunks-e4m3": 6, "decode-mixed": 6},
     "fp8": {"attention-fp8": 36, "rotate_quantize": 6},
     "fp8-accuracy": {"accuracy-fp8": 2 * 4 * 8},
     "dsv4": {"dsv4-decode": 16 + 4 + 1 + 3 + 1 + 6 + 12 + 4},

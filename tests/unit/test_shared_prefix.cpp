@@ -187,6 +187,7 @@ KvCacheChoices choices() {
   std::erase(choices.dtypes, DType::e4m3);
   choices.features.push_back(KvCacheFeature::tree_mask);
   choices.features.push_back(KvCacheFeature::e4m3_cache);
+  choices.features.push_back(KvCacheFeature::row_descales);
   return choices;
 }
 

@@ -80,7 +80,11 @@ class KvCacheCase(AttentionCase):
 
     @property
     def features(self) -> list[str]:
-        cache = {"e4m3 cache": self.cache_dtype == "e4m3", "prefix_groups": self.names_prefix}
+        cache = {
+            "e4m3 cache": self.cache_dtype == "e4m3",
+            "row descales": self.descale == "token",
+            "prefix_groups": self.names_prefix,
+        }
         return super().features + [feature for feature, is_on in cache.items() if is_on]
 
     @property

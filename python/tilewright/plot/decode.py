@@ -59,9 +59,10 @@ class KvCache:
     @property
     def cache(self) -> str:
         pages = [f"pages of {self.page_size}"] if self.page_size else []
+        queries = ["queries too"] * (self.dtype == self.cache_dtype == "e4m3")
         invariant = ["batch-invariant"] * self.batch_invariant
         named = ["named"] * self.names_prefix
-        return ", ".join([self.cache_dtype, *pages, *self.features, *named, *invariant])
+        return ", ".join([self.cache_dtype, *queries, *pages, *self.features, *named, *invariant])
 
 
 HEADER = ["heads of Q, K", "head dim", "batch", "new tokens", "keys", "cache"]

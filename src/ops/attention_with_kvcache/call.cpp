@@ -106,6 +106,11 @@ void set_tensors(const Tensors& t, Params& params) {
   params.packed_q.cu_seqlens = data_of<const int>(t.cu_seqlens_q);
 }
 
+// Has a descale of the caches one number for each of their rows?
+bool has_rows(const std::optional<ConstTensorView>& descale) {
+  return descale && descale->rank == 3;
+}
+
 }  // namespace
 
 DeviceArgument device_of(const Tensors& t) { return {"q", t.q.device}; }
@@ -132,6 +137,7 @@ Problem problem_of(const Tensors& t, const Options& options) {
           .shared_prefix = t.prefix_groups.has_value(),
           .new_rows = t.k.has_value(),
           .tree_mask = t.tree_mask.has_value(),
+          .row_descales = has_rows(t.k_descale) || has_rows(t.v_descale),
           .batch_invariant = options.batch_invariant,
           .prefix_groups = t.prefix_seqlens ? t.prefix_seqlens->shape[0] : 1};
 }

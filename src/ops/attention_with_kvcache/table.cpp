@@ -12,11 +12,11 @@ namespace {
 using Problem = AttentionWithKvCacheProblem;
 using Row = Kernel<AttentionWithKvCache>;
 
-constexpr std::array kAllFeatures = {KvCacheFeature::window,        KvCacheFeature::softcap,
-                                     KvCacheFeature::sinks,         KvCacheFeature::packed,
-                                     KvCacheFeature::unnormalized,  KvCacheFeature::left_padding,
-                                     KvCacheFeature::shared_prefix, KvCacheFeature::new_rows,
-                                     KvCacheFeature::tree_mask,     KvCacheFeature::e4m3_cache};
+constexpr std::array kAllFeatures = {
+    KvCacheFeature::window,        KvCacheFeature::softcap,      KvCacheFeature::sinks,
+    KvCacheFeature::packed,        KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
+    KvCacheFeature::shared_prefix, KvCacheFeature::new_rows,     KvCacheFeature::tree_mask,
+    KvCacheFeature::e4m3_cache,    KvCacheFeature::row_descales};
 
 std::vector<Row> make_table() {
   return finished<AttentionWithKvCache>({
@@ -81,6 +81,8 @@ std::string_view given_for(KvCacheFeature feature) {
       return "k and v are given";
     case KvCacheFeature::e4m3_cache:
       return "k_cache has dtype e4m3";
+    case KvCacheFeature::row_descales:
+      return "k_descale or v_descale has one for each row";
     default:
       return "is given";
   }
@@ -114,6 +116,8 @@ bool AttentionWithKvCacheProblem::asks_for(KvCacheFeature feature) const {
       return tree_mask;
     case KvCacheFeature::e4m3_cache:
       return cache_dtype == DType::e4m3;
+    case KvCacheFeature::row_descales:
+      return row_descales;
   }
   return false;
 }

@@ -10,6 +10,15 @@
 
 namespace tilewright::cuda {
 
+// SMEM for tiles that are widened before consumers read them, if the config's kernel has such.
+template <auto kConfig>
+constexpr int coded_bytes() {
+  if constexpr (requires { kConfig.coded_bytes(); }) {
+    return kConfig.coded_bytes();
+  }
+  return 0;
+}
+
 // A config, which is a row of a kernel's table, for elements of one of the types that it takes.
 template <auto kConfig, typename T>
 struct FlashConfigOf {
@@ -25,7 +34,7 @@ struct FlashConfigOf {
   // A slot for O for each consumer if SMEM has room for them; else one slot for all.
   static constexpr int kMost_bytes = 227 * 1024;  // of a block; 2 KB of it are not tiles'
   static constexpr int kRoom_bytes =
-      kMost_bytes - 2048 -
+      kMost_bytes - 2048 - coded_bytes<C>() -
       2 * (C.br() * C.head_dim + C.bc * (C.stages * C.head_dim + C.v_stages() * C.value_dim));
   static constexpr int kSlot_bytes = 2 * kWarpgroupRows * C.value_dim;
   static constexpr int kSlots = kRoom_bytes >= kConsumers * kSlot_bytes ? kConsumers : 1;
@@ -51,18 +60,19 @@ struct FlashStorage {
   TmaBarrier uncleared[C.v_stages()];  // in place of v.full, if a warp clears rows first
   TileRing<Tile> tiles;
 
-  // One thread calls it before any other touches the storage. Tiles may have rows to be cleared.
-  __device__ void init(bool may_clear) {
+  // One thread calls it before any other touches the storage. So many warps read a tile beside the
+  // consumers and those that load K and store O. Where TMA does not write a stage, warps do.
+  __device__ void init(int other_readers, int q_writers = 1, int kv_writers = 1) {
     for (TmaRing<1>& ring : q) {
-      ring.init(kWarpgroupThreads / 32);
+      ring.init(kWarpgroupThreads / 32, q_writers);
     }
-    k.init(Config::kConsumerWarps);
-    v.init(Config::kConsumerWarps);
+    k.init(Config::kConsumerWarps, kv_writers);
+    v.init(Config::kConsumerWarps, kv_writers);
     for (TmaBarrier& barrier : uncleared) {
       barrier.init(1);
     }
     output.init();
-    tiles.init(Config::kConsumerWarps + 2 + may_clear);
+    tiles.init(Config::kConsumerWarps + 2 + other_readers);
     cutlass::arch::fence_barrier_init();
   }
 };

@@ -53,7 +53,9 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
   const Tensor tOrP = make_tensor(rP.data(), c_registers_of_a<MmaQk, MmaPv>());
 
   constexpr int kRows = size<0>(rS);
-  const float scale_log2 = scale_to_log2(p.softcap > 0.0f ? p.softcap : p.scale);
+  // Does each tile have a scale of its own, and its values, too?
+  constexpr bool kScalesTiles = requires(typename Storage::Tile tile) { tile.value_scale; };
+  const float call_scale_log2 = scale_to_log2(p.softcap > 0.0f ? p.softcap : p.scale);
   const float most_log2 = most_p_log2(p.causal);
   const PingPong<Config::kConsumers> ping_pong{consumer};
   typename Config::PositionK at_k;
@@ -67,6 +69,12 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
     const auto& tile = shared.tiles.wait(at_tile);
     if (tile.is_end) {
       break;
+    }
+    float scale = p.scale;
+    float scale_log2 = call_scale_log2;
+    if constexpr (kScalesTiles) {
+      scale = tile.scale;
+      scale_log2 = scale_to_log2(p.softcap > 0.0f ? p.softcap : scale);
     }
     const int row0 = tile.row0 + consumer * kWarpgroupRows;
     const int first = tile.kv_first;
@@ -83,7 +91,7 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
     };
     const auto cap_and_mask = [&] {
       if (p.softcap > 0.0f) {
-        cap_to_one<kMayBeSmall>(rS, p.scale / p.softcap);
+        cap_to_one<kMayBeSmall>(rS, scale / p.softcap);
       }
       if (j >= seen.lazy_end || j < seen.lazy_first) {
         const VisibleKeys keys = tile.visible_keys(p);
@@ -187,6 +195,12 @@ __device__ void consume(Storage& shared, const Params& p, int consumer) {
       at_k.advance();
       at_v.advance();
       at_q.advance();
+    }
+    if constexpr (kScalesTiles) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        factor[i] *= tile.value_scale;
+      }
     }
     scale_rows(rO, factor);
     finish_output<Config>(shared.output, p, tile, row0, consumer, at_o, tOrO, rO, cO);

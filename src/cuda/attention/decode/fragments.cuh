@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cuda/attention/blocks/accumulator.cuh"
+#include "cuda/attention/blocks/widen_e4m3.cuh"
 
 namespace tilewright::cuda {
 namespace decode {
@@ -47,43 +48,19 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&r)[4], std::uint
                : "memory");
 }
 
-// The values of two E4M3 bytes, the upper ones of the halves of `bytes`, in 16 bits, exactly. Sign,
-// exponent and mantissa go where the wider type has them; a factor makes up for the other bias. A
-// NaN becomes 480, with its sign.
-template <typename Element>
-__device__ __forceinline__ std::uint32_t widen(std::uint32_t bytes) {
-  if constexpr (cute::is_same_v<Element, cute::bfloat16_t>) {
-    const std::uint32_t bits = (bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u);
-    std::uint32_t value;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x7b807b80u));  // 2^120
-    return value;
-  } else {
-    const std::uint32_t bits = (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u);
-    std::uint32_t value;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x5c005c00u));  // 2^8
-    return value;
-  }
-}
 // Bytes 0 and 2 of a word, and bytes 1 and 3.
 template <typename Element>
 __device__ __forceinline__ std::uint32_t widen_even(std::uint32_t word) {
-  return widen<Element>(word << 8);
+  return widen<Element>(spread<0, 2>(word));
 }
 template <typename Element>
 __device__ __forceinline__ std::uint32_t widen_odd(std::uint32_t word) {
-  return widen<Element>(word);
+  return widen<Element>(spread<1, 3>(word));
 }
 
-// The same of Q's values in BF16, of which a NaN stays one.
-__device__ __forceinline__ std::uint32_t widen_query(std::uint32_t bytes) {
-  // One more than a NaN's bits without its sign is the sign's.
-  const std::uint32_t nans = (bytes & 0x7f007f00u) + 0x01000100u & 0x80008000u;
-  constexpr std::uint32_t kNanBits = 0x3c00;  // that 480 lacks
-  return widen<cute::bfloat16_t>(bytes) | (nans >> 15) * kNanBits;
-}
-// Those of a word: bytes 0 and 2, and bytes 1 and 3.
+// Those of Q's values in BF16, of which a NaN stays one.
 __device__ __forceinline__ uint2 widen_queries(std::uint32_t word) {
-  return {widen_query(word << 8), widen_query(word)};
+  return {widen_query(spread<0, 2>(word)), widen_query(spread<1, 3>(word))};
 }
 
 // A tile of kDecodeTileKeys rows of kRow_bytes in SMEM, in boxes of as many bytes of each row as

@@ -18,12 +18,12 @@ using Problem = AttentionWithKvCacheProblem;
 
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{128, 128},
                                   HeadDims{192, 128}, HeadDims{256, 256}};
-// The last is not one of each config.
-constexpr std::array kFeatures = {KvCacheFeature::window,        KvCacheFeature::softcap,
-                                  KvCacheFeature::sinks,         KvCacheFeature::packed,
-                                  KvCacheFeature::unnormalized,  KvCacheFeature::left_padding,
-                                  KvCacheFeature::new_rows,      KvCacheFeature::tree_mask,
-                                  KvCacheFeature::shared_prefix, KvCacheFeature::e4m3_cache};
+// The last two are not those of each config.
+constexpr std::array kFeatures = {
+    KvCacheFeature::window,     KvCacheFeature::softcap,      KvCacheFeature::sinks,
+    KvCacheFeature::packed,     KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
+    KvCacheFeature::new_rows,   KvCacheFeature::tree_mask,    KvCacheFeature::shared_prefix,
+    KvCacheFeature::e4m3_cache, KvCacheFeature::row_descales};
 
 constexpr auto kHeadDimsOfConfigs = [] {
   std::array<HeadDims, kDecodeConfigCount> all{};
@@ -119,7 +119,7 @@ Row variant_in(Row decode) {
   decode.facts.head_dims = std::span(kHeadDimsOfConfigs).subspan(kConfig, 1);
   if (!takes_e4m3(kDecodeConfigs[kConfig])) {
     std::erase(decode.info.dtypes, DType::e4m3);
-    decode.facts.features = std::span(kFeatures).first(kFeatures.size() - 1);
+    decode.facts.features = std::span(kFeatures).first(kFeatures.size() - 2);
   }
   decode.refuses = refuses_config<kConfig>;
   decode.plan = plan_config<kConfig>;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "common/kv_row.hpp"
+#include "cuda/attention/blocks/widen_e4m3.cuh"
 #include "cuda/common/numeric.cuh"
 
 namespace tilewright::cuda::dsv4 {
@@ -67,12 +68,8 @@ __device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b
 
 // Four E4M3 bytes times a scale, given twice as BF16 of 2^120 times it, in order.
 __device__ inline uint2 widen_e4m3(std::uint32_t word, std::uint32_t scale) {
-  constexpr std::uint32_t kSigns = 0x80008000u;
-  constexpr std::uint32_t kOthers = 0x07f007f0u;
-  // Bytes 0 and 1 become the upper ones of two halves, bytes 2 and 3 the lower ones.
-  const std::uint32_t mixed = __byte_perm(word, 0, 0x1302);
-  return {multiply_bf16x2((mixed & kSigns) | (mixed >> 4 & kOthers), scale),
-          multiply_bf16x2((mixed << 8 & kSigns) | (mixed << 4 & kOthers), scale)};
+  return {multiply_bf16x2(bf16_bits(spread<0, 1>(word)), scale),
+          multiply_bf16x2(bf16_bits(spread<2, 3>(word)), scale)};
 }
 
 // Byte i of an array of words, in both halves.
@@ -295,14 +292,14 @@ struct Format<KvRowFormat::e2m1> {
   // Eight codes, in order, times a scale, given twice as BF16 of 2^126 times it.
   __device__ static uint4 widen(std::uint32_t codes, std::uint32_t scale) {
     const std::uint32_t even_above = codes << 4;  // the upper half of byte i is code 2 i
-    return {widen_two(__byte_perm(codes, even_above, 0x0040), scale),
-            widen_two(__byte_perm(codes, even_above, 0x1050), scale),
-            widen_two(__byte_perm(codes, even_above, 0x2060), scale),
-            widen_two(__byte_perm(codes, even_above, 0x3070), scale)};
+    return {widen_two(spread<4, 0>(codes, even_above), scale),
+            widen_two(spread<5, 1>(codes, even_above), scale),
+            widen_two(spread<6, 2>(codes, even_above), scale),
+            widen_two(spread<7, 3>(codes, even_above), scale)};
   }
-  // Two codes in the highest bits of both halves.
-  __device__ static std::uint32_t widen_two(std::uint32_t codes, std::uint32_t scale) {
-    return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), scale);
+  // Two codes in the upper halves of bytes.
+  __device__ static std::uint32_t widen_two(std::uint32_t spread_codes, std::uint32_t scale) {
+    return multiply_bf16x2(spread_codes << 2 & 0x81c081c0u, scale);
   }
 };
 

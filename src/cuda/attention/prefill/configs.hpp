@@ -9,21 +9,24 @@ struct PrefillConfig {
   int consumers;  // warpgroups of 64 query rows
   int bc;         // keys of a tile: a power of two, so that pages share a large divisor with it
   int stages;     // K tiles in SMEM
-  int spare_v;    // how many more V tiles
+  int spare_v;    // how many more V tiles, or fewer
+  int coded_k;    // E4M3 tiles of K that wait to be widened
+  int coded_v;
 
   static constexpr int cluster = 1;
 
   constexpr int br() const { return 64 * consumers; }
   constexpr int v_stages() const { return stages + spare_v; }
+  constexpr int coded_bytes() const { return bc * (coded_k * head_dim + coded_v * value_dim); }
 };
 
 inline constexpr PrefillConfig kPrefillConfigs[] = {
-    // D  Dv consumers Bc stages spare_v
-    {64, 64, 2, 128, 4, 0},    //
-    {96, 96, 2, 128, 2, 1},    //
-    {128, 128, 2, 128, 2, 1},  //
-    {192, 128, 2, 128, 2, 0},  //
-    {256, 256, 2, 64, 2, 0},   //
+    // D  Dv consumers Bc stages spare_v coded_k coded_v
+    {64, 64, 2, 128, 4, 0, 0, 0},    //
+    {96, 96, 2, 128, 2, 1, 0, 0},    //
+    {128, 128, 2, 128, 2, 1, 0, 0},  //
+    {192, 128, 2, 128, 2, 0, 0, 0},  //
+    {256, 256, 2, 64, 2, 0, 0, 0},   //
 };
 inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPrefillConfigs[0]);
 

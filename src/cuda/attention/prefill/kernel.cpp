@@ -24,7 +24,7 @@ constexpr auto kHeadDims = [] {
 constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
                                   KvCacheFeature::sinks,        KvCacheFeature::packed,
                                   KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
-                                  KvCacheFeature::new_rows};
+                                  KvCacheFeature::new_rows,     KvCacheFeature::e4m3_cache};
 
 Plan plan_of(const PrefillDetails& details) {
   Plan plan(details.bytes, details);
@@ -42,10 +42,15 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
   return plan_of(plan_prefill(problem, device.multiprocessors, kConfig));
 }
 
-std::optional<Reason> refuses_pages(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  if (!prefill_loads(problem)) {
+std::optional<Reason> refuses_caches(const Row& kernel, const Problem& problem, const DeviceInfo&) {
+  if (!prefill_takes_dtype(problem)) {
+    return takes_reason(kernel.info, "k_cache",
+                        "dtype e4m3 with head_dim " + std::to_string(problem.head_dim),
+                        std::string(name(problem.dtype)) + " there");
+  }
+  if (const std::int64_t rows = prefill_page_rows(problem); problem.page_size % rows != 0) {
     return takes_reason(kernel.info, "k_cache", "page_size " + std::to_string(problem.page_size),
-                        "multiples of 2");
+                        "multiples of " + std::to_string(rows));
   }
   return std::nullopt;
 }
@@ -53,7 +58,7 @@ std::optional<Reason> refuses_pages(const Row& kernel, const Problem& problem, c
 std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
                                    const DeviceInfo& device) {
   if (may_have_chunks(problem)) {
-    if (auto reason = refuses_pages(kernel, problem, device)) {
+    if (auto reason = refuses_caches(kernel, problem, device)) {
       return reason;
     }
   }
@@ -66,7 +71,7 @@ template <int kConfig>
 Row variant_in(Row prefill) {
   prefill.info.summary = "prefill in this config, of few tokens as well";
   prefill.facts.head_dims = std::span(kHeadDims).subspan(kConfig, 1);
-  prefill.refuses = refuses_pages;
+  prefill.refuses = refuses_caches;
   prefill.plan = plan_config<kConfig>;
   return prefill;
 }
@@ -90,7 +95,7 @@ Row prefill_kernel() {
                .summary = "chunks of prompts over caches; sequences of few tokens by decode",
                .device = DeviceKind::cuda,
                .architectures = {90},
-               .dtypes = {DType::bf16, DType::fp16},
+               .dtypes = {DType::bf16, DType::fp16, DType::e4m3},
                .alignment_bytes = 16,
                .doc = "docs/worklog/prefill.md"},
       .facts = {.head_dims = kHeadDims, .features = kFeatures},

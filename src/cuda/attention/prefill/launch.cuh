@@ -6,6 +6,7 @@
 #include "common/ceil_div.hpp"
 #include "cuda/attention/prefill/launch.hpp"
 #include "cuda/attention/prefill/prefill.cuh"
+#include "cuda/attention/prefill/prefill_e4m3.cuh"
 #include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
@@ -18,6 +19,7 @@ FlashTensorMaps maps_of(const Params& p, int box_rows) {
   constexpr auto C = Config::C;
   constexpr TmaSwizzle kSwizzle =
       Config::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64;
+  constexpr bool kIsE4m3 = C.coded_bytes() > 0;
   const auto rows_map = [&](const void* base, int head_dim, const OuterStrides& stride) {
     return encode_tensor_map(
         base, tile_map_spec(p.packed_q.cu_seqlens != nullptr ? 1 : p.batch, p.q_len, p.heads,
@@ -25,22 +27,24 @@ FlashTensorMaps maps_of(const Params& p, int box_rows) {
   };
   const auto cache_map = [&](const void* base, int head_dim, const OuterStrides& stride) {
     const int page_rows = p.rows.page_size > 0 ? p.rows.page_size : p.rows.capacity;
-    return encode_tensor_map(base, tile_map_spec(p.rows.cache_rows, page_rows, p.kv_heads, head_dim,
-                                                 stride, box_rows, kSwizzle));
+    return encode_tensor_map(
+        base, tile_map_spec(p.rows.cache_rows, page_rows, p.kv_heads, head_dim, stride, box_rows,
+                            kIsE4m3 ? TmaSwizzle::none : kSwizzle, kIsE4m3 ? 1 : 2));
   };
-  FlashTensorMaps maps{.q = rows_map(p.q, C.head_dim, p.q_stride),
+  FlashTensorMaps maps{.q = {},
                        .k = cache_map(p.k_cache, C.head_dim, p.k_stride),
                        .v = cache_map(p.v_cache, C.value_dim, p.v_stride),
                        .o = {}};
+  // TMA does not bring queries of 8 bits.
+  maps.q = p.dtype == DType::e4m3 ? maps.k : rows_map(p.q, C.head_dim, p.q_stride);
   if (p.statistics.max == nullptr) {
     maps.o = rows_map(p.o, C.value_dim, p.o_stride);
   }
   return maps;
 }
 
-template <int kIndex, typename Element>
-void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
-  using Config = ConfigOf<kIndex, Element>;
+template <typename Config, typename Storage, auto kKernel>
+void launch_kernel(const Params& p, const PrefillPlan& plan, Stream stream) {
   constexpr auto C = Config::C;
   Launch launch{.schedule = {},
                 .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
@@ -64,10 +68,21 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
     most_tiles = schedule.tiles;
   }
   const int blocks = static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors));
-  constexpr std::size_t kSmem_bytes = sizeof(SharedStorage<Config>);
-  launch_with<prefill<kIndex, Element>>({.may_start_early = true}, blocks, Config::kThreads,
-                                        kSmem_bytes, stream, tiles,
-                                        maps_of<Config>(p, plan.box_rows), launch);
+  launch_with<kKernel>({.may_start_early = true}, blocks, Config::kThreads, sizeof(Storage), stream,
+                       tiles, maps_of<Config>(p, plan.box_rows), launch);
+}
+
+template <int kIndex, typename Element>
+void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
+  if constexpr (kIndex < kPrefillE4m3ConfigCount) {
+    if (p.cache_dtype == DType::e4m3) {
+      using Config = CodedConfigOf<kIndex, Element>;
+      return launch_kernel<Config, CodedStorage<Config>, prefill_e4m3<kIndex, Element>>(p, plan,
+                                                                                        stream);
+    }
+  }
+  using Config = ConfigOf<kIndex, Element>;
+  launch_kernel<Config, SharedStorage<Config>, prefill<kIndex, Element>>(p, plan, stream);
 }
 
 }  // namespace prefill

@@ -11,6 +11,8 @@ namespace {
 
 using Problem = AttentionWithKvCacheProblem;
 
+constexpr std::int64_t kTmaAlignment_bytes = 128;  // of what TMA writes to
+
 std::int64_t value_dim(const Problem& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
 
 // Keys are split if SMs would idle otherwise: not under a window, whose keys are few, and not of
@@ -48,9 +50,26 @@ std::optional<int> prefill_config(const Problem& p) {
   return std::nullopt;
 }
 
+const PrefillConfig& prefill_tiles(const Problem& p, int config) {
+  const bool is_e4m3 = p.cache_dtype == DType::e4m3 && config < kPrefillE4m3ConfigCount;
+  return is_e4m3 ? kPrefillE4m3Configs[config] : kPrefillConfigs[config];
+}
+
+bool prefill_takes_dtype(const Problem& p) {
+  const std::optional<int> config = prefill_config(p);
+  return p.cache_dtype != DType::e4m3 || !config || *config < kPrefillE4m3ConfigCount;
+}
+
+std::int64_t prefill_page_rows(const Problem& p) {
+  // A box's rows lie in SMEM without gaps. They are as wide as the swizzle, or whole rows of E4M3.
+  const std::int64_t swizzled_bytes = p.head_dim % 64 == 0 ? 128 : 64;
+  const bool is_e4m3 = p.cache_dtype == DType::e4m3;
+  const std::int64_t row_bytes = is_e4m3 ? std::gcd(p.head_dim, value_dim(p)) : swizzled_bytes;
+  return kTmaAlignment_bytes / std::gcd(row_bytes, kTmaAlignment_bytes);
+}
+
 bool prefill_loads(const Problem& p) {
-  const bool has_short_rows = p.head_dim % 64 != 0;  // of 64 bytes
-  return !has_short_rows || p.page_size % 2 == 0;
+  return prefill_takes_dtype(p) && p.page_size % prefill_page_rows(p) == 0;
 }
 
 bool may_have_chunks(const Problem& p) { return p.q_len > kMostDecodeTokens; }
@@ -82,8 +101,9 @@ PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
                                            .kv_len = p.capacity,
                                            .dims = p.head_dim + value_dim(p)});
   details.plan.sequences = static_cast<int>(p.batch);
-  details.plan.box_rows = largest_box(p.page_size, kPrefillConfigs[config].bc);
-  details.plan.splits = splits_of_keys(p, sms, kPrefillConfigs[config].br());
+  const PrefillConfig& tiles = prefill_tiles(p, config);
+  details.plan.box_rows = largest_box(p.page_size, tiles.bc);
+  details.plan.splits = splits_of_keys(p, sms, tiles.br());
   details.bytes = kPrefillDecodeAt;
   if (details.plan.splits > 1) {
     details.bytes =

@@ -7,13 +7,13 @@
 
 #include "cuda/attention/blocks/split_params.hpp"
 #include "cuda/attention/decode/plan.hpp"
-#include "cuda/attention/prefill/configs.hpp"
+#include "cuda/attention/prefill/e4m3_configs.hpp"
 #include "tilewright/attention_with_kvcache_kernels.hpp"
 
 namespace tilewright::cuda {
 
 struct PrefillPlan {
-  int config;         // of kPrefillConfigs
+  int config;         // of kPrefillConfigs, or of kPrefillE4m3Configs
   int section;        // heads of a section: FlashSchedule has the order of tiles
   int box_rows;       // keys that a TMA load brings
   int sequences;      // of packed ones, how many may have tokens
@@ -45,7 +45,16 @@ PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_d
 // The config for `problem`; nothing if none has its head dims.
 std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
 
-// Can TMA bring the rows of the problem's pages? It writes to multiples of 128 bytes.
+// What that config is for the problem's caches.
+const PrefillConfig& prefill_tiles(const AttentionWithKvCacheProblem& problem, int config);
+
+// Is there a config for caches of its dtype, if there is one for its head dims?
+bool prefill_takes_dtype(const AttentionWithKvCacheProblem& problem);
+
+// Pages have a multiple of so many rows, since TMA writes a page's rows to a multiple of 128 bytes.
+std::int64_t prefill_page_rows(const AttentionWithKvCacheProblem& problem);
+
+// Can the kernel load the problem's caches?
 bool prefill_loads(const AttentionWithKvCacheProblem& problem);
 
 // Can a sequence have more than kMostDecodeTokens new tokens, and can one have no more?

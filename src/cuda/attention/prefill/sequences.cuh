@@ -19,6 +19,12 @@ struct CacheTile : FlashTile {
   }
 };
 
+// A tile over E4M3 caches. The descales are those of its sequence and KV head.
+struct CodedTile : CacheTile {
+  float scale;        // of its scores, with those of queries and keys
+  float value_scale;  // the values' descale
+};
+
 // The keys of a sequence are split evenly; splits have at least the schedule's split_tiles.
 // Packed sequences of at most `others_tokens` new tokens have no tiles: they are another launch's.
 // Of packed sequences each split of a head counts as a head of its own, also in the params.
@@ -62,6 +68,29 @@ class CacheSequences {
  private:
   const Params& p_;
   int others_tokens_;
+};
+
+// The same over E4M3 caches.
+class CodedSequences : public CacheSequences {
+ public:
+  using CacheSequences::CacheSequences;
+
+  template <typename Config>
+  __device__ void write_keys(CodedTile& tile, const FlashSchedule& s, const Config& config,
+                             int sequence, int row0, int q_len, int split) const {
+    const Params& p = params();
+    tile.scale = p.scale * descale_of(p.q_descale, sequence, tile.kv_head) *
+                 descale_of(p.k_descale, sequence, tile.kv_head);
+    tile.value_scale = descale_of(p.v_descale, sequence, tile.kv_head);
+    CacheSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
+  }
+
+ private:
+  __device__ static float descale_of(const Descales& descales, int sequence, int kv_head) {
+    return descales.data != nullptr
+               ? descales.data[sequence * descales.stride.batch + kv_head * descales.stride.head]
+               : 1.0f;
+  }
 };
 
 }  // namespace prefill
