@@ -211,17 +211,17 @@ void expect_gpu_refuses(const char* kernel, const AttentionWithKvCacheProblem& p
   }
 }
 
-TEST(KvCacheFp8, DecodeTakesTheQueries) {
-  EXPECT_NO_THROW(workspace_on_gpu("decode", problem_of_e4m3_queries()));
-  EXPECT_NO_THROW(workspace_on_gpu("decode/19", problem_of_e4m3_queries()));
+TEST(KvCacheFp8, GpuKernelsTakeTheQueries) {
+  for (const char* const kernel : {"decode", "decode/19", "prefill", "prefill/2"}) {
+    EXPECT_NO_THROW(workspace_on_gpu(kernel, problem_of_e4m3_queries())) << kernel;
+  }
 }
 
-// A variant without E4M3 caches among them.
-TEST(KvCacheFp8, OtherGpuKernelsRefuseTheQueriesByName) {
-  expect_gpu_refuses("prefill", problem_of_e4m3_queries(), ErrorCode::unsupported, "q",
-                     "has dtype e4m3");
-  expect_gpu_refuses("decode/13", problem_of_e4m3_queries(256), ErrorCode::unsupported, "q",
-                     "has dtype e4m3");
+TEST(KvCacheFp8, VariantsWithoutE4m3CachesRefuseTheQueriesByName) {
+  for (const char* const kernel : {"decode/13", "prefill/4"}) {
+    expect_gpu_refuses(kernel, problem_of_e4m3_queries(256), ErrorCode::unsupported, "q",
+                       "has dtype e4m3");
+  }
 }
 
 TEST(KvCacheFp8, DecodeRefusesTheQueriesWithSharedPrefixesByName) {

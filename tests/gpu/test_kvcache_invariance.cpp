@@ -140,13 +140,12 @@ TEST_F(BatchInvariantGpu, ARowTilesRowsChangeNoBit) {
 
 // ---- E4M3 caches
 
-// The problem over a cache of q's dtype that holds the same values.
-KvCacheHostTensors over_wide_cache(KvCacheProblem problem, const KvCacheHostTensors& coded) {
-  problem.cache_dtype = problem.dtype;
-  problem.descale = DescalePer::none;
-  KvCacheHostTensors wide = make_tensors(problem);
-  wide.q = coded.q;
-  for (std::int64_t i = 0; i < coded.caches.view().shape[0]; ++i) {
+// The tensors over a cache of q's dtype that holds the same values.
+KvCacheHostTensors over_wide_cache(const KvCacheHostTensors& coded) {
+  KvCacheHostTensors wide = coded;
+  const std::int64_t elements = coded.caches.view().shape[0];
+  wide.caches = reference::HostTensor(coded.q.view().dtype, {elements});
+  for (std::int64_t i = 0; i < elements; ++i) {
     reference::store(wide.caches.view(), i, reference::load(coded.caches.view(), i));
   }
   return wide;
@@ -172,7 +171,7 @@ TEST_F(KvCacheGpu, AChunkOverAnE4m3CacheHasTheBitsOfItsValues) {
       SCOPED_TRACE(testing::Message() << variant.info.name << ": " << problem);
       const KvCacheHostTensors coded = make_tensors(problem);
       KvCacheDeviceProblem narrow(coded);
-      KvCacheDeviceProblem wide(over_wide_cache(problem, coded));
+      KvCacheDeviceProblem wide(over_wide_cache(coded));
       run(narrow.views(), options_of(problem, variant.info.name));
       run(wide.views(), options_of(problem, variant.info.name));
       KvCacheHostTensors results = narrow.results();

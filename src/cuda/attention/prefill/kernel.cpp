@@ -21,6 +21,7 @@ constexpr auto kHeadDims = [] {
   }
   return all;
 }();
+// The last is not one of each config.
 constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
                                   KvCacheFeature::sinks,        KvCacheFeature::packed,
                                   KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
@@ -71,6 +72,10 @@ template <int kConfig>
 Row variant_in(Row prefill) {
   prefill.info.summary = "prefill in this config, of few tokens as well";
   prefill.facts.head_dims = std::span(kHeadDims).subspan(kConfig, 1);
+  if (kConfig >= kPrefillE4m3ConfigCount) {
+    std::erase(prefill.info.dtypes, DType::e4m3);
+    prefill.facts.features = std::span(kFeatures).first(kFeatures.size() - 1);
+  }
   prefill.refuses = refuses_caches;
   prefill.plan = plan_config<kConfig>;
   return prefill;
