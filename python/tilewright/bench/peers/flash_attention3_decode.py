@@ -20,6 +20,7 @@ class FlashAttention3Decode(FlashAttention3):
         self.missing |= {
             "sinks": "sinks" not in parameters,
             "e4m3 cache": self._lacks("FP8"),
+            "row descales": True,
             "prefix_groups": False,  # the result does not depend on the name
         }
 
@@ -28,8 +29,6 @@ class FlashAttention3Decode(FlashAttention3):
             return "pages are not in this build"
         if case.batch_invariant:
             return "a sequence's bits depend on the rest of the batch"
-        if case.descale == "token":
-            return "does not take a descale for each token"
         return super().supports(case)
 
     def takes(self, dtype: str) -> bool:
