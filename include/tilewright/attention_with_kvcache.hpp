@@ -64,8 +64,8 @@ namespace tilewright {
 // dimension: one for each row and head. Absent, they are 1. Over such caches q may be E4M3 too:
 // query = q_descale * byte, with q_descale fp32 of shape (1), or of shape (B, Hk), one for all
 // query heads of a key/value head; absent it is 1. On a GPU, E4M3 queries are taken where no prefix
-// is shared; and kernel prefill takes no descales of rows, and no E4M3 caches with D = 256, which
-// decode runs. A NaN in a query makes its row's results NaN; in an E4M3 cache it is 480 there.
+// is shared; and prefill takes no descales of rows, with which decode runs any number of tokens. A
+// NaN in a query makes its row's results NaN; in an E4M3 cache it counts as 480 there.
 //
 // On CPU tensors the values of lengths, tables and indices are checked. On CUDA tensors they are
 // checked only if options.check_values is set. Without it, a length beyond the capacity counts as

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/block_scale.hpp"
 #include "cuda/attention/prefill/e4m3_configs.hpp"
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
@@ -146,7 +147,8 @@ KvCacheHostTensors over_wide_cache(const KvCacheHostTensors& coded) {
   const std::int64_t elements = coded.caches.view().shape[0];
   wide.caches = reference::HostTensor(coded.q.view().dtype, {elements});
   for (std::int64_t i = 0; i < elements; ++i) {
-    reference::store(wide.caches.view(), i, reference::load(coded.caches.view(), i));
+    const double code = reference::load(coded.caches.view(), i);
+    reference::store(wide.caches.view(), i, e4m3_to_float(static_cast<std::uint32_t>(code)));
   }
   return wide;
 }
@@ -154,7 +156,7 @@ KvCacheHostTensors over_wide_cache(const KvCacheHostTensors& coded) {
 // Chunks over caches without descales, where key tiles of both dtypes have as many keys.
 TEST_F(KvCacheGpu, AChunkOverAnE4m3CacheHasTheBitsOfItsValues) {
   const KvCacheKernel& prefill = *find_kernel<AttentionWithKvCache>("prefill");
-  for (int i = 0; i < cuda::kPrefillE4m3ConfigCount; ++i) {
+  for (int i = 0; i < cuda::kPrefillConfigCount; ++i) {
     if (cuda::kPrefillE4m3Configs[i].bc != cuda::kPrefillConfigs[i].bc) {
       continue;
     }

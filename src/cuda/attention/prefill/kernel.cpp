@@ -21,7 +21,6 @@ constexpr auto kHeadDims = [] {
   }
   return all;
 }();
-// The last is not one of each config.
 constexpr std::array kFeatures = {KvCacheFeature::window,       KvCacheFeature::softcap,
                                   KvCacheFeature::sinks,        KvCacheFeature::packed,
                                   KvCacheFeature::unnormalized, KvCacheFeature::left_padding,
@@ -43,12 +42,7 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
   return plan_of(plan_prefill(problem, device.multiprocessors, kConfig));
 }
 
-std::optional<Reason> refuses_caches(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  if (!prefill_takes_dtype(problem)) {
-    return takes_reason(kernel.info, "k_cache",
-                        "dtype e4m3 with head_dim " + std::to_string(problem.head_dim),
-                        std::string(name(problem.dtype)) + " there");
-  }
+std::optional<Reason> refuses_pages(const Row& kernel, const Problem& problem, const DeviceInfo&) {
   if (const std::int64_t rows = prefill_page_rows(problem); problem.page_size % rows != 0) {
     return takes_reason(kernel.info, "k_cache", "page_size " + std::to_string(problem.page_size),
                         "multiples of " + std::to_string(rows));
@@ -59,7 +53,7 @@ std::optional<Reason> refuses_caches(const Row& kernel, const Problem& problem, 
 std::optional<Reason> refuses_best(const Row& kernel, const Problem& problem,
                                    const DeviceInfo& device) {
   if (may_have_chunks(problem)) {
-    if (auto reason = refuses_caches(kernel, problem, device)) {
+    if (auto reason = refuses_pages(kernel, problem, device)) {
       return reason;
     }
   }
@@ -72,11 +66,7 @@ template <int kConfig>
 Row variant_in(Row prefill) {
   prefill.info.summary = "prefill in this config, of few tokens as well";
   prefill.facts.head_dims = std::span(kHeadDims).subspan(kConfig, 1);
-  if (kConfig >= kPrefillE4m3ConfigCount) {
-    std::erase(prefill.info.dtypes, DType::e4m3);
-    prefill.facts.features = std::span(kFeatures).first(kFeatures.size() - 1);
-  }
-  prefill.refuses = refuses_caches;
+  prefill.refuses = refuses_pages;
   prefill.plan = plan_config<kConfig>;
   return prefill;
 }

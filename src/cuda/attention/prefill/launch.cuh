@@ -74,15 +74,13 @@ void launch_kernel(const Params& p, const PrefillPlan& plan, Stream stream) {
 
 template <int kIndex, typename Element>
 void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
-  if constexpr (kIndex < kPrefillE4m3ConfigCount) {
-    if (p.cache_dtype == DType::e4m3) {
-      using Config = CodedConfigOf<kIndex, Element>;
-      return launch_kernel<Config, CodedStorage<Config>, prefill_e4m3<kIndex, Element>>(p, plan,
-                                                                                        stream);
-    }
+  if (p.cache_dtype == DType::e4m3) {
+    using Config = CodedConfigOf<kIndex, Element>;
+    launch_kernel<Config, CodedStorage<Config>, prefill_e4m3<kIndex, Element>>(p, plan, stream);
+  } else {
+    using Config = ConfigOf<kIndex, Element>;
+    launch_kernel<Config, SharedStorage<Config>, prefill<kIndex, Element>>(p, plan, stream);
   }
-  using Config = ConfigOf<kIndex, Element>;
-  launch_kernel<Config, SharedStorage<Config>, prefill<kIndex, Element>>(p, plan, stream);
 }
 
 }  // namespace prefill

@@ -51,13 +51,7 @@ std::optional<int> prefill_config(const Problem& p) {
 }
 
 const PrefillConfig& prefill_tiles(const Problem& p, int config) {
-  const bool is_e4m3 = p.cache_dtype == DType::e4m3 && config < kPrefillE4m3ConfigCount;
-  return is_e4m3 ? kPrefillE4m3Configs[config] : kPrefillConfigs[config];
-}
-
-bool prefill_takes_dtype(const Problem& p) {
-  const std::optional<int> config = prefill_config(p);
-  return p.cache_dtype != DType::e4m3 || !config || *config < kPrefillE4m3ConfigCount;
+  return p.cache_dtype == DType::e4m3 ? kPrefillE4m3Configs[config] : kPrefillConfigs[config];
 }
 
 std::int64_t prefill_page_rows(const Problem& p) {
@@ -68,9 +62,7 @@ std::int64_t prefill_page_rows(const Problem& p) {
   return kTmaAlignment_bytes / std::gcd(row_bytes, kTmaAlignment_bytes);
 }
 
-bool prefill_loads(const Problem& p) {
-  return prefill_takes_dtype(p) && p.page_size % prefill_page_rows(p) == 0;
-}
+bool prefill_loads(const Problem& p) { return p.page_size % prefill_page_rows(p) == 0; }
 
 bool may_have_chunks(const Problem& p) { return p.q_len > kMostDecodeTokens; }
 

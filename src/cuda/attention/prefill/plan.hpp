@@ -48,13 +48,9 @@ std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
 // What that config is for the problem's caches.
 const PrefillConfig& prefill_tiles(const AttentionWithKvCacheProblem& problem, int config);
 
-// Is there a config for caches of its dtype, if there is one for its head dims?
-bool prefill_takes_dtype(const AttentionWithKvCacheProblem& problem);
-
 // Pages have a multiple of so many rows, since TMA writes a page's rows to a multiple of 128 bytes.
 std::int64_t prefill_page_rows(const AttentionWithKvCacheProblem& problem);
 
-// Can the kernel load the problem's caches?
 bool prefill_loads(const AttentionWithKvCacheProblem& problem);
 
 // Can a sequence have more than kMostDecodeTokens new tokens, and can one have no more?

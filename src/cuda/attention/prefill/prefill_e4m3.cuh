@@ -3,13 +3,15 @@
 // New here, over prefill: TMA brings tiles of bytes, and a warpgroup of its own widens them to the
 // tiles of 16 bits that the consumers read. Widening is exact. The descales of a sequence and KV
 // head are factors of its scores and of O. Where they are powers of two, all bits are those that
-// prefill gives over the dequantised cache. Rows that nobody sees need no zeros, since a NaN in a
-// cache counts as 480.
+// prefill gives over the dequantised cache, unless D = 192, where key tiles are smaller. Rows that
+// nobody sees need no zeros, since a NaN in a cache counts as 480.
 //
 // Source    prefill.cuh.
-// Tiles     e4m3_configs.hpp: Br = 128 rows of one head, 64 for each of two consumers; Bc = 64 or
-// 128. SMEM      as in prefill; and sCodedK coded_k x Bc x D, sCodedV coded_v x Bc x Dv, bytes.
-// Registers 40 for a thread of the producer, 56 for one that widens and 208 for one of a consumer.
+// Tiles     e4m3_configs.hpp: Br = 64 rows of one head for each of two consumers, or for the only
+//           one if D = 256; Bc = 64 or 128.
+// SMEM      as in prefill; and sCodedK coded_k x Bc x D, sCodedV coded_v x Bc x Dv, bytes.
+// Registers 40 for a thread of the producer, 56 for one that widens and 208 for one of a consumer;
+//           40, 160 and 240 with one consumer.
 //
 //   warp 0            load_k: bytes of K, and Q if it has 16 bits (TMA)
 //   warp 1            schedule_tiles
@@ -58,10 +60,15 @@ struct CodedStorage : FlashStorage<Config, CodedTile> {
   }
 };
 
-// What a warpgroup's threads get of 128 registers each.
-inline constexpr int kProducerRegisters = 40;
-inline constexpr int kWideningRegisters = 56;
-inline constexpr int kConsumerRegisters = 208;
+// What a thread of each kind gets, of 168 or 128 each.
+struct CodedRegisters {
+  int producer;
+  int widening;
+  int consumer;
+};
+constexpr CodedRegisters coded_registers(int consumers) {
+  return consumers == 1 ? CodedRegisters{40, 160, 240} : CodedRegisters{40, 56, 208};
+}
 
 template <int kIndex, typename Element>
 __global__ void __launch_bounds__(CodedConfigOf<kIndex, Element>::kThreads, 1)
@@ -83,9 +90,10 @@ __global__ void __launch_bounds__(CodedConfigOf<kIndex, Element>::kThreads, 1)
     wait_for_launch_before();
   }
 
+  constexpr CodedRegisters kRegisters = coded_registers(Config::kConsumers);
   const int warpgroup = cutlass::canonical_warp_group_idx();
   if (warpgroup == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
+    cutlass::arch::warpgroup_reg_dealloc<kRegisters.producer>();
     const int warp = cutlass::canonical_warp_idx_sync();
     if (warp == 0) {
       load_k(shared, shared.coded_k, shared.sCodedK, p, launch, maps);
@@ -97,10 +105,10 @@ __global__ void __launch_bounds__(CodedConfigOf<kIndex, Element>::kThreads, 1)
       flash::store(shared, p, maps.o);
     }
   } else if (warpgroup > Config::kConsumers) {
-    cutlass::arch::warpgroup_reg_dealloc<kWideningRegisters>();
+    cutlass::arch::warpgroup_reg_dealloc<kRegisters.widening>();
     widen_tiles(shared, p);
   } else {
-    cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+    cutlass::arch::warpgroup_reg_alloc<kRegisters.consumer>();
     flash::consume(shared, p, warpgroup - 1);
   }
   wait_for_launch_before();
