@@ -54,6 +54,8 @@ TEST(SharedPrefixPlan, ManyRowsOfAGroupRunInPrefill) {
 TEST(SharedPrefixPlan, WhatPrefillDoesNotTakeRunsInDecode) {
   Problem e4m3 = problem(64, 1);
   e4m3.cache_dtype = DType::e4m3;
+  EXPECT_TRUE(best_pass_configs(e4m3, kSms).prefills);
+  e4m3.row_descales = true;
   EXPECT_FALSE(best_pass_configs(e4m3, kSms).prefills);
   Problem odd = problem(64, 1);
   odd.head_dim = 96;

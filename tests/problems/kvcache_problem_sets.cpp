@@ -297,6 +297,12 @@ std::vector<KvCacheProblem> edges_of_prefixes() {
       p.descale = per;
     });
   }
+  // Many rows over a cache in E4M3, and splits.
+  add(problem_of({20, 20, 20}, {3000, 2600, 2500}, 16), {0, 2, 3}, {2560, 2099},
+      [](KvCacheProblem& p) {
+        p.cache_dtype = DType::e4m3;
+        p.descale = DescalePer::sequence;
+      });
   return problems;
 }
 

@@ -48,6 +48,7 @@ void launch_kernel(const Params& p, const PrefillPlan& plan, Stream stream) {
   constexpr auto C = Config::C;
   Launch launch{.schedule = {},
                 .boxes = cache_boxes(p.rows.page_size, plan.box_rows),
+                .kv_heads = Divisor(p.kv_heads),
                 .others_tokens = plan.others_tokens,
                 .joins = plan.joins};
   FlashSchedule& schedule = launch.schedule;

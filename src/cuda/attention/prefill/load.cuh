@@ -16,6 +16,7 @@ using Places = SharedBoxPlaces<-1>;  // key tiles come from the last to the firs
 struct Launch {
   FlashSchedule schedule;
   CacheBoxes boxes;
+  Divisor kv_heads;
   int others_tokens;  // a packed sequence of at most so many tokens is another launch's
   bool joins;         // the launch before lets this one run beside it
 };

@@ -10,7 +10,7 @@
 // Tiles     e4m3_configs.hpp: Br = 64 rows of one head for each of two consumers, or for the only
 //           one if D = 256; Bc = 64 or 128.
 // SMEM      as in prefill; and sCodedK coded_k x Bc x D, sCodedV coded_v x Bc x Dv, bytes.
-// Registers 40 for a thread of the producer, 56 for one that widens and 208 for one of a consumer;
+// Registers 48 for a thread of the producer, 64 for one that widens and 200 for one of a consumer;
 //           40, 160 and 240 with one consumer.
 //
 //   warp 0            load_k: bytes of K, and Q if it has 16 bits (TMA)
@@ -67,7 +67,7 @@ struct CodedRegisters {
   int consumer;
 };
 constexpr CodedRegisters coded_registers(int consumers) {
-  return consumers == 1 ? CodedRegisters{40, 160, 240} : CodedRegisters{40, 56, 208};
+  return consumers == 1 ? CodedRegisters{40, 160, 240} : CodedRegisters{48, 64, 200};
 }
 
 template <int kIndex, typename Element>
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(CodedConfigOf<kIndex, Element>::kThreads, 1)
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<CodedStorage<Config>*>(smem);
   static_assert(sizeof(shared) <= Config::kMost_bytes);
-  const CodedSequences sequences(p, launch.others_tokens);
+  const CodedSequences sequences(p, launch.others_tokens, launch.kv_heads);
   if (threadIdx.x == 0) {
     shared.init(p.dtype == DType::e4m3);
   } else if (threadIdx.x == 32) {

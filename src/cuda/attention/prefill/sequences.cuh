@@ -1,6 +1,7 @@
 // The sequences of a call over KV caches, as the scheduler of tiles asks for them.
 #pragma once
 
+#include "common/divisor.hpp"
 #include "cuda/attention/blocks/flash_tiles.cuh"
 #include "cuda/attention/blocks/sequence_lengths.hpp"
 
@@ -70,18 +71,20 @@ class CacheSequences {
   int others_tokens_;
 };
 
-// The same over E4M3 caches.
+// The same over E4M3 caches. `kv_heads` divides by the number of these.
 class CodedSequences : public CacheSequences {
  public:
-  using CacheSequences::CacheSequences;
+  __device__ CodedSequences(const Params& p, int others_tokens, const Divisor& kv_heads)
+      : CacheSequences(p, others_tokens), kv_heads_(kv_heads) {}
 
   template <typename Config>
   __device__ void write_keys(CodedTile& tile, const FlashSchedule& s, const Config& config,
                              int sequence, int row0, int q_len, int split) const {
     const Params& p = params();
-    tile.scale = p.scale * descale_of(p.q_descale, sequence, tile.kv_head) *
-                 descale_of(p.k_descale, sequence, tile.kv_head);
-    tile.value_scale = descale_of(p.v_descale, sequence, tile.kv_head);
+    const int kv_head = tile.kv_head - tile.kv_head / kv_heads_ * p.kv_heads;  // of any split
+    tile.scale = p.scale * descale_of(p.q_descale, sequence, kv_head) *
+                 descale_of(p.k_descale, sequence, kv_head);
+    tile.value_scale = descale_of(p.v_descale, sequence, kv_head);
     CacheSequences::write_keys(tile, s, config, sequence, row0, q_len, split);
   }
 
@@ -91,6 +94,8 @@ class CodedSequences : public CacheSequences {
                ? descales.data[sequence * descales.stride.batch + kv_head * descales.stride.head]
                : 1.0f;
   }
+
+  const Divisor& kv_heads_;
 };
 
 }  // namespace prefill

@@ -34,7 +34,7 @@ std::int64_t rows_of_group(const Problem& p) {
 // than that would have decode read the keys again.
 bool prefills(const Problem& p) {
   const bool has_many_rows = rows_of_group(p) > kMostDecodeRows;
-  return has_many_rows && p.cache_dtype == p.dtype && prefill_config(p) && prefill_loads(p) &&
+  return has_many_rows && !p.row_descales && prefill_config(p) && prefill_loads(p) &&
          all_tokens(p) * p.heads <= kMostPrefillRows / kMostSplits;
 }
 
@@ -101,7 +101,8 @@ SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs
   if (configs.prefills) {
     PrefillDetails prefix = plan_prefill(prefix_pass(p), sms, configs.prefix);
     const int sms_left = is_beside ? sms - suffix_sms : sms;
-    prefix.plan.splits = splits_of_prefixes(p, sms, sms_left, kPrefillConfigs[configs.prefix].br());
+    prefix.plan.splits =
+        splits_of_prefixes(p, sms, sms_left, prefill_tiles(p, configs.prefix).br());
     prefix.plan.joins = is_beside;
     prefix.plan.sequences = static_cast<int>(p.prefix_groups);  // a group's first has its rows
     details.prefix = prefix.plan;
