@@ -104,7 +104,7 @@ def attention_with_kvcache(
              the caches' shape without the head dimension; 1 when None
     q_descale
              the same for E4M3 queries: (1,), or (batch, kv_heads), for all heads of a KV head. On
-             CUDA the kernel decode takes these, where no prefix is shared
+             CUDA they are taken where no prefix is shared
 
     causal, window_size
              as of attention(): new token i stands at key i + keys - q_len
