@@ -270,6 +270,22 @@ TEST(PrefillPlan, ConfigsOverE4m3CachesHaveTheirNamesakesHeadDims) {
   }
 }
 
+// Results over caches of both dtypes are to have the same bits, and splits are merged.
+TEST(PrefillPlan, AnE4m3CacheIsSplitAsOneOf16BitsIs) {
+  for (const PrefillConfig& config : kPrefillConfigs) {
+    for (const int q_len : {65, 128, 200, 512, 2048}) {
+      Problem p = problem_of(1, q_len);
+      p.heads = 16;
+      p.kv_heads = 4;
+      p.head_dim = config.head_dim;
+      p.value_dim = config.value_dim;
+      const int splits = plan_chunks(p, kSms).plan.splits;
+      p.cache_dtype = DType::e4m3;
+      EXPECT_EQ(plan_chunks(p, kSms).plan.splits, splits) << config.head_dim << ' ' << q_len;
+    }
+  }
+}
+
 TEST(PrefillPlan, ALoadBringsTheLargestPieceOfPageAndTile) {
   Problem p = problem_of(1, 2048);
   const auto box_rows = [&](int page_size) {

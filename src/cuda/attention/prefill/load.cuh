@@ -40,7 +40,9 @@ __device__ __forceinline__ void load_keys(Ring& ring, const Position& at, TmaBar
     ring.acquire(at, full, (range.count() << boxes.rows_log2) * kHeadDim * sizeof(Element));
   }
   __syncwarp();
-  constexpr bool kLooksAhead = kHeadDim > kBox;  // for which D = 64 has no registers
+  // The next box's place is read early where a box takes several loads. At D = 64 it takes one, and
+  // there are no registers; a box of E4M3 takes one, too.
+  constexpr bool kLooksAhead = kHeadDim > kBox;
   const int head = tile.kv_head;
   for (int chunk = (range.end - 1) / 32; chunk >= range.first / 32; --chunk) {
     places.take(chunk);

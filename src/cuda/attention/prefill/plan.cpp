@@ -93,9 +93,9 @@ PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
                                            .kv_len = p.capacity,
                                            .dims = p.head_dim + value_dim(p)});
   details.plan.sequences = static_cast<int>(p.batch);
-  const PrefillConfig& tiles = prefill_tiles(p, config);
-  details.plan.box_rows = largest_box(p.page_size, tiles.bc);
-  details.plan.splits = splits_of_keys(p, sms, tiles.br());
+  details.plan.box_rows = largest_box(p.page_size, prefill_tiles(p, config).bc);
+  // As many as over a cache of 16 bits, so that the bits are the same, too.
+  details.plan.splits = splits_of_keys(p, sms, kPrefillConfigs[config].br());
   details.bytes = kPrefillDecodeAt;
   if (details.plan.splits > 1) {
     details.bytes =

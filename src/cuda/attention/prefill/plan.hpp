@@ -45,7 +45,7 @@ PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_d
 // The config for `problem`; nothing if none has its head dims.
 std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
 
-// What that config is for the problem's caches.
+// Row `config` of kPrefillE4m3Configs for E4M3 caches, else of kPrefillConfigs.
 const PrefillConfig& prefill_tiles(const AttentionWithKvCacheProblem& problem, int config);
 
 // Pages have a multiple of so many rows, since TMA writes a page's rows to a multiple of 128 bytes.

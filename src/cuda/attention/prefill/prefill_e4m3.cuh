@@ -21,7 +21,7 @@
 //   consumers         issue QK(j), PV(j+1) | softmax of j
 //
 // Layouts   Rows of bytes lie one behind the other, without a swizzle; widened tiles as in prefill.
-// Limits    Descales of each row are not taken (kernel.cpp).
+// Limits    Descales of each row are not taken, nor pages whose rows TMA cannot place (plan.cpp).
 // Worklog   docs/worklog/prefill.md
 #pragma once
 
@@ -60,7 +60,7 @@ struct CodedStorage : FlashStorage<Config, CodedTile> {
   }
 };
 
-// What a thread of each kind gets, of 168 or 128 each.
+// Of a thread of each kind, which has 168 at launch with one consumer, and 128 with two.
 struct CodedRegisters {
   int producer;
   int widening;

@@ -28,7 +28,8 @@ struct CodedTile : CacheTile {
 
 // The keys of a sequence are split evenly; splits have at least the schedule's split_tiles.
 // Packed sequences of at most `others_tokens` new tokens have no tiles: they are another launch's.
-// Of packed sequences each split of a head counts as a head of its own, also in the params.
+// Of packed sequences that are split, params().heads is heads * splits, and head
+// split * heads + h is split `split` of head h.
 class CacheSequences {
  public:
   __device__ CacheSequences(const Params& p, int others_tokens)

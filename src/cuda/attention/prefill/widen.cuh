@@ -37,8 +37,8 @@ struct WideShare {
 };
 
 // A warpgroup widens a tile of kRows keys. Where a row is a multiple of 128 bytes, neighbouring
-// rows are read at different columns, so that they have different banks. A warp has its scheduler
-// almost for itself, so that what follows is asked for ahead.
+// rows are read at different columns, so that they have different banks. A scheduler has one warp
+// that widens, so that nothing else hides its loads' latency: they are kAhead steps ahead.
 template <int kRows, int kHeadDim, int kBoxColumns, typename Element, typename Wait>
 __device__ __forceinline__ void widen_tile(const std::uint8_t* coded, Element* tile,
                                            const Wait& wait) {

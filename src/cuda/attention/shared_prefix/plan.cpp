@@ -30,8 +30,8 @@ std::int64_t rows_of_group(const Problem& p) {
   return ceil_div(all_tokens(p) * (p.heads / p.kv_heads), p.prefix_groups);
 }
 
-// Does prefill run the prefix pass? Its tiles have 128 rows, and decode's at most 64: more rows
-// than that would have decode read the keys again.
+// Does prefill run the prefix pass? Its tiles have 128 rows, or 64 over E4M3 caches with D = 256,
+// and decode's at most 64: more rows than that would have decode read the keys again.
 bool prefills(const Problem& p) {
   const bool has_many_rows = rows_of_group(p) > kMostDecodeRows;
   return has_many_rows && !p.row_descales && prefill_config(p) && prefill_loads(p) &&
@@ -101,8 +101,7 @@ SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs
   if (configs.prefills) {
     PrefillDetails prefix = plan_prefill(prefix_pass(p), sms, configs.prefix);
     const int sms_left = is_beside ? sms - suffix_sms : sms;
-    prefix.plan.splits =
-        splits_of_prefixes(p, sms, sms_left, prefill_tiles(p, configs.prefix).br());
+    prefix.plan.splits = splits_of_prefixes(p, sms, sms_left, kPrefillConfigs[configs.prefix].br());
     prefix.plan.joins = is_beside;
     prefix.plan.sequences = static_cast<int>(p.prefix_groups);  // a group's first has its rows
     details.prefix = prefix.plan;
