@@ -60,8 +60,8 @@ struct FlashStorage {
   TmaBarrier uncleared[C.v_stages()];  // in place of v.full, if a warp clears rows first
   TileRing<Tile> tiles;
 
-  // One thread calls it before any other touches the storage. So many warps read a tile beside the
-  // consumers and those that load K and store O. Where TMA does not write a stage, warps do.
+  // One thread calls it before any other touches the storage. `other_readers` are warps beside the
+  // consumers, K's loader and O's storer. Where TMA does not fill a stage, so many warps put it.
   __device__ void init(int other_readers, int q_writers = 1, int kv_writers = 1) {
     for (TmaRing<1>& ring : q) {
       ring.init(kWarpgroupThreads / 32, q_writers);

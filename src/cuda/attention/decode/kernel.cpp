@@ -18,7 +18,7 @@ using Problem = AttentionWithKvCacheProblem;
 
 constexpr std::array kHeadDims = {HeadDims{64, 64}, HeadDims{96, 96}, HeadDims{128, 128},
                                   HeadDims{192, 128}, HeadDims{256, 256}};
-// The last two are not those of each config.
+// Not every config has the last two.
 constexpr std::array kFeatures = {
     KvCacheFeature::window,     KvCacheFeature::softcap,      KvCacheFeature::sinks,
     KvCacheFeature::packed,     KvCacheFeature::unnormalized, KvCacheFeature::left_padding,

@@ -35,7 +35,7 @@ FlashTensorMaps maps_of(const Params& p, int box_rows) {
                        .k = cache_map(p.k_cache, C.head_dim, p.k_stride),
                        .v = cache_map(p.v_cache, C.value_dim, p.v_stride),
                        .o = {}};
-  // TMA does not bring queries of 8 bits. Their map is prefetched all the same, so that it is one.
+  // TMA does not bring queries of 8 bits; the kernel prefetches their map all the same.
   maps.q = p.dtype == DType::e4m3 ? maps.k : rows_map(p.q, C.head_dim, p.q_stride);
   if (p.statistics.max == nullptr) {
     maps.o = rows_map(p.o, C.value_dim, p.o_stride);

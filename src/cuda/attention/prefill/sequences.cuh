@@ -72,7 +72,7 @@ class CacheSequences {
   int others_tokens_;
 };
 
-// The same over E4M3 caches. `kv_heads` divides by the number of these.
+// The same over E4M3 caches. `kv_heads` is the number of KV heads, as a divisor.
 class CodedSequences : public CacheSequences {
  public:
   __device__ CodedSequences(const Params& p, int others_tokens, const Divisor& kv_heads)
@@ -82,7 +82,8 @@ class CodedSequences : public CacheSequences {
   __device__ void write_keys(CodedTile& tile, const FlashSchedule& s, const Config& config,
                              int sequence, int row0, int q_len, int split) const {
     const Params& p = params();
-    const int kv_head = tile.kv_head - tile.kv_head / kv_heads_ * p.kv_heads;  // of any split
+    // In memory all splits of a head have the same descales.
+    const int kv_head = tile.kv_head - tile.kv_head / kv_heads_ * p.kv_heads;
     tile.scale = p.scale * descale_of(p.q_descale, sequence, kv_head) *
                  descale_of(p.k_descale, sequence, kv_head);
     tile.value_scale = descale_of(p.v_descale, sequence, kv_head);
