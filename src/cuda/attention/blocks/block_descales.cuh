@@ -33,27 +33,16 @@ __device__ inline float query_scale(const AttentionFp8Params& p, int sequence, i
   return p.scale * descale_at(p.q_descale, sequence, first, head, row / rows);
 }
 
-// What a key tile's descales come to. V's are taken relative to the largest one so far, `v_scale`:
-// P of a block is multiplied by its descale's share of it, and O is in units of it. Shares are at
-// least 2^-32, which does not show in FP32.
-struct alignas(16) TileDescales {
-  float k[kBlocks];
-  float p_log2[kBlocks];    // the factor of P: its share, and 2^kP_log2
-  float l_weight[kBlocks];  // the shares' inverses: l is a sum without them
-  float v_scale;
-  float v_correction;  // the v_scale before, in units of this one
-};
-
 // Descales have twice as many places as K has stages. Those of a tile are fetched when K and V of
 // the tile before have been asked for. By then every consumer has released K of kStages tiles
 // before that one, and is done with the tiles before it.
-template <int kStages>
+template <typename TileDescales, int kStages>
 struct DescaleRing {
   static_assert(kStages >= 2);
   TileDescales places[2 * kStages];
 
-  __device__ TileDescales& at(const RingPosition<kStages>& at) {
-    return places[kStages * static_cast<int>(at.phase) + at.stage];
+  __device__ TileDescales& at(const RingPosition<kStages>& position) {
+    return places[kStages * static_cast<int>(position.phase) + position.stage];
   }
 };
 
@@ -72,51 +61,25 @@ struct HeadDescales {
   }
 };
 
-// The descales of one key tile of a head after another, from the last to the first. One thread
-// walks, which has few registers: what it fetches goes to the tile's place at once.
-class DescaleWalk {
- public:
-  // Asks for the descales of a tile.
-  __device__ static void fetch(const AttentionFp8Params& p, const HeadDescales& head, int kv_len,
-                               int tile, TileDescales& descales) {
-    const int rows_log2 = rows_of(p) == 128 ? 7 : 6;
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      const int block = min(tile * kBc + i * kBlockRows, kv_len - 1) >> rows_log2;
-      fetch(head.k, block * p.k_descale.stride.seq, descales.k[i]);
-      fetch(head.v, block * p.v_descale.stride.seq, descales.l_weight[i]);
-    }
-  }
-
-  // Waits for them, and writes what they come to.
-  __device__ void finish(TileDescales& descales) {
-    wait_for_copies();
-    const float v[] = {descales.l_weight[0], descales.l_weight[1]};
-    const float before = v_scale_;
-    v_scale_ = fmaxf(v_scale_, fmaxf(v[0], v[1]));
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      constexpr float kLeastLog2 = -32.0f;
-      const float share = v_scale_ == 0.0f ? 1.0f : __fdividef(v[i], v_scale_);
-      const float share_log2 = fmaxf(__log2f(share), kLeastLog2);
-      descales.p_log2[i] = kP_log2 + share_log2;
-      descales.l_weight[i] = exp2_approx(-share_log2);
-    }
-    descales.v_scale = v_scale_;
-    descales.v_correction = before == v_scale_ ? 1.0f : __fdividef(before, v_scale_);
-  }
-
- private:
-  __device__ static void fetch(const float* source, std::int64_t offset, float& target) {
+// A thread asks for the descales of a key tile's blocks. It waits for them by wait_for_copies().
+__device__ inline void fetch_descales(const AttentionFp8Params& p, const HeadDescales& head,
+                                      int kv_len, int tile, float (&k)[kBlocks],
+                                      float (&v)[kBlocks]) {
+  const int rows_log2 = rows_of(p) == 128 ? 7 : 6;
+  const auto fetch = [](const float* source, std::int64_t offset, float& target) {
     if (source == nullptr) {
       target = 1.0f;
     } else {
       copy_async<4>(cute::cast_smem_ptr_to_uint(&target), source + offset, true);
     }
+  };
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+    const int block = min(tile * kBc + i * kBlockRows, kv_len - 1) >> rows_log2;
+    fetch(head.k, block * p.k_descale.stride.seq, k[i]);
+    fetch(head.v, block * p.v_descale.stride.seq, v[i]);
   }
-
-  float v_scale_ = 0.0f;
-};
+}
 
 // A thread's score number n, of those that it has of one row and one block of descales. S has even
 // keys first, then odd ones, so that both halves of it have a part of each block.
@@ -129,11 +92,11 @@ constexpr int kBlockScores = kBlockRows / 4;  // of a row and a thread
 // What scores of keys of each block are multiplied by, in units of log2, where that of the queries
 // is `q_scale_log2`. Masked scores are -infinity, and stay so, as the scale is not 0 then.
 template <bool kIsMasked>
-__device__ void find_scales(const TileDescales& descales, float q_scale_log2,
+__device__ void find_scales(const float (&k_descale)[kBlocks], float q_scale_log2,
                             float (&scale_log2)[kBlocks]) {
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    const float scale = q_scale_log2 * descales.k[block];
+    const float scale = q_scale_log2 * k_descale[block];
     scale_log2[block] = kIsMasked ? fmaxf(scale, FLT_MIN) : scale;
   }
 }
@@ -163,13 +126,12 @@ __device__ float reference_of(float m) {
 }
 
 // A step of the online softmax, as softmax_step(), where blocks of keys have scales of their own:
-// first a row's new maximum, in units of log2, and l under it. Two chains of comparisons for each
-// block take half as long as one.
+// first a row's new maximum, in units of log2, and the factor of what was summed under the one
+// before. Two chains of comparisons for each block take half as long as one.
 template <typename TiledMma, bool kIsMasked = true, int kRows, typename TensorS>
-__device__ void move_maximum(const TensorS& rS, int row, RowState<kRows>& state,
-                             const TileDescales& descales, const float (&scale_log2)[kBlocks],
-                             float (&correction)[kRows]) {
-  float m = row > 0 ? after(state.m[row], state.m[row - 1]) : state.m[row];
+__device__ void move_maximum(const TensorS& rS, int row, float (&max)[kRows],
+                             const float (&scale_log2)[kBlocks], float (&correction)[kRows]) {
+  float m = row > 0 ? after(max[row], max[row - 1]) : max[row];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
     float s[] = {rS(row, score_of(block, 0)), rS(row, score_of(block, 1))};
@@ -180,25 +142,22 @@ __device__ void move_maximum(const TensorS& rS, int row, RowState<kRows>& state,
     m = fmaxf(m, fmaxf(s[0], s[1]) * scale_log2[block]);
   }
   const float m_new = row_max<TiledMma>(m);
-  correction[row] = exp2_approx(state.m[row] - reference_of<kIsMasked>(m_new));
-  state.m[row] = m_new;
-  state.l[row] *= correction[row];
-  correction[row] *= descales.v_correction;
+  correction[row] = exp2_approx(max[row] - reference_of<kIsMasked>(m_new));
+  max[row] = m_new;
 }
 
-// Then its scores of a block become P, and their sum is added to l.
-template <bool kIsMasked = true, int kRows, typename TensorS>
-__device__ void weigh(TensorS& rS, int row, int block, RowState<kRows>& state,
-                      const TileDescales& descales, const float (&scale_log2)[kBlocks]) {
-  const float exponent = descales.p_log2[block] - reference_of<kIsMasked>(state.m[row]);
-  float l = 0.0f;
+// Then its scores of a block become P, times 2^p_log2. Returns their sum.
+template <bool kIsMasked = true, typename TensorS>
+__device__ float weigh(TensorS& rS, int row, int block, float max, float scale_log2, float p_log2) {
+  const float exponent = p_log2 - reference_of<kIsMasked>(max);
+  float sum = 0.0f;
 #pragma unroll
   for (int n = 0; n < kBlockScores; ++n) {
     float& p = rS(row, score_of(block, n));
-    p = exp2_approx(fmaf(p, scale_log2[block], exponent));
-    l = n == 0 ? p : l + p;
+    p = exp2_approx(fmaf(p, scale_log2, exponent));
+    sum = n == 0 ? p : sum + p;
   }
-  state.l[row] = fmaf(l, descales.l_weight[block], state.l[row]);
+  return sum;
 }
 
 }  // namespace block_descales

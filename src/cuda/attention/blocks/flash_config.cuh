@@ -27,6 +27,7 @@ struct FlashConfigOf {
   static constexpr int kConsumers = C.consumers;
   static constexpr int kThreads = block_threads(kConsumers);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupThreads / 32;
+  static constexpr int kStageValues = C.bc * C.value_dim;  // elements of a stage of V
   using PositionK = RingPosition<C.stages>;
   using PositionV = RingPosition<C.v_stages()>;
   using Tiles = WgmmaTiles<Element, C.head_dim, C.bc, C.stages, C.value_dim, C.v_stages()>;
@@ -52,7 +53,7 @@ struct FlashStorage {
   static constexpr auto C = Config::C;
   alignas(1024) Element sQ[C.consumers][kWarpgroupRows * C.head_dim];  // (64, D)
   alignas(1024) Element sK[C.stages][C.bc * C.head_dim];               // (Bc, D, stages)
-  alignas(1024) Element sV[C.v_stages()][C.bc * C.value_dim];          // (Bc, Dv, stages)
+  alignas(1024) Element sV[C.v_stages()][Config::kStageValues];        // (Bc, Dv, stages)
   typename Config::Output output;
   TmaRing<1> q[C.consumers];
   TmaRing<C.stages, C.cluster> k;

@@ -99,10 +99,10 @@ struct ValueSums {
     }
   }
 
-  // P V of a tile. A part of the columns is added to O while the next one is computed; the last one
-  // is there at the end, and promote() adds it. `tOrV` is (MMA, parts, MMA_K).
+  // P V of a tile. A part of the columns is added to O while the next one is computed. `tOrV` is
+  // (MMA, parts, MMA_K).
   template <typename TensorP, typename TensorV>
-  __device__ void add_but_last(const TensorP& tOrP, const TensorV& tOrV) {
+  __device__ void add(const TensorP& tOrP, const TensorV& tOrV) {
     issue(tOrP, tOrV(cute::_, 0, cute::_));
 #pragma unroll
     for (int part = 1; part < kParts; ++part) {
@@ -111,12 +111,6 @@ struct ValueSums {
       promote(part - 1);
     }
     wait(kParts - 1);
-  }
-
-  // The same with the last part.
-  template <typename TensorP, typename TensorV>
-  __device__ void add(const TensorP& tOrP, const TensorV& tOrV) {
-    add_but_last(tOrP, tOrV);
     promote(kParts - 1);
   }
 };

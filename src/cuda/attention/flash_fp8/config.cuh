@@ -7,6 +7,7 @@
 #include "cuda/attention/blocks/fp8_tiles.cuh"
 #include "cuda/attention/blocks/output_slots.cuh"
 #include "cuda/attention/flash_fp8/configs.hpp"
+#include "cuda/attention/flash_fp8/value_units.cuh"
 #include "cuda/common/warp_roles.cuh"
 #include "ops/attention_fp8/params.hpp"
 
@@ -43,6 +44,15 @@ struct ConfigOf {
   static constexpr int kValueParts = C.head_dim == 256                      ? 4
                                      : C.head_dim == 128 && kConsumers == 3 ? 2
                                                                             : 1;
+  // Rows of ones in front of a stage of V^T. At D = 256 turns limit the speed, which they would
+  // make longer. So would the question whether the values of a key tile have more than one descale:
+  // there the kernel for plain problems does not ask.
+  static constexpr int kSumRows = C.head_dim == 256 ? 0 : 8;
+  template <bool kIsPlain>
+  static constexpr bool may_split() {
+    return !kIsPlain || C.head_dim < 256;
+  }
+  static constexpr int kStageValues = (kSumRows + C.head_dim) * C.bc;
   using Position = RingPosition<C.stages>;
   using PositionV = Position;
   using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
@@ -98,7 +108,12 @@ class Sequences : public flash::DenseSequences {
 
 template <typename Config>
 struct SharedStorage : FlashStorage<Config, Tile> {
-  block_descales::DescaleRing<Config::C.stages> descales;
+  block_descales::DescaleRing<TileDescales, Config::C.stages> descales;
+
+  // The first row of V^T in a stage.
+  __device__ float_e4m3_t* values(int stage) {
+    return this->sV[stage] + Config::kSumRows * Config::C.bc;
+  }
 };
 
 // Where a block's tile number `count` lies in the ring of tiles, and its Q. A consumer keeps the

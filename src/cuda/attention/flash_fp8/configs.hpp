@@ -16,7 +16,4 @@ inline constexpr FlashConfig kFp8Configs[] = {
 };
 inline constexpr int kFp8ConfigCount = sizeof(kFp8Configs) / sizeof(kFp8Configs[0]);
 
-// After how many key tiles sums are promoted to FP32 (docs/worklog/k8.md).
-inline constexpr int kFp8PromotionTiles = 1;
-
 }  // namespace tilewright::cuda

@@ -6,27 +6,26 @@
 #include "cuda/attention/blocks/flash_consumer.cuh"
 #include "cuda/attention/blocks/flash_finish.cuh"
 #include "cuda/attention/blocks/ping_pong.cuh"
-#include "cuda/attention/blocks/value_sums.cuh"
 #include "cuda/attention/flash_fp8/config.cuh"
+#include "cuda/attention/flash_fp8/promoted_sums.cuh"
 #include "cuda/common/wgmma_wait.cuh"
 
 namespace tilewright::cuda {
 namespace flash_fp8 {
 
 // Stores the results of the rows from row0 on, and finds the factors that O must be scaled by. O is
-// in units of v_scale, and O and l have P's factor.
-template <typename TiledMma, int kRows, typename TensorC>
+// in units of `unit`, and O and l have P's factor. `l` is of whole rows.
+template <int kRows, typename TensorC>
 __device__ __forceinline__ void finish_statistics(const AttentionFp8Params& p, const Tile& tile,
-                                                  int row0, float v_scale, const TensorC& cO,
-                                                  const RowState<kRows>& state,
+                                                  int row0, float unit, const TensorC& cO,
+                                                  const float (&m)[kRows], const float (&l)[kRows],
                                                   float (&factor)[kRows]) {
   constexpr float kInverseFactor = 1.0f / (1 << kP_log2);
   RowResult result[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    result[i] = {.m = state.m[i] * (1.0f / kLog2e),
-                 .l = row_sum<TiledMma>(state.l[i]) * kInverseFactor,
-                 .rescale = v_scale * kInverseFactor};
+    result[i] = {
+        .m = m[i] * (1.0f / kLog2e), .l = l[i] * kInverseFactor, .rescale = unit * kInverseFactor};
   }
   if (p.sinks.logits != nullptr) {
     add_sink(result, p.sinks.logits[tile.head * p.sinks.stride]);
@@ -58,19 +57,17 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
   using T = typename Config::Tiles;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
-  constexpr int kParts = Config::kValueParts;
-  using Sums = ValueSums<T, Config::C.head_dim, kFp8PromotionTiles, kParts>;
+  using Sums = PromotedSums<Config>;
+  constexpr int kLastPart = Sums::kParts - 1;
   constexpr int kBc = Config::C.bc;
   constexpr int kRows = Sums::kRows;
   constexpr bool kKeepsTurn = Config::kConsumers == 3;  // until S is there
   constexpr bool kOverlaps =
-      kParts == 1 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
+      kLastPart == 0 && Config::kConsumers == 2 && (kIsPlain || Config::C.head_dim == 64);
 
   const Tensor tSrQ = T::operand_q(shared.sQ[consumer]);
   const Tensor tSrK = T::operand_k(shared.sK[0]);
-  const auto mma_v = typename Sums::MmaPart{}.get_slice(0);
-  const Tensor tOrV = mma_v.make_fragment_B(
-      mma_v.partition_B(T::tile(shared.sV[0], typename T::LayoutVt{})));  // (.., parts, .., stage)
+  const ValueOperand<Config> values(shared.sV[0]);
   Tensor tSrS = T::scores();
   Tensor rS = by_rows<MmaQk>(tSrS);  // (rows, keys)
   constexpr auto kRegistersOfP = T::template score_registers<KeyOrder::kByKeys>();
@@ -93,18 +90,17 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
                                              max(min(row0(), tile.q_len - 1), 0));
     int j = tile.kv_end - 1;
     Sums sums;
-    RowState<kRows> state;
+    float m[kRows] = {kMinusInf, kMinusInf};  // the maxima, in units of log2
     float correction[kRows];
-    float v_scale = 1.0f;
+    float unit = 1.0f;
 
     // S of key tile j becomes P.
     const auto softmax = [&](auto scores, auto waits) __attribute__((always_inline)) {
       constexpr Scores kScores = scores;
       constexpr bool kWaits = decltype(waits)::value;
       constexpr bool kIsMasked = kScores != Scores::whole;
-      const block_descales::TileDescales& descales = shared.descales.at(at);
-      float scale_log2[block_descales::kBlocks];
-      block_descales::find_scales<kIsMasked>(descales, q_scale_log2, scale_log2);
+      float scale_log2[kBlocks];
+      block_descales::find_scales<kIsMasked>(shared.descales.at(at).k, q_scale_log2, scale_log2);
       if constexpr (kScores == Scores::capped) {
         block_descales::cap_blocks(rS, scale_log2, p.softcap);
         scale_log2[0] = scale_log2[1] = kLog2e;
@@ -118,14 +114,22 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
       }
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        block_descales::move_maximum<MmaQk, kIsMasked>(rS, row, state, descales, scale_log2,
-                                                       correction);
+        block_descales::move_maximum<MmaQk, kIsMasked>(rS, row, m, scale_log2, correction);
+        if constexpr (!Sums::kSumsWeights) {
+          sums.l[row] *= correction[row];
+        }
 #pragma unroll
-        for (int block = 0; block < block_descales::kBlocks; ++block) {
-          block_descales::weigh<kIsMasked>(rS, row, block, state, descales, scale_log2);
+        for (int block = 0; block < kBlocks; ++block) {
+          const float sum =
+              block_descales::weigh<kIsMasked>(rS, row, block, m[row], scale_log2[block], kP_log2);
+          if constexpr (!Sums::kSumsWeights) {
+            sums.l[row] += sum;
+          }
           if (kWaits && row == 1 && block == 0) {
-            wait_no_earlier_than_store(state.l[row]);
-            sums.wait();
+            constexpr int kLastScore =
+                block_descales::score_of(0, block_descales::kBlockScores - 1);
+            wait_no_earlier_than_store(rS(row, kLastScore));
+            sums.template wait<0>();
           }
         }
       }
@@ -153,22 +157,42 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
 
+      // If the values of a tile's blocks have different descales, adds P V of the first block, so
+      // that what is left is that of the second.
+      const auto split_blocks = [&](const typename Config::Position& tile_at) {
+        const TileDescales& descales = shared.descales.at(tile_at);
+        if (p.descale_rows == block_descales::kBlockRows &&
+            __any_sync(0xffffffffu, descales.blocks_differ())) {
+          constexpr int kFraction = kBlocks;
+          sums.template add_but_last<kFraction>(tOrP, values, tile_at.stage);
+          sums.template promote<kLastPart>();
+          sums.set_units({1.0f, 1.0f}, descales.unit_ratio[1]);
+#pragma unroll
+          for (int i = 0; i < size(tOrP) / kFraction; ++i) {
+            tOrP(i) = typename Config::Element{};
+          }
+        }
+      };
+
       // A step over key tile j: it adds P V of tile j + 1 to O, and computes P of tile j.
       const auto step = [&](auto scores) __attribute__((always_inline)) {
         --j;
         const typename Config::Position at_v = at;
         at.advance();
         shared.v.wait(at_v);
+        if constexpr (Config::template may_split<kIsPlain>()) {
+          split_blocks(at_v);
+        }
         ping_pong.wait();
         if constexpr (kOverlaps) {
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
-          sums.issue(tOrP, tOrV(_, 0, _, at_v.stage));
+          sums.template issue<0>(tOrP, values, at_v.stage);
           ping_pong.pass();
           wgmma_wait<1>(tSrS);
         } else {
-          sums.add_but_last(tOrP, tOrV(_, _, _, at_v.stage));
-          sums.promote(kParts - 1);  // in add(), ptxas would spill registers
+          sums.add_but_last(tOrP, values, at_v.stage);
+          sums.template promote<kLastPart>();
           shared.k.wait(at);
           wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
           shared.v.release(at_v);
@@ -185,10 +209,9 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         softmax(scores, std::bool_constant<kOverlaps>{});
         if constexpr (kOverlaps) {
           shared.v.release(at_v);
-          sums.next_units(correction);
-        } else {
-          sums.set_units(correction);
+          sums.template promote<0>();
         }
+        sums.set_units(correction, shared.descales.at(at).unit_ratio[0]);
         round_to_e4m3(tSrS, kRegistersOfP, tOrP);
       };
       if (p.softcap > 0.0f) {
@@ -212,8 +235,12 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
         }
       }
       shared.v.wait(at);
-      sums.add(tOrP, tOrV(_, _, _, at.stage));  // of the first key tile
-      v_scale = shared.descales.at(at).v_scale;
+      if constexpr (Config::template may_split<kIsPlain>()) {
+        split_blocks(at);
+      }
+      sums.add_but_last(tOrP, values, at.stage);  // of the first key tile
+      sums.template promote<kLastPart>();
+      unit = shared.descales.at(at).unit;
       shared.v.release(at);
       at.advance();
     } else {
@@ -221,7 +248,13 @@ __device__ __forceinline__ void consume(SharedStorage<Config>& shared, const Att
     }
     Tensor rO = by_rows<MmaPv>(sums.tOrO);
     const Tensor cO = by_rows<MmaPv>(T::output_coordinates(thread_index()));
-    finish_statistics<MmaPv>(p, tile, row0(), v_scale, cO, state, correction);
+    if constexpr (!Sums::kSumsWeights) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        sums.l[i] = row_sum<MmaQk>(sums.l[i]);
+      }
+    }
+    finish_statistics(p, tile, row0(), unit, cO, m, sums.l, correction);
     scale_rows(rO, correction);
     if constexpr (kIsPlain) {
       shared.output.put(sums.tOrO, consumer, q_position(count));

@@ -5,16 +5,19 @@
 // (masks, soft cap, sinks, packed sequences, splits, un-normalised O) are chosen at run time; a
 // problem with no feature beyond a causal mask runs a kernel that is compiled without the others.
 //
-// Source    flash.cuh, ladder/k8.cu.
+// Source    flash.cuh, ladder/k8.cu. Sums of weights by the tensor cores, and O in units of the
+// last
+//           values' descale, are our own.
 // Tiles     configs.hpp: Br = 64 rows for each of 2 or, at D = 64 and 128, 3 consumers; Bc = 128.
 // SMEM      sQ Br x D, sK and sV (V^T) stages x 128 x D E4M3; sO Br x D in 16 bits: 88, 176, 224 KB
-//           at D = 64, 128, 256 with two consumers, 100, 200 KB with three; 4, 4, 2 stages
-//           (+ barriers, tiles and descales).
+//           at D = 64, 128, 256 with two consumers, 100, 200 KB with three; 4, 4, 2 stages. And 4
+//           KB of ones at D = 64 and 128 (+ barriers, tiles and descales).
 // Registers 40 for a thread of the producer and 232 for one of a consumer; with three consumers 40
 //           and 152 at D = 64, 32 and 160 at D = 128. Of a consumer's, D / 2 hold O, 64 hold S and
 //           16 hold P. At D = 64 and 128 two consumers have D / 2 more for P V of a tile. Three
 //           have it in S's. At D = 128 these, and at D = 256 two, have P V of 64 columns in half of
-//           S's, and that of the next 64 in the other.
+//           S's, and that of the next 64 in the other. Sums of weights take 4 more beside the
+//           first.
 //
 //   warp 0, a thread  load: descales, K, Q, V as soon as a stage is free (TMA)
 //   warp 1            schedule_tiles: finds the next tile, by the block's index or by a ticket
@@ -25,6 +28,8 @@
 //     tensor cores    PV(j+1) 0 | 1 | 2 | 3 |       | QK(j)      | the other consumer's turn
 //     the consumer                | O 0 | O 1 | O 2 | O 3 | waits      | softmax j
 //
+// Sums      At D = 64 and 128 eight rows of ones lie in front of a stage of V^T, so that P V begins
+//           with eight columns of sums of P: l is the sum of the weights as they were rounded.
 // Layouts   as of K8: V^T with its keys in order, a K tile's even keys first. In a packed tensor a
 //           sequence may begin at an odd row, and then its even keys are the tensor's odd rows; its
 //           values begin at a multiple of 16 columns (common/columns.hpp).
@@ -62,10 +67,10 @@ __device__ void load_values(SharedStorage<Config>& shared, const TensorMaps& map
   constexpr FlashConfig C = Config::C;
   TmaBarrier& full = kMayClear && flash::has_unseen<C>(tile, j) ? shared.uncleared[at.stage]
                                                                 : shared.v.full[at.stage];
-  shared.v.acquire(at, full, sizeof(shared.sV[0]));
+  shared.v.acquire(at, full, C.bc * C.head_dim);
   constexpr auto kNoHint = static_cast<std::uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
   SM90_TMA_LOAD_4D::copy(&maps.v, reinterpret_cast<std::uint64_t*>(&full), kNoHint,
-                         shared.sV[at.stage], tile.value_start + j * C.bc, 0, tile.kv_head,
+                         shared.values(at.stage), tile.value_start + j * C.bc, 0, tile.kv_head,
                          tile.kv_batch);
 }
 
@@ -83,7 +88,7 @@ __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
       shared.tiles.want_next(tile_position(count));
       flash::load_q(shared, maps.q, tile, q_position(count));
     } else {
-      block_descales::DescaleWalk descales;
+      DescaleWalk descales;
       const auto fetch_descales = [&](int j) {
         descales.fetch(p, tile.descales, tile.kv_len, j, shared.descales.at(at));
       };
@@ -107,6 +112,17 @@ __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
     }
     shared.tiles.release(tile_position(count));
   }
+}
+
+// All threads write the rows of ones, which stay.
+template <typename Config>
+__device__ void write_ones(SharedStorage<Config>& shared) {
+  constexpr std::uint32_t kFour_ones = 0x38383838;
+  constexpr int kWords = Config::kSumRows * Config::C.bc / 4;
+  for (int i = threadIdx.x; i < Config::C.stages * kWords; i += Config::kThreads) {
+    reinterpret_cast<std::uint32_t*>(shared.sV[i / kWords])[i % kWords] = kFour_ones;
+  }
+  cutlass::arch::fence_view_async_shared();
 }
 
 // A warp writes zeros over the keys of a tile of V^T that are outside [first, end), for GEMMs to
@@ -165,6 +181,9 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
   if (threadIdx.x == 0) {
     shared.init(may_clear);
   }
+  if constexpr (Config::kSumRows > 0) {
+    write_ones(shared);
+  }
   __syncthreads();  // the barriers are ready
 
   run_roles<Config::kConsumers, Config::kRegisters>(
@@ -174,8 +193,9 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
         } else if (warp == 1) {
           flash::schedule_tiles(shared, sequences, schedule);
         } else if (warp == 2 && may_clear) {
-          flash::clear_unseen(
-              shared, [](auto* sV, int first, int end) { clear_keys<Config>(sV, first, end); });
+          flash::clear_unseen(shared, [](auto* sV, int first, int end) {
+            clear_keys<Config>(sV + Config::kSumRows * Config::C.bc, first, end);
+          });
         } else if (warp == 3 && threadIdx.x % 32 == 0) {
           flash::store(shared, p, maps.o);
         }

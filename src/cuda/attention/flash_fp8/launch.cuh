@@ -57,9 +57,11 @@ void launch_fp8_config(const AttentionFp8Params& p, const FlashPlan& plan, void*
     if constexpr (kFp8Configs[kIndex].use == FlashUse::larger_plain) {
       flash_fp8::launch_config<kIndex, Output, true>(p, plan, ticket, stream);
     } else {
-      const auto launch_it = kind_of(p) == ProblemKind::plain
-                                 ? flash_fp8::launch_config<kIndex, Output, true>
-                                 : flash_fp8::launch_config<kIndex, Output, false>;
+      constexpr bool kMaySplit = flash_fp8::ConfigOf<kIndex, Output>::template may_split<true>();
+      const bool is_plain = kind_of(p) == ProblemKind::plain &&
+                            (kMaySplit || p.descale_rows != block_descales::kBlockRows);
+      const auto launch_it = is_plain ? flash_fp8::launch_config<kIndex, Output, true>
+                                      : flash_fp8::launch_config<kIndex, Output, false>;
       launch_it(p, plan, ticket, stream);
     }
   };

@@ -47,10 +47,8 @@ namespace tilewright::cuda {
 namespace k8 {
 
 using namespace cute;
-using block_descales::DescaleRing;
-using block_descales::DescaleWalk;
 using block_descales::HeadDescales;
-using block_descales::TileDescales;
+using block_descales::kBlocks;
 using Element = float_e4m3_t;
 
 constexpr int kConsumers = 2;                    // warpgroups
@@ -64,6 +62,49 @@ constexpr AttnConfig config(int head_dim) {
           .stages = head_dim == 256 ? 2 : 4};
 }
 
+// What a key tile's descales come to. V's are taken relative to the largest one so far, `v_scale`:
+// P of a block is multiplied by its descale's share of it, and O is in units of it. Shares are at
+// least 2^-32, which does not show in FP32.
+struct alignas(16) TileDescales {
+  float k[kBlocks];
+  float p_log2[kBlocks];    // the factor of P: its share, and 2^kP_log2
+  float l_weight[kBlocks];  // the shares' inverses: l is a sum without them
+  float v_scale;
+  float v_correction;  // the v_scale before, in units of this one
+};
+
+// The descales of one key tile of a head after another, from the last to the first. One thread
+// walks, which has few registers: what it fetches goes to the tile's place at once.
+class DescaleWalk {
+ public:
+  // Asks for the descales of a tile.
+  __device__ static void fetch(const AttentionFp8Params& p, const HeadDescales& head, int kv_len,
+                               int tile, TileDescales& descales) {
+    block_descales::fetch_descales(p, head, kv_len, tile, descales.k, descales.l_weight);
+  }
+
+  // Waits for them, and writes what they come to.
+  __device__ void finish(TileDescales& descales) {
+    wait_for_copies();
+    const float v[] = {descales.l_weight[0], descales.l_weight[1]};
+    const float before = v_scale_;
+    v_scale_ = fmaxf(v_scale_, fmaxf(v[0], v[1]));
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      constexpr float kLeastLog2 = -32.0f;
+      const float share = v_scale_ == 0.0f ? 1.0f : __fdividef(v[i], v_scale_);
+      const float share_log2 = fmaxf(__log2f(share), kLeastLog2);
+      descales.p_log2[i] = kP_log2 + share_log2;
+      descales.l_weight[i] = exp2_approx(-share_log2);
+    }
+    descales.v_scale = v_scale_;
+    descales.v_correction = before == v_scale_ ? 1.0f : __fdividef(before, v_scale_);
+  }
+
+ private:
+  float v_scale_ = 0.0f;
+};
+
 template <AttnConfig C>
 using Tiles = Fp8Tiles<C.head_dim, C.bc, C.stages>;
 
@@ -75,7 +116,7 @@ struct SharedStorage {
   alignas(128) TmaBarrier q_full[kConsumers];
   TmaRing<C.stages> k;
   TmaRing<C.stages> vt;
-  DescaleRing<C.stages> descales;
+  block_descales::DescaleRing<TileDescales, C.stages> descales;
 };
 static_assert(sizeof(SharedStorage<config(64)>) == 73 * 1024);
 static_assert(sizeof(SharedStorage<config(128)>) == 145 * 1024);
@@ -181,14 +222,18 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   };
   const auto weigh_tile = [&] {
     const TileDescales& descales = shared.descales.at(at);
-    float scale_log2[block_descales::kBlocks];
-    block_descales::find_scales<true>(descales, q_scale_log2, scale_log2);
+    float scale_log2[kBlocks];
+    block_descales::find_scales<true>(descales.k, q_scale_log2, scale_log2);
 #pragma unroll
     for (int row = 0; row < Sums::kRows; ++row) {
-      block_descales::move_maximum<MmaQk>(rS, row, state, descales, scale_log2, correction);
+      block_descales::move_maximum<MmaQk>(rS, row, state.m, scale_log2, correction);
+      state.l[row] *= correction[row];
+      correction[row] *= descales.v_correction;
 #pragma unroll
-      for (int block = 0; block < block_descales::kBlocks; ++block) {
-        block_descales::weigh(rS, row, block, state, descales, scale_log2);
+      for (int block = 0; block < kBlocks; ++block) {
+        const float sum = block_descales::weigh(rS, row, block, state.m[row], scale_log2[block],
+                                                descales.p_log2[block]);
+        state.l[row] = fmaf(sum, descales.l_weight[block], state.l[row]);
       }
     }
   };
