@@ -84,7 +84,7 @@ class Tensors final : public CaseTensors {
       inputs_.expected = expect_attention(DType::e4m3, [&](reference::Rounding rounding) {
         return reference::attention_fp8(tensors, options_, rounding);
       });
-      inputs_.expected->lse_limit += score_limit(tensors);
+      inputs_.expected->lse_limit += score_limit(tensors) + sum_limit(tensors);
     }
     return *inputs_.expected;
   }
@@ -96,6 +96,11 @@ class Tensors final : public CaseTensors {
       largest = std::isfinite(error) ? std::max(largest, error) : largest;
     }
     return largest;
+  }
+
+  // The largest error of an LSE whose sum is that of rounded weights. A row's largest weight is 1.
+  static double sum_limit(const AttentionFp8Tensors& tensors) {
+    return -std::log1p(-std::min(reference::rounded_sum_share(tensors.k.shape[1], 1.0), 0.99));
   }
 
   AttentionFp8Options options_;

@@ -242,6 +242,10 @@ Magnitudes magnitudes(const Tensors& tensors, const Options& options) {
           .sums = std::move(weighted.row_sum)};
 }
 
+double rounded_sum_share(std::int64_t kv_len, double l) {
+  return 0x1p-4 + 0x1p-6 + 0x1p-18 * static_cast<double>(kv_len) / l;
+}
+
 AttentionResult attention_of_quantized(const AttentionTensors& t, const AttentionOptions& options,
                                        const Quantization& quantization) {
   const int rows = quantization.descale_rows;

@@ -24,6 +24,11 @@ struct Magnitudes {
 };
 Magnitudes magnitudes(const AttentionFp8Tensors& tensors, const AttentionFp8Options& options);
 
+// The share by which l of a row may be off if tensor cores add up its weights as they were rounded
+// to E4M3: half an ulp of three bits; 128 products that may each lose 2^-13 of the largest term;
+// and the weights that are subnormal.
+double rounded_sum_share(std::int64_t kv_len, double l);
+
 // How unquantised rows become E4M3.
 struct Quantization {
   std::optional<std::uint64_t> seed;  // of the rotation of queries and keys

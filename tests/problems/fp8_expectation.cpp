@@ -107,14 +107,14 @@ std::vector<double> dense(const reference::HostTensor& tensor) {
   return values;
 }
 
-// The share of a row's l that the sum of rounded weights may be off, as the header has it.
+// The share by which a row's l may be off.
 double sum_share(const Problem& problem, const Expected& expected, Weights weights,
                  std::size_t row) {
   if (weights != Weights::e4m3_sums) {
     return 0;
   }
   const double l = std::max(expected.magnitudes.sums[row], 1e-30);
-  return std::min(0x1p-4 + 0x1p-6 + 0x1p-18 * static_cast<double>(problem.kv_len) / l, 0.99);
+  return std::min(reference::rounded_sum_share(problem.kv_len, l), 0.99);
 }
 
 void expect_outputs(const Fp8Problem& problem, const Expected& expected, Weights weights,
