@@ -34,6 +34,9 @@ VALUES = {"normal": (False,), "outliers": (True,), "both": (False, True)}
 ERROR_LIMITS = {False: 0.1, True: 0.3}
 SCORE_BITS = 13  # kept behind the largest term, of each 32 products that are added (docs/fp8.md)
 MEAN_SQUARES = {False: 2, True: 40}  # of a row of Q times one of K, at most
+# The share by which a sum of weights may be off that were rounded to three bits, and that tensor
+# cores added up (docs/fp8.md).
+SUM_SHARE = 2**-4 + 2**-6
 
 RULES = attention.RULES
 
@@ -108,9 +111,10 @@ class Fp8Case(AttentionCase):
 
     @property
     def lse_limit(self) -> float:
-        """What scores may be off: a product of two rows is at most that of their norms."""
+        """What scores and sums may be off: a product of two rows is at most that of their norms."""
         products = math.sqrt(self.head_dim) * MEAN_SQUARES[self.outliers]
-        return math.ceil(self.head_dim / 32) * 2.0**-SCORE_BITS * products
+        scores = math.ceil(self.head_dim / 32) * 2.0**-SCORE_BITS * products
+        return scores - math.log1p(-SUM_SHARE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
