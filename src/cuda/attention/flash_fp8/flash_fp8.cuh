@@ -35,7 +35,7 @@
 //           values begin at a multiple of 16 columns (common/columns.hpp).
 // Limits    D = 64, 128 or 256. V comes transposed. O in BF16 or FP16, or in FP32 where it is
 //           un-normalised.
-// Worklog   docs/worklog/k8.md
+// Worklog   docs/worklog/flash-fp8.md
 #pragma once
 
 #include "cuda/attention/blocks/flash_producer.cuh"

@@ -79,7 +79,7 @@ Row flash_fp8_kernel() {
                          .architectures = {90},
                          .dtypes = {DType::bf16, DType::fp16},
                          .alignment_bytes = 16,
-                         .doc = "docs/worklog/k8.md"},
+                         .doc = "docs/worklog/flash-fp8.md"},
                 .facts = {.head_dims = kHeadDims, .features = kFeatures},
                 .plan = plan_best,
                 .launch = built<launch_flash_fp8>()};
