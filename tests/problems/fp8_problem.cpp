@@ -72,7 +72,8 @@ class Descales {
  public:
   // Of rows with these lengths, where packed. `group` heads share a descale of a sequence and head.
   Descales(const Fp8Problem& problem, DescaleForm form, const Rows& rows,
-           const std::vector<int>& lengths, std::int64_t group, double base, Random& pick)
+           const std::vector<int>& lengths, std::int64_t group, double base, bool is_uneven,
+           Random& pick)
       : form_(form), rows_(problem.descale_rows), lengths_(lengths), group_(group), base_(base) {
     const std::int64_t batch = problem.attention.batch;
     switch (form) {
@@ -97,7 +98,9 @@ class Descales {
       rows.for_each([&](std::int64_t b, std::int64_t n, std::int64_t h) {
         const RowPlace place = place_of(b, n, lengths_);
         if (place.sequence >= 0 && place.row % rows_ == 0) {
-          reference::store(tensor->view(), index_of(b, place, h), random_descale(pick));
+          const bool is_small = is_uneven && place.row / rows_ % 2 == 1;
+          reference::store(tensor->view(), index_of(b, place, h),
+                           random_descale(pick) * (is_small ? 0x1p-40 : 1.0));
         }
       });
     }
@@ -228,7 +231,8 @@ DescaleForm pick_form(DescaleForm form, Random& pick) {
 std::ostream& operator<<(std::ostream& out, const Fp8Problem& p) {
   constexpr std::array kForms = {"none", "tensor", "heads", "blocks"};
   return out << p.attention << " descales " << kForms[static_cast<std::size_t>(p.descales)]
-             << " descale_rows " << p.descale_rows << " v_transposed " << p.v_transposed;
+             << " descale_rows " << p.descale_rows << " v_transposed " << p.v_transposed
+             << " uneven_values " << p.uneven_values;
 }
 
 AttentionFp8Options options_of(const Fp8Problem& p, std::string_view kernel) {
@@ -254,17 +258,17 @@ Fp8HostSet make_tensors(const Fp8Problem& p) {
   Random pick(attention.seed);
   Fp8HostSet set{make_tensors(attention), std::nullopt, std::nullopt, std::nullopt, std::nullopt};
   const auto quantize = [&](HostTensor& tensor, std::optional<HostTensor>& descale,
-                            const std::vector<int>& lengths, std::int64_t group) {
+                            const std::vector<int>& lengths, std::int64_t group, bool is_uneven) {
     constexpr double kE4m3Max = 448;
     const Rows rows(tensor.view());
     const double base = std::max(amax_of(tensor, rows), 1e-3) / kE4m3Max;
-    Descales descales(p, pick_form(p.descales, pick), rows, lengths, group, base, pick);
+    Descales descales(p, pick_form(p.descales, pick), rows, lengths, group, base, is_uneven, pick);
     tensor = quantized(tensor, rows, descales, attention.order);
     descale = descales.tensor;
   };
-  quantize(set.q, set.q_descale, attention.q_lens, attention.heads / attention.kv_heads);
-  quantize(set.k, set.k_descale, attention.kv_lens, 1);
-  quantize(set.v, set.v_descale, attention.kv_lens, 1);
+  quantize(set.q, set.q_descale, attention.q_lens, attention.heads / attention.kv_heads, false);
+  quantize(set.k, set.k_descale, attention.kv_lens, 1, false);
+  quantize(set.v, set.v_descale, attention.kv_lens, 1, p.uneven_values);
   if (p.v_transposed) {
     set.v_transposed =
         transposed(set.v, Rows(set.v.view()), attention.kv_lens, pick.one_in(2) ? 16 : 0);

@@ -20,6 +20,7 @@ struct Fp8Problem {
   DescaleForm descales = DescaleForm::heads;
   int descale_rows = 0;  // of blocks
   bool v_transposed = false;
+  bool uneven_values = false;  // of V's blocks, every other has a descale 2^-40 times as large
 };
 
 std::ostream& operator<<(std::ostream& out, const Fp8Problem& problem);

@@ -72,7 +72,7 @@ struct ValueSums {
     }
   }
 
-  // The next tile's units are `correction` times as large. The sums of the last tile are there.
+  // The units so far are `correction` times those of the next tile. The sums of the last tile are there.
   __device__ void next_units(const float (&correction)[kRows]) {
     if constexpr (!kPromotes) {
       auto rO = by_rows<Mma>(tOrO);

@@ -44,10 +44,12 @@ struct ConfigOf {
   static constexpr int kValueParts = C.head_dim == 256                      ? 4
                                      : C.head_dim == 128 && kConsumers == 3 ? 2
                                                                             : 1;
-  // Rows of ones in front of a stage of V^T. At D = 256 turns limit the speed, which they would
-  // make longer. So would the question whether the values of a key tile have more than one descale:
-  // there the kernel for plain problems does not ask.
+  // Rows of ones in front of a stage of V^T. There are none at D = 256: turns limit the speed
+  // there, and these rows would make turns longer.
   static constexpr int kSumRows = C.head_dim == 256 ? 0 : 8;
+  // May the values of a key tile have two descales? To ask makes turns longer, too. So at D = 256
+  // the kernel for plain problems does not ask, and launch_fp8_config() runs descales of 64 rows in
+  // the other one.
   template <bool kIsPlain>
   static constexpr bool may_split() {
     return !kIsPlain || C.head_dim < 256;

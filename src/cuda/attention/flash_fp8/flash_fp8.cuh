@@ -4,14 +4,14 @@
 // while other warps find and load the next tile and store the O of the one before. The features
 // (masks, soft cap, sinks, packed sequences, splits, un-normalised O) are chosen at run time; a
 // problem with no feature beyond a causal mask runs a kernel that is compiled without the others.
+// At D = 256 it must not have descales of 64 rows, either.
 //
-// Source    flash.cuh, ladder/k8.cu. Sums of weights by the tensor cores, and O in units of the
-// last
-//           values' descale, are our own.
+// Source    flash.cuh, ladder/k8.cu. O's units, and sums of weights by the tensor cores, are our
+//           own.
 // Tiles     configs.hpp: Br = 64 rows for each of 2 or, at D = 64 and 128, 3 consumers; Bc = 128.
 // SMEM      sQ Br x D, sK and sV (V^T) stages x 128 x D E4M3; sO Br x D in 16 bits: 88, 176, 224 KB
-//           at D = 64, 128, 256 with two consumers, 100, 200 KB with three; 4, 4, 2 stages. And 4
-//           KB of ones at D = 64 and 128 (+ barriers, tiles and descales).
+//           at D = 64, 128, 256 with two consumers, 100, 200 KB with three; 4, 4, 2 stages; 4 KB of
+//           ones at D = 64 and 128 (+ barriers, tiles and descales).
 // Registers 40 for a thread of the producer and 232 for one of a consumer; with three consumers 40
 //           and 152 at D = 64, 32 and 160 at D = 128. Of a consumer's, D / 2 hold O, 64 hold S and
 //           16 hold P. At D = 64 and 128 two consumers have D / 2 more for P V of a tile. Three
@@ -117,10 +117,10 @@ __device__ void load(SharedStorage<Config>& shared, const AttentionFp8Params& p,
 // All threads write the rows of ones, which stay.
 template <typename Config>
 __device__ void write_ones(SharedStorage<Config>& shared) {
-  constexpr std::uint32_t kFour_ones = 0x38383838;
+  constexpr std::uint32_t kFourOnes = 0x38383838;
   constexpr int kWords = Config::kSumRows * Config::C.bc / 4;
   for (int i = threadIdx.x; i < Config::C.stages * kWords; i += Config::kThreads) {
-    reinterpret_cast<std::uint32_t*>(shared.sV[i / kWords])[i % kWords] = kFour_ones;
+    reinterpret_cast<std::uint32_t*>(shared.sV[i / kWords])[i % kWords] = kFourOnes;
   }
   cutlass::arch::fence_view_async_shared();
 }
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
   if constexpr (Config::kSumRows > 0) {
     write_ones(shared);
   }
-  __syncthreads();  // the barriers are ready
+  __syncthreads();  // the barriers and the ones are ready
 
   run_roles<Config::kConsumers, Config::kRegisters>(
       [&](int warp) {

@@ -57,9 +57,9 @@ class ValueOperand {
   template <int kPart>
   __device__ auto part(int stage) const {
     constexpr int kRow = kPart == 0 ? 0 : Config::kSumRows + kPart * Parts::kColumns;
-    constexpr int kStage_offset = Config::kStageValues / 16;  // as descriptors count
+    constexpr int kStageOffset = Config::kStageValues / 16;  // as descriptors count
     using Layout = typename conditional_t<kPart == 0, First, Other>::layout_type;
-    const int offset = stage * kStage_offset + kRow * kBc / 16;
+    const int offset = stage * kStageOffset + kRow * kBc / 16;
     return make_tensor(first_.data() + offset, Layout{});
   }
 
@@ -88,7 +88,7 @@ struct PromotedSums {
   decltype(Config::Tiles::output()) tOrO;
   typename Parts::FirstSums tOrFirst;            // of part 0, if kSumsWeights
   typename Parts::Sums tOrPart[kBuffers];        // of part i, in buffer i % kBuffers
-  float to_units_of_part[kRows] = {1.0f, 1.0f};  // what O is multiplied by first
+  float to_units_of_part[kRows] = {1.0f, 1.0f};  // what O is multiplied by when a part is added
   float l[kRows] = {};                           // without kSumsWeights, the caller's to add up
 
   __device__ PromotedSums() { clear(tOrO); }
@@ -136,8 +136,8 @@ struct PromotedSums {
     }
   }
 
-  // P of the next tile is in units that are `correction` times as large, and its values are in
-  // units of which the ones before are `unit_ratio`. All sums are in O.
+  // The units of P so far are `correction` times those of P of the next tile, and the units of
+  // values so far are `unit_ratio` times those of its values. All sums are in O.
   __device__ void set_units(const float (&correction)[kRows], float unit_ratio) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -149,7 +149,7 @@ struct PromotedSums {
   }
 
   // P V of a tile. A part of the columns is added to O while the next one is computed; the last one
-  // is there at the end, and promote() adds it.
+  // is there at the end, and promote() adds it: if this did, too, ptxas would spill registers.
   template <int kFraction = 1, int kPart = 0, typename TensorP>
   __device__ __forceinline__ void add_but_last(const TensorP& tOrP,
                                                const ValueOperand<Config>& values, int stage) {

@@ -13,7 +13,8 @@ using block_descales::kBlocks;
 
 // O is in units of the descale of those values that were added last. So P V of a block is added as
 // it is, and P has no factor but its own: no weight falls out of E4M3's range because of a descale.
-// Units are at least 2^-64 of the largest descale so far, so that O stays in FP32's range.
+// Units are at least 2^-64 of the largest descale so far, so that O stays in FP32's range, and at
+// least FLT_MIN. Values with a smaller descale count as if it were the unit.
 struct alignas(16) TileDescales {
   float k[kBlocks];
   float unit_ratio[kBlocks];  // the unit before a block's, divided by the block's
@@ -44,7 +45,7 @@ class DescaleWalk {
       descales.unit_ratio[i] = unit_ == unit || unit_ == 0.0f ? 1.0f : __fdividef(unit_, unit);
       unit_ = unit;
     }
-    descales.unit = unit_;
+    descales.unit = largest_ == 0.0f ? 0.0f : unit_;
   }
 
  private:

@@ -38,6 +38,7 @@
 #include "cuda/attention/blocks/ping_pong.cuh"
 #include "cuda/attention/blocks/tile_walk.cuh"
 #include "cuda/attention/blocks/value_sums.cuh"
+#include "cuda/common/copy_async.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
 #include "cuda/common/tma.cuh"
