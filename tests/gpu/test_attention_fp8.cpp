@@ -116,25 +116,6 @@ TEST_F(AttentionFp8Gpu, EveryForm) {
   check_all(in_all_forms(problems));
 }
 
-// Values of every other block count for nothing beside those of the others, but their keys count.
-TEST_F(AttentionFp8Gpu, UnevenValues) {
-  std::vector<Fp8Problem> problems;
-  for (const int head_dim : {64, 128, 256}) {
-    for (const int rows : {64, 128}) {
-      problems.push_back({.attention = {.q_len = 200,
-                                        .kv_len = 700,
-                                        .heads = 2,
-                                        .head_dim = head_dim,
-                                        .causal = rows == 128},
-                          .descales = DescaleForm::blocks,
-                          .descale_rows = rows,
-                          .v_transposed = true,
-                          .uneven_values = true});
-    }
-  }
-  check_all(problems);
-}
-
 TEST_F(AttentionFp8Gpu, SmallProblems) { check_all(fp8_problems(small_problems())); }
 
 TEST_F(AttentionFp8Gpu, RandomProblems) { check_all(fp8_problems(random_problems())); }
@@ -187,6 +168,25 @@ TEST_F(AttentionFp8FeaturesGpu, EveryVariant) {
       }
     }
   }
+}
+
+// Values of every other block count for nothing beside those of the others, but their keys count.
+TEST_F(AttentionFp8FeaturesGpu, UnevenValues) {
+  std::vector<Fp8Problem> problems;
+  for (const int head_dim : {64, 128, 256}) {
+    for (const int rows : {64, 128}) {
+      problems.push_back({.attention = {.q_len = 200,
+                                        .kv_len = 700,
+                                        .heads = 2,
+                                        .head_dim = head_dim,
+                                        .causal = rows == 128},
+                          .descales = DescaleForm::blocks,
+                          .descale_rows = rows,
+                          .v_transposed = true,
+                          .uneven_values = true});
+    }
+  }
+  check_all(problems, check_problem);
 }
 
 TEST_F(AttentionFp8FeaturesGpu, FeatureProblems) {
