@@ -26,8 +26,7 @@ struct ExpectedAttention {
 ExpectedAttention expect_attention(
     DType dtype, const std::function<reference::AttentionResult(reference::Rounding)>& oracle);
 
-// Of a result that is in host memory. The LSE may be off by `more_of_lse` more.
-CheckResult check_attention(const Output& o, const Output& lse, const ExpectedAttention& expected,
-                            double more_of_lse = 0);
+// Of a result that is in host memory.
+CheckResult check_attention(const Output& o, const Output& lse, const ExpectedAttention& expected);
 
 }  // namespace tilewright::cli

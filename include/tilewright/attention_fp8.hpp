@@ -84,9 +84,9 @@ std::size_t attention_fp8_workspace_bytes(const AttentionFp8Tensors& tensors,
 //   s = q_descale * k_descale * scale * (q . k), capped and masked
 //   o = sum_j exp(s_j - m) v_descale v_j / l    m = max s_j, l = sum_j exp(s_j - m)
 //
-// Scores, sums and statistics are FP32. On a GPU the weights exp(s_j - m) are rounded to E4M3,
-// scaled by a power of two so that none saturates; l, row_sum and lse may be of the rounded ones
-// (docs/fp8.md has the limits). On the CPU no weight is rounded.
+// Scores, sums and statistics are FP32. On a GPU the weights exp(s_j - m) of the second product are
+// rounded to E4M3, scaled by a power of two so that none saturates. Those of row_sum and lse are
+// not; o may be divided by the sum of rounded ones if only o is wanted. On the CPU none is rounded.
 //
 // On CUDA tensors the work is queued on `stream` and the call returns at once; it neither allocates
 // nor synchronises and can be captured in a CUDA graph, even where no call came before it. On CPU

@@ -74,9 +74,9 @@ def attention_fp8(
              they are always checked
 
     The other arguments, and what is returned, are those of attention(). On a GPU the weights
-    exp(s - max) are rounded to E4M3 before they meet v, and their sum may be that of the rounded
-    ones; on the CPU they are not. Where PyTorch traces or watches the call it is
-    torch.ops.tilewright.attention_fp8 (see tilewright.torch); tracing needs out and stream to be
+    exp(s - max) are rounded to E4M3 before they meet v, and without return_lse their sum may be
+    that of the rounded ones; on the CPU they are not. Where PyTorch traces or watches the call it
+    is torch.ops.tilewright.attention_fp8 (see tilewright.torch); tracing needs out and stream to be
     None. A call that would record gradients is refused. Raises a tilewright.Error that names the
     argument at fault; nothing is written then.
     """

@@ -22,13 +22,24 @@ class DeviceFp8 : public DeviceSet<Fp8Set> {
   explicit DeviceFp8(const Fp8Problem& problem) : DeviceFp8(make_tensors(problem)) {}
 
   void launch(const AttentionFp8Options& options, Stream stream = nullptr) {
-    if (!workspace_) {
-      workspace_.emplace(attention_fp8_workspace_bytes(views(), options));
-    }
-    attention_fp8(views(), options, workspace_->view(), stream);
+    launch(views(), options, stream);
+  }
+
+  void launch_without_lse(const AttentionFp8Options& options) {
+    AttentionFp8Tensors tensors = views();
+    tensors.lse.reset();
+    launch(tensors, options, nullptr);
   }
 
  private:
+  void launch(const AttentionFp8Tensors& tensors, const AttentionFp8Options& options,
+              Stream stream) {
+    if (!workspace_) {
+      workspace_.emplace(attention_fp8_workspace_bytes(views(), options));
+    }
+    attention_fp8(tensors, options, workspace_->view(), stream);
+  }
+
   explicit DeviceFp8(const Fp8HostSet& host)
       : DeviceSet(host,
                   {to_device(host), device_copy(host.v_transposed), device_copy(host.q_descale),
@@ -37,13 +48,8 @@ class DeviceFp8 : public DeviceSet<Fp8Set> {
   std::optional<DeviceWorkspace> workspace_;
 };
 
-// flash_fp8 adds up weights as they were rounded, up to D = 128.
-Weights weights_of(const Fp8Problem& problem, const std::string& kernel) {
-  return kernel.starts_with("flash_fp8") && problem.attention.head_dim <= 128 ? Weights::e4m3_sums
-                                                                              : Weights::e4m3;
-}
-
-// Runs twice: right, bit-equal, and nothing written outside the outputs.
+// Runs twice: right, bit-equal, and nothing written outside the outputs. And twice without the LSE,
+// for which there are kernels of their own.
 void check_problem(const Fp8Problem& problem, const std::string& kernel) {
   SCOPED_TRACE(testing::Message() << kernel << ": " << problem);
   DeviceFp8 device(problem);
@@ -51,13 +57,24 @@ void check_problem(const Fp8Problem& problem, const std::string& kernel) {
   options.check_values = problem.attention.seed % 2 == 0;
   device.launch(options);
   Fp8HostSet first = device.results();
-  expect_right(problem, first, weights_of(problem, kernel));
+  expect_right(problem, first, Weights::e4m3);
   EXPECT_TRUE(device.guards_untouched());
 
   device.reset_outputs();
   device.launch(options);
   Fp8HostSet second = device.results();
   expect_same_bits(first, second);
+
+  if (!problem.attention.unnormalized) {
+    device.reset_outputs();
+    device.launch_without_lse(options);
+    Fp8HostSet without_lse = device.results();
+    expect_output_right(problem, without_lse);
+    device.reset_outputs();
+    device.launch_without_lse(options);
+    Fp8HostSet again = device.results();
+    expect_same_bits(without_lse, again);
+  }
 }
 
 using Check = std::function<void(const Fp8Problem&, const std::string&)>;
@@ -207,7 +224,7 @@ void check_captured(const Fp8Problem& problem, const std::string& kernel) {
   const AttentionFp8Options options = options_of(problem, kernel);
   device.launch(options);  // makes the workspace
   replay([&](Stream stream) { device.launch(options, stream); }, [&] { device.reset_outputs(); },
-         [&] { expect_right(problem, device.results(), weights_of(problem, kernel)); });
+         [&] { expect_right(problem, device.results(), Weights::e4m3); });
 }
 
 TEST_F(AttentionFp8Gpu, RunsInACapturedGraph) {

@@ -107,18 +107,9 @@ std::vector<double> dense(const reference::HostTensor& tensor) {
   return values;
 }
 
-// The share by which a row's l may be off.
-double sum_share(const Problem& problem, const Expected& expected, Weights weights,
-                 std::size_t row) {
-  if (weights != Weights::e4m3_sums) {
-    return 0;
-  }
-  const double l = std::max(expected.magnitudes.sums[row], 1e-30);
-  return std::min(reference::rounded_sum_share(problem.kv_len, l), 0.99);
-}
-
-void expect_outputs(const Fp8Problem& problem, const Expected& expected, Weights weights,
-                    const std::vector<double>& o) {
+// `rounds_sums`: o may be divided by a sum of rounded weights.
+void expect_outputs(const Fp8Problem& problem, const Expected& expected,
+                    const std::vector<double>& o, bool rounds_sums) {
   const Problem& p = problem.attention;
   const std::int64_t value_dim = p.value_dim == 0 ? p.head_dim : p.value_dim;
   double worst = 0;
@@ -128,38 +119,36 @@ void expect_outputs(const Fp8Problem& problem, const Expected& expected, Weights
     const double sum = p.unnormalized ? 1.0 : std::max(expected.magnitudes.sums[row], 1e-30);
     const double tiny =
         0x1p-18 * static_cast<double>(p.kv_len) * expected.largest_value / sum + 1e-6;
-    const double of_exact =
-        rounding_of(p) + (p.unnormalized ? 0 : sum_share(p, expected, weights, row));
-    const double limit = share * expected.magnitudes.o[i] + of_exact * std::abs(exact) + tiny;
+    const double of_sum = rounds_sums ? reference::rounded_sum_share(p.kv_len, sum) : 0.0;
+    const double limit =
+        share * expected.magnitudes.o[i] + (rounding_of(p) + of_sum) * std::abs(exact) + tiny;
     const double ratio = std::abs(o[i] - exact) / limit;
     worst = std::isfinite(ratio) ? std::max(worst, ratio) : worst;
   });
   EXPECT_LE(worst, 1.0) << "o: the largest error over its limit";
 }
 
-enum class Statistic { lse, row_max, row_sum };
-
-// Expects a statistic within a score's error, that of a sum of rounded weights, and what FP32
-// leaves.
-void expect_statistic(const char* name, Statistic statistic, const Problem& problem,
-                      const Expected& expected, Weights weights,
+// Expects a statistic within a score's error and what FP32 leaves.
+void expect_statistic(const char* name, const Expected& expected,
                       const reference::HostTensor& actual, const std::vector<double>& values,
-                      std::optional<std::int64_t> packed_end) {
+                      bool is_relative, std::optional<std::int64_t> packed_end) {
   norms_of(name, actual, values, packed_end);
   double worst = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double fp32_error = 1e-5 + kScoreError * std::abs(expected.exact.row_max[i]);
     const double error = expected.magnitudes.score_errors[i];
-    const double share = sum_share(problem, expected, weights, i);
-    const double limit = statistic == Statistic::row_sum
-                             ? values[i] * (2 * error + share + fp32_error)
-                         : statistic == Statistic::lse ? error - std::log1p(-share) + fp32_error
-                                                       : error + fp32_error;
+    const double limit = is_relative ? values[i] * (2 * error + fp32_error) : error + fp32_error;
     const double ratio =
         std::abs(reference::load(actual.view(), static_cast<std::int64_t>(i)) - values[i]) / limit;
     worst = std::isfinite(ratio) ? std::max(worst, ratio) : worst;
   }
   EXPECT_LE(worst, 1.0) << name << ": the largest error over its limit";
+}
+
+void expect_rel_fro(const Fp8HostSet& result, const Expected& expected,
+                    std::optional<std::int64_t> packed_end) {
+  constexpr double kMaxRelFro = 0.045;
+  EXPECT_LE(norms_of("o", result.o, expected.exact.o, packed_end).rel_fro, kMaxRelFro);
 }
 
 }  // namespace
@@ -171,19 +160,22 @@ void expect_right(const Fp8Problem& problem, const Fp8HostSet& result, Weights w
     expect_near(p, result, expected.exact, expected.max_abs_limit);
     return;
   }
-  constexpr double kMaxRelFro = 0.045;
   const std::optional<std::int64_t> packed_end = packed_end_of(p);
-  EXPECT_LE(norms_of("o", result.o, expected.exact.o, packed_end).rel_fro, kMaxRelFro);
-  expect_outputs(problem, expected, weights, dense(result.o));
-  const auto check = [&](const char* name, Statistic statistic, const reference::HostTensor& actual,
-                         const std::vector<double>& values) {
-    expect_statistic(name, statistic, p, expected, weights, actual, values, packed_end);
-  };
-  check("lse", Statistic::lse, result.lse, expected.exact.lse);
+  expect_rel_fro(result, expected, packed_end);
+  expect_outputs(problem, expected, dense(result.o), false);
+  expect_statistic("lse", expected, result.lse, expected.exact.lse, false, packed_end);
   if (p.unnormalized) {
-    check("row_max", Statistic::row_max, *result.row_max, expected.exact.row_max);
-    check("row_sum", Statistic::row_sum, *result.row_sum, expected.exact.row_sum);
+    expect_statistic("row_max", expected, *result.row_max, expected.exact.row_max, false,
+                     packed_end);
+    expect_statistic("row_sum", expected, *result.row_sum, expected.exact.row_sum, true,
+                     packed_end);
   }
+}
+
+void expect_output_right(const Fp8Problem& problem, const Fp8HostSet& result) {
+  const Expected& expected = expected_of(problem, Weights::e4m3);
+  expect_rel_fro(result, expected, packed_end_of(problem.attention));
+  expect_outputs(problem, expected, dense(result.o), true);
 }
 
 }  // namespace tilewright::test

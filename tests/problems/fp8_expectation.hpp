@@ -5,9 +5,8 @@
 
 namespace tilewright::test {
 
-// How a kernel rounds the weights exp(s - m) of the second product, and which of them it adds up:
-// `e4m3_sums` stands for the sum of the rounded ones, by tensor cores.
-enum class Weights { exact, e4m3, e4m3_sums };
+// How a kernel rounds the weights exp(s - m) of the second product.
+enum class Weights { exact, e4m3 };
 
 // Expects outputs near the float64 oracle's, of the values for which bytes and descales stand. With
 // exact weights the limits are those of attention. With weights of E4M3, and products by tensor
@@ -22,11 +21,12 @@ enum class Weights { exact, e4m3, e4m3_sums };
 //   o       with a relative Frobenius error of at most 0.045: 0.0265 is expected of rounding to
 //           three bits at random
 //
-// With e4m3_sums, l is off by a share of r = 2^-4 + 2^-6 + 2^-18 keys / l more, the LSE by
-// -ln(1 - r), and o by r |o|: each weight is rounded, 128 products may each lose 2^-13 of the
-// largest term, and some weights are subnormal.
-//
 // NaN and infinities in the same places, and bytes that must not be written as they were.
 void expect_right(const Fp8Problem& problem, const Fp8HostSet& result, Weights weights);
+
+// Expects the same of o, where nothing else was asked for and weights are of E4M3. Then o may be
+// divided by the sum of the weights as they were rounded: within reference::rounded_sum_share() of
+// |o| more.
+void expect_output_right(const Fp8Problem& problem, const Fp8HostSet& result);
 
 }  // namespace tilewright::test

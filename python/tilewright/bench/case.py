@@ -59,10 +59,6 @@ class Case(abc.ABC):
         """The largest Errors.lse that counts as right, of this library's kernels."""
         return LSE_LIMIT
 
-    def lse_limit_of(self, name: str) -> float:
-        """The same of one implementation, by the name that results have."""
-        return self.lse_limit
-
     @abc.abstractmethod
     def error_limit(self, inputs: Any, is_ours: bool) -> float:
         """The largest relative Frobenius error that counts as right, of this library's kernels or

@@ -34,8 +34,6 @@ VALUES = {"normal": (False,), "outliers": (True,), "both": (False, True)}
 ERROR_LIMITS = {False: 0.1, True: 0.3}
 SCORE_BITS = 13  # kept behind the largest term, of each 32 products that are added (docs/fp8.md)
 MEAN_SQUARES = {False: 2, True: 40}  # of a row of Q times one of K, at most
-SUMS_ROUNDED_WEIGHTS = "tilewright/flash_fp8"  # and its configs, up to this head dim:
-LARGEST_SUMMED_HEAD_DIM = 128
 
 RULES = attention.RULES
 
@@ -113,14 +111,6 @@ class Fp8Case(AttentionCase):
         """What scores may be off: a product of two rows is at most that of their norms."""
         products = math.sqrt(self.head_dim) * MEAN_SQUARES[self.outliers]
         return math.ceil(self.head_dim / 32) * 2.0**-SCORE_BITS * products
-
-    def lse_limit_of(self, name: str) -> float:
-        """A sum of weights that were rounded to three bits, by tensor cores, may be off by a share
-        more (docs/fp8.md). A row's largest weight is 1."""
-        if not name.startswith(SUMS_ROUNDED_WEIGHTS) or self.head_dim > LARGEST_SUMMED_HEAD_DIM:
-            return self.lse_limit
-        share = 2**-4 + 2**-6 + 2**-18 * self.kv_len
-        return self.lse_limit - math.log1p(-min(share, 0.99))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

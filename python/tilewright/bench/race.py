@@ -86,9 +86,8 @@ def _what_is_wrong(errors: Errors, peer: Peer, case: Case, inputs: Any) -> str |
     limit = case.error_limit(inputs, peer.is_ours)
     if not errors.rel_fro <= limit:
         return f"wrong result: relative error {errors.rel_fro:.5g}, must be at most {limit:.5g}"
-    lse_limit = case.lse_limit_of(peer.name)
-    if peer.is_ours and errors.lse is not None and not errors.lse <= lse_limit:
-        return f"wrong LSE: error {errors.lse:.5g}, must be at most {lse_limit:.5g}"
+    if peer.is_ours and errors.lse is not None and not errors.lse <= case.lse_limit:
+        return f"wrong LSE: error {errors.lse:.5g}, must be at most {case.lse_limit:.5g}"
     return None
 
 

@@ -72,7 +72,7 @@ struct ValueSums {
     }
   }
 
-  // The units so far are `correction` times those of the next tile. The sums of the last tile are there.
+  // The units so far are `correction` times those of the next tile. The last tile's sums are there.
   __device__ void next_units(const float (&correction)[kRows]) {
     if constexpr (!kPromotes) {
       auto rO = by_rows<Mma>(tOrO);

@@ -30,7 +30,8 @@ struct OutputTiles {
 };
 
 // Config kIndex of the table, with O of type T: what FlashStorage and its warps ask of a config.
-template <int kIndex, typename T>
+// With kSumsRounded, l is the sum of the weights as they were rounded.
+template <int kIndex, typename T, bool kSumsRounded>
 struct ConfigOf {
   using Element = float_e4m3_t;
   static constexpr FlashConfig C = kFp8Configs[kIndex];
@@ -44,9 +45,7 @@ struct ConfigOf {
   static constexpr int kValueParts = C.head_dim == 256                      ? 4
                                      : C.head_dim == 128 && kConsumers == 3 ? 2
                                                                             : 1;
-  // Rows of ones in front of a stage of V^T. There are none at D = 256: turns limit the speed
-  // there, and these rows would make turns longer.
-  static constexpr int kSumRows = C.head_dim == 256 ? 0 : 8;
+  static constexpr int kSumRows = kSumsRounded ? 8 : 0;  // of ones, in front of a stage of V^T
   // May the values of a key tile have two descales? To ask makes turns longer, too. So at D = 256
   // the kernel for plain problems does not ask, and launch_fp8_config() runs descales of 64 rows in
   // the other one.

@@ -2,16 +2,16 @@
 //
 // K8's loop in flash's persistent blocks: a block computes one tile of query rows after another,
 // while other warps find and load the next tile and store the O of the one before. The features
-// (masks, soft cap, sinks, packed sequences, splits, un-normalised O) are chosen at run time; a
-// problem with no feature beyond a causal mask runs a kernel that is compiled without the others.
-// At D = 256 it must not have descales of 64 rows, either.
+// (masks, soft cap, sinks, packed sequences, splits, un-normalised O) are chosen at run time. A
+// plain problem, with no feature beyond a causal mask and at D = 256 without descales of 64 rows,
+// runs a kernel that is compiled without the others.
 //
 // Source    flash.cuh, ladder/k8.cu. O's units, and sums of weights by the tensor cores, are our
 //           own.
 // Tiles     configs.hpp: Br = 64 rows for each of 2 or, at D = 64 and 128, 3 consumers; Bc = 128.
 // SMEM      sQ Br x D, sK and sV (V^T) stages x 128 x D E4M3; sO Br x D in 16 bits: 88, 176, 224 KB
 //           at D = 64, 128, 256 with two consumers, 100, 200 KB with three; 4, 4, 2 stages; 4 KB of
-//           ones at D = 64 and 128 (+ barriers, tiles and descales).
+//           ones where they are summed (+ barriers, tiles and descales).
 // Registers 40 for a thread of the producer and 232 for one of a consumer; with three consumers 40
 //           and 152 at D = 64, 32 and 160 at D = 128. Of a consumer's, D / 2 hold O, 64 hold S and
 //           16 hold P. At D = 64 and 128 two consumers have D / 2 more for P V of a tile. Three
@@ -28,8 +28,10 @@
 //     tensor cores    PV(j+1) 0 | 1 | 2 | 3 |       | QK(j)      | the other consumer's turn
 //     the consumer                | O 0 | O 1 | O 2 | O 3 | waits      | softmax j
 //
-// Sums      At D = 64 and 128 eight rows of ones lie in front of a stage of V^T, so that P V begins
-//           with eight columns of sums of P: l is the sum of the weights as they were rounded.
+// Sums      In a plain problem at D = 64 or 128 of which O alone is wanted, O is divided by the sum
+//           of the weights as they were rounded: eight rows of ones lie in front of a stage of V^T,
+//           so that P V begins with eight columns of sums of P. The other kernels add up the
+//           weights before they are rounded.
 // Layouts   as of K8: V^T with its keys in order, a K tile's even keys first. In a packed tensor a
 //           sequence may begin at an odd row, and then its even keys are the tensor's odd rows; its
 //           values begin at a multiple of 16 columns (common/columns.hpp).
@@ -159,14 +161,14 @@ __device__ inline void prefetch(const TensorMaps& maps, bool stores_by_tma) {
   }
 }
 
-template <int kIndex, typename Output, bool kIsPlain>
-__global__ void __launch_bounds__(ConfigOf<kIndex, Output>::kThreads, 1)
+template <int kIndex, typename Output, bool kIsPlain, bool kSumsRounded>
+__global__ void __launch_bounds__(ConfigOf<kIndex, Output, kSumsRounded>::kThreads, 1)
     flash_fp8(const __grid_constant__ AttentionFp8Params params,
               const __grid_constant__ TensorMaps maps,
               const __grid_constant__ FlashSchedule schedule) {
   constexpr ProblemKind kKind = kIsPlain ? ProblemKind::plain : ProblemKind::any;
   decltype(auto) p = with_constants<kKind>(params);
-  using Config = ConfigOf<kIndex, Output>;
+  using Config = ConfigOf<kIndex, Output, kSumsRounded>;
   const Sequences sequences(p);
   extern __shared__ __align__(1024) char smem[];
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);

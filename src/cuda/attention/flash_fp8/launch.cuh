@@ -36,15 +36,27 @@ TensorMaps tensor_maps(const AttentionFp8Params& p) {
   return maps;
 }
 
-template <int kIndex, typename Output, bool kIsPlain>
+template <int kIndex, typename Output, bool kIsPlain, bool kSumsRounded>
 void launch_config(const AttentionFp8Params& p, const FlashPlan& plan, void* ticket,
                    Stream stream) {
-  using Config = ConfigOf<kIndex, Output>;
+  using Config = ConfigOf<kIndex, Output, kSumsRounded>;
   const auto [schedule, most_tiles] = dense_schedule(p, plan, Config::C, ticket);
   const auto blocks = static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors));
-  launch<flash_fp8<kIndex, Output, kIsPlain>>(blocks, Config::kThreads,
-                                              sizeof(SharedStorage<Config>), stream, p,
-                                              tensor_maps<Config>(p), schedule);
+  launch<flash_fp8<kIndex, Output, kIsPlain, kSumsRounded>>(blocks, Config::kThreads,
+                                                            sizeof(SharedStorage<Config>), stream,
+                                                            p, tensor_maps<Config>(p), schedule);
+}
+
+// A plain problem. At D = 256 turns limit the speed, which the sums of rounded weights would make
+// longer.
+template <int kIndex, typename Output>
+void launch_plain(const AttentionFp8Params& p, const FlashPlan& plan, void* ticket, Stream stream) {
+  constexpr bool kMaySumRounded = kFp8Configs[kIndex].head_dim < 256;
+  if (kMaySumRounded && p.lse == nullptr) {
+    launch_config<kIndex, Output, true, kMaySumRounded>(p, plan, ticket, stream);
+  } else {
+    launch_config<kIndex, Output, true, false>(p, plan, ticket, stream);
+  }
 }
 
 }  // namespace flash_fp8
@@ -54,15 +66,15 @@ void launch_fp8_config(const AttentionFp8Params& p, const FlashPlan& plan, void*
                        Stream stream) {
   const auto launch_as = [&](auto output) {
     using Output = decltype(output);
+    constexpr bool kMaySplit =
+        flash_fp8::ConfigOf<kIndex, Output, false>::template may_split<true>();
     if constexpr (kFp8Configs[kIndex].use == FlashUse::larger_plain) {
-      flash_fp8::launch_config<kIndex, Output, true>(p, plan, ticket, stream);
+      flash_fp8::launch_plain<kIndex, Output>(p, plan, ticket, stream);
+    } else if (kind_of(p) == ProblemKind::plain &&
+               (kMaySplit || p.descale_rows != block_descales::kBlockRows)) {
+      flash_fp8::launch_plain<kIndex, Output>(p, plan, ticket, stream);
     } else {
-      constexpr bool kMaySplit = flash_fp8::ConfigOf<kIndex, Output>::template may_split<true>();
-      const bool is_plain = kind_of(p) == ProblemKind::plain &&
-                            (kMaySplit || p.descale_rows != block_descales::kBlockRows);
-      const auto launch_it = is_plain ? flash_fp8::launch_config<kIndex, Output, true>
-                                      : flash_fp8::launch_config<kIndex, Output, false>;
-      launch_it(p, plan, ticket, stream);
+      flash_fp8::launch_config<kIndex, Output, false, false>(p, plan, ticket, stream);
     }
   };
   if (p.dtype == DType::fp16) {
