@@ -46,9 +46,9 @@ struct ConfigOf {
                                      : C.head_dim == 128 && kConsumers == 3 ? 2
                                                                             : 1;
   static constexpr int kSumRows = kSumsRounded ? 8 : 0;  // of ones, in front of a stage of V^T
-  // May the values of a key tile have two descales? To ask makes turns longer, too. So at D = 256
-  // the kernel for plain problems does not ask, and launch_fp8_config() runs descales of 64 rows in
-  // the other one.
+  // May the values of a key tile have two descales? To ask makes turns longer, which limit the
+  // speed at D = 256. There the kernel for plain problems does not ask, and launch_fp8_config()
+  // runs descales of 64 rows in the other one.
   template <bool kIsPlain>
   static constexpr bool may_split() {
     return !kIsPlain || C.head_dim < 256;
