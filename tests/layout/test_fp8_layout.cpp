@@ -66,7 +66,7 @@ void expect_p_becomes_a() {
 
 TEST(Fp8Operand, KeepsEveryWeightInItsThread) {
   expect_p_becomes_a<KeyOrder::kByValues, 64, 128>();
-  expect_p_becomes_a<KeyOrder::kByValues, 128, 192>();
+  expect_p_becomes_a<KeyOrder::kByValues, 128, 128>();
   expect_p_becomes_a<KeyOrder::kByValues, 256, 128>();
   expect_p_becomes_a<KeyOrder::kByKeys, 64, 128>();
   expect_p_becomes_a<KeyOrder::kByKeys, 128, 128>();
@@ -75,7 +75,7 @@ TEST(Fp8Operand, KeepsEveryWeightInItsThread) {
 
 // CuTe's layouts of D and A are the ISA's.
 TEST(Fp8Operand, LayoutsAreTheIsasFigures) {
-  using Tiles = Fp8Layouts<128, 192, 2>;
+  using Tiles = Fp8Layouts<128, 128, 2>;
   using D = typename Tiles::TiledMmaQk::AtomLayoutC_TV;
   using A = typename Tiles::TiledMmaPv::AtomLayoutA_TV;
   for (int thread = 0; thread < kThreads; ++thread) {
@@ -132,14 +132,36 @@ template <int kHeadDim, int kBc>
 void expect_smem_layouts() {
   using Tiles = Fp8Layouts<kHeadDim, kBc, 2>;
   expect_swizzled(typename Tiles::LayoutK{}, Tiles::kBoxColumns, kBc, kHeadDim);
-  expect_swizzled(typename Tiles::LayoutVt{}, kBc % 128 == 0 ? 128 : 64, kHeadDim, kBc);
+  expect_swizzled(typename Tiles::LayoutVt{}, kBc, kHeadDim, kBc);
 }
 
 TEST(Fp8SmemLayout, IsWhatTmaWrites) {
   expect_smem_layouts<64, 128>();
   expect_smem_layouts<128, 128>();
-  expect_smem_layouts<128, 192>();
   expect_smem_layouts<256, 128>();
+}
+
+// K7's transposition finds an address, and from it those of the columns, or rows, that are a
+// multiple of 16 away.
+template <int kHeadDim>
+void expect_steps_of_16() {
+  using Tiles = Fp8Layouts<kHeadDim, 128, 2>;
+  const auto v = as_position_independent_swizzle_layout(typename Tiles::LayoutV{});
+  const auto vt = as_position_independent_swizzle_layout(typename Tiles::LayoutVt{});
+  const int next_rows = vt(16, 0, 0);
+  for (int key = 0; key < 128; ++key) {
+    for (int column = 0; column < kHeadDim; ++column) {
+      const int in_box = column % Tiles::kBoxColumns / 16 * 16;
+      ASSERT_EQ(v(key, column), v(key, column - in_box) ^ in_box);
+      ASSERT_EQ(vt(column, key, 1), vt(column - in_box, key, 1) + in_box / 16 * next_rows);
+    }
+  }
+}
+
+TEST(Fp8SmemLayout, HasStepsOf16ByXorAndByAddition) {
+  expect_steps_of_16<64>();
+  expect_steps_of_16<128>();
+  expect_steps_of_16<256>();
 }
 
 }  // namespace

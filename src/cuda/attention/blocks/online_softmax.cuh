@@ -27,14 +27,24 @@ __device__ __forceinline__ float after(float value, float earlier) {
   return value;
 }
 
-// The maximum of m and this thread's columns of row i of S.
-template <typename TensorS>
+// The maximum of m and this thread's columns of row i of S. Several chains of comparisons take more
+// instructions than one, and less time if nothing else runs meanwhile.
+template <int kChains = 1, typename TensorS>
 __device__ float max_with_row(float m, const TensorS& rS, int i) {
+  float chain[kChains];
+#pragma unroll
+  for (int c = 0; c < kChains; ++c) {
+    chain[c] = m;
+  }
 #pragma unroll
   for (int j = 0; j < cute::size<1>(rS); ++j) {
-    m = fmaxf(m, rS(i, j));
+    chain[j % kChains] = fmaxf(chain[j % kChains], rS(i, j));
   }
-  return m;
+#pragma unroll
+  for (int c = 1; c < kChains; ++c) {
+    chain[0] = fmaxf(chain[0], chain[c]);
+  }
+  return chain[0];
 }
 
 // Row i of S becomes P = exp2(S * scale_log2 - reference), and P's sum is added to l.
@@ -55,15 +65,15 @@ __device__ void exponentials(TensorS& rS, int i, float scale_log2, float referen
 //
 // after() orders the work: a row's maximum is searched while the exponentials of the row before are
 // computed. Otherwise ptxas searches all maxima first, while the unit of exponentials idles. Short
-// rows are left to ptxas.
-template <typename TiledMma, int kRows, typename TensorS>
+// rows are left to ptxas. kChains is max_with_row()'s.
+template <typename TiledMma, int kChains = 1, int kRows, typename TensorS>
 __device__ void softmax_step(TensorS& rS, RowState<kRows>& state, float scale_log2,
                              float (&correction)[kRows], float p_log2 = 0.0f) {
   constexpr bool kInOrder = decltype(cute::size<1>(rS))::value >= 32;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const float m = kInOrder && i > 0 ? after(state.m[i], state.m[i - 1]) : state.m[i];
-    const float m_new = row_max<TiledMma>(max_with_row(m, rS, i));
+    const float m_new = row_max<TiledMma>(max_with_row<kChains>(m, rS, i));
     const float reference = m_new == kMinusInf ? 0.0f : __fmul_rn(m_new, scale_log2);
     correction[i] = exp2_approx(__fmul_rn(state.m[i], scale_log2) - reference);
     state.m[i] = m_new;

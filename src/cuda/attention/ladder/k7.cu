@@ -8,16 +8,18 @@
 //
 // Source    FlashAttention-3 paper, section 3.3; PTX ISA, register fragments of m64nNk32. The rows
 //           that alternate in the transposition's stores are our own.
-// Tiles     D = 64: Br = 192 = 3 x 64, Bc = 128, 512 threads. D = 128 and 256: Br = 128 = 2 x 64,
-//           Bc = 192 and 128, 384 threads.
-// SMEM      sQ Br x D, sK, sV and sVt 2 x Bc x D E4M3 each: 60, 160, 224 KB at D = 64, 128, 256
-//           (+ barriers). A consumer's O takes the place of its Q, a half at a time.
-// Registers 32, 40 and 24 for a thread of the producer and 160, 232 and 240 for one of a consumer
-//           at D = 64, 128, 256. Of a consumer's, Bc / 2 hold S, Bc / 8 hold P and D / 2 hold O.
+// Tiles     Br = 192 = 3 x 64, at D = 256 128 = 2 x 64; Bc = 128; 512 threads, at D = 256 384.
+// SMEM      sQ Br x D, sK, sV and sVt stages x Bc x D E4M3 each, 3 stages, at D = 256 2: 84, 168,
+//           224 KB at D = 64, 128, 256 (+ barriers). A consumer's O takes the place of its Q, a
+//           half at a time.
+// Registers 32 for a thread of the producer and 160 for one of a consumer; at D = 256, 24 and 240.
+//           Of a consumer's, 64 hold S, 16 hold P and D / 2 hold O. At D = 128 those are too many:
+//           there P V is computed while S is not there, and P lies in its place.
 //
 //   warp 0, a thread  load: K9 Q V9 K8 V8 ...    (each waits until its stage is empty)
 //   warps 1 to 3      transpose: sV -> registers -> sVt, one tile after another
 //   consumers         K6's loop, with V from sVt
+//   consumers, 128    PV(j+1) | QK(j) issued | softmax j
 //
 // Layouts   In every 16 keys, sVt has them in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15:
 //
@@ -25,8 +27,8 @@
 //             A, lane c       | 4c 4c+1 | 4c+2 4c+3   |      columns of the operand
 //             sVt, a row      |  keys of lane 0 | lane 1 | lane 2 | lane 3 |
 //
-//           blocks/fp8_layout.cuh says it for all registers. Tiles are swizzled by 128 bytes, those
-//           with rows of 64 bytes (Q, K, V at D = 64) or of 192 (sVt at D = 128) by 64.
+//           blocks/fp8_layout.cuh says it for all registers. Tiles are swizzled by 128 bytes, Q, K
+//           and V at D = 64 by 64.
 // Limits    D = 64, 128 or 256; descales for the tensor, or for each sequence and key/value head; O
 //           in BF16. P V is summed in the tensor cores' accumulator over all keys: K8 does not.
 // Worklog   docs/worklog/k7.md
@@ -53,14 +55,12 @@ using Element = float_e4m3_t;
 constexpr int kTransposers = 3;  // warps
 
 constexpr AttnConfig config(int head_dim) {
-  switch (head_dim) {
-    case 64:
-      return {.head_dim = 64, .br = 192, .bc = 128, .threads = block_threads(3), .stages = 2};
-    case 128:
-      return {.head_dim = 128, .br = 128, .bc = 192, .threads = block_threads(2), .stages = 2};
-    default:
-      return {.head_dim = 256, .br = 128, .bc = 128, .threads = block_threads(2), .stages = 2};
-  }
+  const int consumers = head_dim == 256 ? 2 : 3;
+  return {.head_dim = head_dim,
+          .br = consumers * kWarpgroupRows,
+          .bc = 128,
+          .threads = block_threads(consumers),
+          .stages = head_dim == 256 ? 2 : 3};
 }
 
 // O takes so many at D = 256 that the producer leaves the consumers more than it does elsewhere.
@@ -84,8 +84,8 @@ struct SharedStorage {
   TmaRing<C.stages> v;
   TmaRing<C.stages> vt;
 };
-static_assert(sizeof(SharedStorage<config(64)>) == 61 * 1024);
-static_assert(sizeof(SharedStorage<config(128)>) == 161 * 1024);
+static_assert(sizeof(SharedStorage<config(64)>) == 85 * 1024);
+static_assert(sizeof(SharedStorage<config(128)>) == 169 * 1024);
 static_assert(sizeof(SharedStorage<config(256)>) == 225 * 1024);
 
 struct TensorMaps {
@@ -117,51 +117,61 @@ __device__ void load(SharedStorage<C>& shared, const TensorMaps& maps, const Til
   }
 }
 
-// Transposes 32 keys x 16 columns, which is a warp's work for one instruction of each kind. Lane l
-// comes with the address of key l, and gets keys 2c and 2c + 1 of every eight (c = l % 4), of the
-// columns 2u and 2u + 1 (u = l / 4), in four words of the bytes (key, column), (key, column + 1),
+// Transposes 32 keys of V and the columns of one load, 16 columns at a time. Lane l comes with the
+// address of key l, and gets keys 2c and 2c + 1 of every eight (c = l % 4), of the columns 2u and
+// 2u + 1 (u = l / 4), in four words of the bytes (key, column), (key, column + 1),
 // (key + 1, column), (key + 1, column + 1). Two words make four keys of one column: those that lane
 // c's registers of P have. Lanes 0 to 15 store even columns first, and the others odd ones, so that
 // the eight rows of a store, which are two rows apart, lie in different banks.
-template <typename TensorV, typename TensorVt>
-__device__ void transpose_block(const TensorV& sV, TensorVt& sVt, int key0, int column0) {
-  const int lane = threadIdx.x % 32;
-  std::uint32_t keys[4];
-  SM75_U16x8_LDSM_T::copy(reinterpret_cast<const uint128_t&>(sV(key0 + lane, column0)), keys[0],
-                          keys[1], keys[2], keys[3]);
+//
+// Addresses are found once: swizzles exchange 16 columns of a row by XOR, and rows of V^T that are
+// 16 apart lie equally far from each other.
+template <AttnConfig C>
+__device__ void transpose_keys(const Element* sV, Element* sVt, unsigned key0, unsigned column0) {
+  using LayoutV = typename Tiles<C>::LayoutV;
+  using LayoutVt = typename Tiles<C>::LayoutVt;
+  constexpr unsigned kColumns = 16;
+  constexpr unsigned kNextRows = LayoutVt{}(_16{}, _0{}, _0{});
   constexpr std::uint32_t kEven = 0x6420;
   constexpr std::uint32_t kOdd = 0x7531;
+  const unsigned lane = threadIdx.x % 32;
   const bool is_even_first = lane < 16;
   const std::uint32_t first = is_even_first ? kEven : kOdd;
   const std::uint32_t second = is_even_first ? kOdd : kEven;
   // A store has four matrices: (first, second) of 16 keys, then of the next 16. Lane l gives the
   // address of row l % 8 of matrix l / 8.
-  const int row = lane % 8;
-  const int is_second = lane / 8 % 2;
-  const int column = 2 * row + (is_second ^ (row / 4));
-  SM90_U32x4_STSM_N::copy(
-      __byte_perm(keys[0], keys[1], first), __byte_perm(keys[0], keys[1], second),
-      __byte_perm(keys[2], keys[3], first), __byte_perm(keys[2], keys[3], second),
-      reinterpret_cast<uint128_t&>(sVt(column0 + column, key0 + lane / 16 * 16)));
+  const unsigned row = lane % 8;
+  const unsigned is_second = lane / 8 % 2;
+  const unsigned column = 2 * row + (is_second ^ (row / 4));
+  const unsigned from = LayoutV{}(key0 + lane, column0);
+  const unsigned to = LayoutVt{}(column0 + column, key0 + lane / 16 * 16, 0);
+#pragma unroll
+  for (unsigned i = 0; i < Tiles<C>::kBoxColumns / kColumns; ++i) {
+    std::uint32_t keys[4];
+    SM75_U16x8_LDSM_T::copy(reinterpret_cast<const uint128_t&>(sV[from ^ i * kColumns]), keys[0],
+                            keys[1], keys[2], keys[3]);
+    SM90_U32x4_STSM_N::copy(
+        __byte_perm(keys[0], keys[1], first), __byte_perm(keys[0], keys[1], second),
+        __byte_perm(keys[2], keys[3], first), __byte_perm(keys[2], keys[3], second),
+        reinterpret_cast<uint128_t&>(sVt[to + i * kNextRows]));
+  }
 }
 
 // A transposing warp, number `warp` of them: its share of every V tile.
 template <AttnConfig C>
 __device__ void transpose(SharedStorage<C>& shared, const TileWalk& walk, int warp) {
-  using T = Tiles<C>;
   constexpr int kKeys = 32;
-  constexpr int kColumns = 16;
-  constexpr int kColumnBlocks = C.head_dim / kColumns;
-  constexpr int kBlocks = C.bc / kKeys * kColumnBlocks;
+  constexpr int kColumns = Tiles<C>::kBoxColumns;
+  constexpr int kBoxes = C.head_dim / kColumns;
+  constexpr int kParts = C.bc / kKeys * kBoxes;
   RingPosition<C.stages> at;
   for (int tile = 0; tile < walk.kv_tiles; ++tile, at.advance()) {
-    const Tensor sV = T::tile(shared.sV[at.stage], typename T::LayoutV{});
-    Tensor sVt = T::tile(shared.sVt[0], typename T::LayoutVt{})(_, _, at.stage);
     shared.v.wait(at);
     shared.vt.wait_until_empty(at);
-#pragma unroll 2
-    for (int block = warp; block < kBlocks; block += kTransposers) {
-      transpose_block(sV, sVt, block / kColumnBlocks * kKeys, block % kColumnBlocks * kColumns);
+#pragma unroll 1
+    for (int part = warp; part < kParts; part += kTransposers) {
+      transpose_keys<C>(shared.sV[at.stage], shared.sVt[at.stage], part / kBoxes * kKeys,
+                        part % kBoxes * kColumns);
     }
     cutlass::arch::fence_view_async_shared();  // WGMMA reads what was written
     __syncwarp();
@@ -177,6 +187,8 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
   using T = Tiles<C>;
   using MmaQk = typename T::TiledMmaQk;
   using MmaPv = typename T::TiledMmaPv;
+  constexpr bool kOverlaps = C.head_dim != 128;  // P V and this consumer's softmax
+  constexpr int kChains = kOverlaps ? 1 : 2;     // of comparisons
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int row0 = walk.row0 + consumer * kWarpgroupRows;
 
@@ -234,20 +246,32 @@ __device__ void consume(SharedStorage<C>& shared, const AttentionFp8Params& p,
     const RingPosition<C.stages> at_v = at;
     at.advance();
     ping_pong.wait();
-    shared.k.wait(at);
-    wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
-    shared.vt.wait(at_v);
-    wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
-    ping_pong.pass();
-    wgmma_wait<1>(tSrS);
+    if constexpr (kOverlaps) {
+      shared.k.wait(at);
+      wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      shared.vt.wait(at_v);
+      wgmma_issue<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
+      ping_pong.pass();
+      wgmma_wait<1>(tSrS);
+    } else {
+      shared.vt.wait(at_v);
+      wgmma<true>(MmaPv{}, tOrP, tOrV(_, _, _, at_v.stage), tOrO);
+      shared.vt.release(at_v);
+      shared.k.wait(at);
+      wgmma_issue<false>(MmaQk{}, tSrQ, tSrK(_, _, _, at.stage), tSrS);
+      ping_pong.pass();
+      wgmma_wait<0>(tSrS);
+    }
     shared.k.release(at);
     if constexpr (decltype(is_masked)::value) {
       mask_tile();
     }
-    softmax_step<MmaQk>(rS, state, scale_log2, correction, kP_log2);
-    wait_no_earlier_than_store(state.l[0]);
-    wgmma_wait<0>(tOrO);
-    shared.vt.release(at_v);
+    softmax_step<MmaQk, kChains>(rS, state, scale_log2, correction, kP_log2);
+    if constexpr (kOverlaps) {
+      wait_no_earlier_than_store(state.l[0]);
+      wgmma_wait<0>(tOrO);
+      shared.vt.release(at_v);
+    }
     scale_rows(rO, correction);
     round_to_e4m3(tSrS, kRegistersOfP, tOrP);
   };
