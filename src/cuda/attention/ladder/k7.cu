@@ -124,8 +124,8 @@ __device__ void load(SharedStorage<C>& shared, const TensorMaps& maps, const Til
 // c's registers of P have. Lanes 0 to 15 store even columns first, and the others odd ones, so that
 // the eight rows of a store, which are two rows apart, lie in different banks.
 //
-// Addresses are found once: swizzles exchange 16 columns of a row by XOR, and rows of V^T that are
-// 16 apart lie equally far from each other.
+// Both addresses are computed once, and the others follow: a swizzle moves 16 columns of a row
+// together, by XOR, and rows of V^T that are 16 apart have the same swizzle.
 template <AttnConfig C>
 __device__ void transpose_keys(const Element* sV, Element* sVt, unsigned key0, unsigned column0) {
   using LayoutV = typename Tiles<C>::LayoutV;
