@@ -23,23 +23,39 @@ __device__ __forceinline__ std::uint32_t spread(std::uint32_t word, std::uint32_
   return bytes;
 }
 
-// The values of two bytes times 2^-120, in BF16.
-__device__ __forceinline__ std::uint32_t bf16_bits(std::uint32_t spread_bytes) {
-  return spread_bytes << 4 & 0x87f087f0u;
+// log2 of that factor.
+template <typename Element>
+inline constexpr int kE4m3Factor_log2 = cute::is_same_v<Element, cute::bfloat16_t> ? 120 : 8;
+
+// Two values times 2^kPower.
+template <typename Element, int kPower>
+__device__ __forceinline__ std::uint32_t times_power_of_two(std::uint32_t values) {
+  constexpr bool kIsBf16 = cute::is_same_v<Element, cute::bfloat16_t>;
+  constexpr std::uint32_t kFactor = kIsBf16 ? (127 + kPower) << 7 : (15 + kPower) << 10;
+  constexpr std::uint32_t kFactors = kFactor << 16 | kFactor;
+  std::uint32_t product;
+  if constexpr (kPower == 0) {
+    product = values;
+  } else if constexpr (kIsBf16) {
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(values), "r"(kFactors));
+  } else {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(values), "r"(kFactors));
+  }
+  return product;
+}
+
+// The values of two bytes without the factor.
+template <typename Element>
+__device__ __forceinline__ std::uint32_t widen_without_factor(std::uint32_t spread_bytes) {
+  constexpr bool kIsBf16 = cute::is_same_v<Element, cute::bfloat16_t>;
+  return kIsBf16 ? spread_bytes << 4 & 0x87f087f0u : spread_bytes << 7 & 0xbf80bf80u;
 }
 
 // The values of two bytes, exactly. A NaN becomes 480, with its sign.
 template <typename Element>
 __device__ __forceinline__ std::uint32_t widen(std::uint32_t spread_bytes) {
-  std::uint32_t value;
-  if constexpr (cute::is_same_v<Element, cute::bfloat16_t>) {
-    const std::uint32_t bits = bf16_bits(spread_bytes);
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x7b807b80u));
-  } else {
-    const std::uint32_t bits = spread_bytes << 7 & 0xbf80bf80u;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x5c005c00u));
-  }
-  return value;
+  return times_power_of_two<Element, kE4m3Factor_log2<Element>>(
+      widen_without_factor<Element>(spread_bytes));
 }
 
 // The same of Q's values in BF16, of which a NaN stays one.

@@ -144,8 +144,9 @@ struct SwappedPieces {
       for (int i = 0; i < cute::size<0>(rO); i += 2) {
         const int at = behind + i / 2 * 64;
         if constexpr (Config::kIsE4m3) {
-          *reinterpret_cast<float2*>(targets[0] + at) = {rO(i, c) * descale_v,
-                                                         rO(i + 1, c) * descale_v};
+          constexpr float kFactor = SwappedFactors<Config>::kOfO;
+          *reinterpret_cast<float2*>(targets[0] + at) = {rO(i, c) * kFactor * descale_v,
+                                                         rO(i + 1, c) * kFactor * descale_v};
         } else {
           targets[0][at] = rO(i, c);
           targets[1][at] = rO(i + 1, c);
@@ -169,8 +170,7 @@ class SwappedCompute {
   static constexpr int kGroups = SwappedForm<Config>::kGroups;
   static constexpr bool kConsumerBringsQ = SwappedForm<Config>::kConsumerBringsQ;
   static constexpr int kRegisters = kGroups == 3 ? 512 : 504;  // of a thread of each warpgroup
-  static constexpr int kConsumerRegisters =
-      kGroups == 3 ? (Config::kRows < 32 || Config::kIsE4m3 ? 144 : 152) : 224;
+  static constexpr int kConsumerRegisters = kGroups == 3 ? (Config::kRows < 32 ? 144 : 152) : 224;
   static constexpr int kLoadRegisters = kRegisters - kGroups * kConsumerRegisters;
 
   __device__ static void set_up(SharedStorage<Config>& shared) {
@@ -255,7 +255,7 @@ class SwappedCompute {
   __device__ __forceinline__ void compute(const Part& part, int tiles, Result& result) {
     static_assert(Config::kStages % kGroups == 0);
     const int own = (place_.group + kGroups - static_cast<int>(tiles_ % kGroups)) % kGroups;
-    const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale_of<Config>(p_, part));
+    const float scale_log2 = p_.softcap > 0.0f ? kLog2e : scale_to_log2(scale(part));
     if constexpr (kConsumerBringsQ) {
       bring_queries(part);
     } else {
@@ -302,12 +302,18 @@ class SwappedCompute {
     auto s = Tiles::scores();
     auto rS = by_rows<typename Tiles::MmaQk>(s);  // (keys, queries)
     shared_.k.wait(at);
-    Tiles::compute_scores(tile_k, shared_.compute.q[at_q_.stage], s);
+    typename Tiles::Values values;
+    Tiles::compute_scores(tile_k, shared_.compute.q[at_q_.stage], s, [&] {
+      if constexpr (Tiles::kTakesValues) {
+        shared_.v.wait(at);
+        values.take(tile_v);
+      }
+    });
     if (scales_rows(p_.k_descale)) {
       scale_keys(rS, descales[0]);
     }
     if (p_.softcap > 0.0f) {
-      cuda::cap(rS, scale_of<Config>(p_, part), p_.softcap);
+      cuda::cap(rS, scale(part), p_.softcap);
     }
     const std::uint32_t seen = is_whole ? 0 : seen_by_queries(part, first);
     if (!is_whole) {
@@ -315,7 +321,10 @@ class SwappedCompute {
     }
     take_exponentials(rS, scale_log2, result);
 
-    shared_.v.wait(at);
+    if constexpr (!Tiles::kTakesValues) {
+      shared_.v.wait(at);
+      values.take(tile_v);
+    }
     if (scales_rows(p_.v_descale)) {
       scale_keys(rS, descales[1]);
     }
@@ -325,10 +334,15 @@ class SwappedCompute {
     }
     cutlass::arch::fence_view_async_shared();
     place_.sync_group();
-    Tiles::compute_values(tile_v, p, result.o);
+    Tiles::compute_values(values, p, result.o);
     if (!is_last) {
       release_tile(at.stage);
     }
+  }
+
+  // What scores are multiplied by, as the GEMM leaves them.
+  __device__ float scale(const Part& part) const {
+    return scale_of<Config>(p_, part) * SwappedFactors<Config>::kOfScores;
   }
 
   __device__ void release_tile(int stage) {
@@ -440,7 +454,8 @@ class SwappedCompute {
 #pragma unroll
       for (int k = 0; k < kMatrices; ++k) {
         const int column = c + k / 2 * 2;
-        r[k] = pack_x2<Element>(rS(k % 2, column), rS(k % 2, column + 1));
+        r[k] = SwappedFactors<Config>::of_p(
+            pack_x2<Element>(rS(k % 2, column), rS(k % 2, column + 1)));
       }
       store_transposed(place + c * 4 * 128, r);
     }

@@ -306,7 +306,7 @@ class Finish {
     constexpr bool kIsWhole = kLevel == Level::warps;
     constexpr int kQuads = kIsWhole ? kThreadQuads : 1;
     // As many at a time as there are registers for.
-    constexpr int kMany = kIsWide || (!Config::C.swaps && Config::kIsE4m3) ? 4 : 8;
+    constexpr int kMany = 4;
     constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMany;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
     const int slice = kRowQuads >> slices_log2;

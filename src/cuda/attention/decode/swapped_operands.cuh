@@ -44,8 +44,11 @@ struct SwappedGemms {
   }
 };
 
-// S^T and O^T of a tile, which a warpgroup computes and waits for:
-//   compute_scores(tile_k, q, s)   compute_values(tile_v, p, o)
+// S^T and O^T of a tile, which a warpgroup computes and waits for. While the tensor cores compute
+// S^T, compute_scores() calls meanwhile(), which may take values: bring to registers what it can of
+// V.
+//   compute_scores(tile_k, q, s, meanwhile)   values.take(tile_v)   compute_values(values, tile_v,
+//   p, o)
 
 template <typename Config>
 using ShapeQk = cute::Shape<cute::_64, cute::Int<Config::kRows>, cute::Int<Config::C.head_dim>>;
@@ -79,13 +82,22 @@ struct TilesInPlace
         mma.partition_A(TilesInPlace::tile(reinterpret_cast<const Element*>(tile_v), Layout{})));
   }
 
-  template <typename TensorS>
-  __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s) {
+  static constexpr bool kTakesValues = false;
+  struct Values {
+    const std::uint8_t* tile_v;
+
+    __device__ void take(const std::uint8_t* tile) { tile_v = tile; }
+  };
+
+  template <typename TensorS, typename Meanwhile>
+  __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s,
+                                        const Meanwhile&) {
     wgmma<false>(typename TilesInPlace::MmaQk{}, operand_k(tile_k), TilesInPlace::operand_q(q), s);
   }
   template <typename TensorO>
-  __device__ static void compute_values(const std::uint8_t* tile_v, const Element* p, TensorO& o) {
-    wgmma<true>(typename TilesInPlace::MmaPv{}, operand_v(tile_v), TilesInPlace::operand_p(p), o);
+  __device__ static void compute_values(const Values& values, const Element* p, TensorO& o) {
+    wgmma<true>(typename TilesInPlace::MmaPv{}, operand_v(values.tile_v),
+                TilesInPlace::operand_p(p), o);
   }
 
   // The column of O that row i of this thread's accumulator is, where rows 0 and 1 are eight apart
@@ -95,10 +107,41 @@ struct TilesInPlace
   }
 };
 
+// Of E4M3 tiles A is widened without the factor that belongs to it (widen_e4m3.cuh), which would
+// take an instruction for two values. Of FP16's, 2^8, the scale makes up for, and what O is
+// multiplied by at a part's end. BF16's, 2^120, would bring results out of FP32's range: there B,
+// that is Q and P, has a part of it. All are powers of two, so that no bit changes but of elements
+// of O below 2^-85, which may become 0.
+template <typename Config>
+struct SwappedFactors {
+  using Element = typename Config::Element;
+  static constexpr bool kIsShared = Config::kIsE4m3 && cute::is_same_v<Element, cute::bfloat16_t>;
+  static constexpr int kAll_log2 = Config::kIsE4m3 ? kE4m3Factor_log2<Element> : 0;
+  static constexpr int kOfQ_log2 = kIsShared ? 60 : 0;  // |Q| is below 2^67
+  static constexpr int kOfP_log2 = kIsShared ? 80 : 0;  // P, by descales of V's rows, below 2^47
+  static constexpr float kOfScores = static_cast<float>(1ull << (kAll_log2 - kOfQ_log2));
+  static constexpr float kOfO = static_cast<float>(1ull << (kAll_log2 - kOfP_log2));
+
+  __device__ static uint4 of_q(const uint4& values) {
+    return {of_q(values.x), of_q(values.y), of_q(values.z), of_q(values.w)};
+  }
+  __device__ static std::uint32_t of_p(std::uint32_t values) {
+    return times_power_of_two<Element, kOfP_log2>(values);
+  }
+
+ private:
+  __device__ static std::uint32_t of_q(std::uint32_t values) {
+    return times_power_of_two<Element, kOfQ_log2>(values);
+  }
+};
+
 // Of E4M3 tiles, in registers: each thread has words of four bytes, of K four columns of a key, of
 // V two columns of two keys. The even and the odd bytes of a word go to different places of A. So
 // of every 16 columns of K, the GEMM takes the even ones first, and Q has them in that order
 // (QueryChunks). Of O, a thread's rows are neighbouring columns.
+//
+// A part of a tile is what one ldmatrix brings: of K 32 columns, of V 64 columns of 32 keys. While
+// the tensor cores compute one part, the next one is widened.
 template <typename Config, typename Element = typename Config::Element>
 struct WidenedTiles
     : SwappedGemms<Config,
@@ -106,17 +149,88 @@ struct WidenedTiles
                        cute::GMMA::rs_op_selector<Element, Element, float, ShapeQk<Config>>())),
                    decltype(cute::make_tiled_mma(
                        cute::GMMA::rs_op_selector<Element, Element, float, ShapePv<Config>>()))> {
-  template <typename TensorS>
-  __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s) {
+ private:
+  static constexpr int kPart = 32;  // of the GEMM's K
+  static constexpr int kPartsOfK = Config::C.head_dim / kPart;
+  static constexpr int kBlocks = Config::C.value_dim / 64;
+  static constexpr int kPartsOfV = kDecodeTileKeys / kPart * kBlocks;
+  static constexpr bool kHasFewRows = Config::kRows < 32;  // and registers for a whole tile
+  static constexpr int kBuffers = kHasFewRows ? kPartsOfK : 2;
+  using PartOfA = decltype(cute::make_tensor<Element>(cute::partition_shape_A(
+      typename WidenedTiles::MmaQk{}, cute::Shape<cute::_64, cute::Int<kPart>>{})));
+
+  struct CodedPart {
+    std::uint32_t words[4];
+  };
+
+ public:
+  static constexpr bool kTakesValues = kHasFewRows;
+  struct Values {
+    PartOfA parts[kTakesValues ? kPartsOfV : kBuffers];
+    std::uint32_t address;  // of this lane's row of part 0
+    CodedPart next;         // the first one that is not widened yet
+
+    __device__ void take(const std::uint8_t* tile_v) {
+      address = address_in_v(tile_v);
+      next = part_of_v(address, 0);
+      if constexpr (kTakesValues) {
+#pragma unroll
+        for (int i = 0; i < kPartsOfV; ++i) {
+          widen(i, parts[i]);
+        }
+      }
+    }
+    // Widens part i, whose words are there, and asks for those of the part behind it.
+    __device__ void widen(int i, PartOfA& part) {
+      const CodedPart coded = next;
+      if (i + 1 < kPartsOfV) {
+        next = part_of_v(address, i + 1);
+      }
+      part = widened<1>(coded);
+    }
+  };
+
+  template <typename TensorS, typename Meanwhile>
+  __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s,
+                                        const Meanwhile& meanwhile) {
     const auto operand_q = WidenedTiles::operand_q(q);
-    add_half<0>(typename WidenedTiles::MmaQk{}, operand_k<0>(tile_k), operand_q, s);
-    add_half<1>(typename WidenedTiles::MmaQk{}, operand_k<1>(tile_k), operand_q, s);
+    PartOfA parts[kBuffers];
+    CodedPart next = part_of_k(tile_k, 0);
+#pragma unroll
+    for (int i = 0; i < kPartsOfK; ++i) {
+      const CodedPart coded = next;
+      if (i + 1 < kPartsOfK) {
+        next = part_of_k(tile_k, i + 1);
+      }
+      if (i >= kBuffers) {
+        cute::warpgroup_wait<kBuffers - 1>();
+      }
+      PartOfA& part = parts[i % kBuffers];
+      part = widened<2>(coded);
+      issue(typename WidenedTiles::MmaQk{}, i > 0, part, operand_q, i, s);
+    }
+    meanwhile();
+    wgmma_wait<0>(s);
   }
+
   template <typename TensorO>
-  __device__ static void compute_values(const std::uint8_t* tile_v, const Element* p, TensorO& o) {
+  __device__ static void compute_values(Values& values, const Element* p, TensorO& o) {
+    using namespace cute;
     const auto operand_p = WidenedTiles::operand_p(p);
-    add_half<0, true>(typename WidenedTiles::MmaPv{}, operand_v<0>(tile_v), operand_p, o);
-    add_half<1>(typename WidenedTiles::MmaPv{}, operand_v<1>(tile_v), operand_p, o);
+#pragma unroll
+    for (int i = 0; i < kPartsOfV; ++i) {
+      PartOfA& part = values.parts[kTakesValues ? i : i % kBuffers];
+      if constexpr (!kTakesValues) {
+        if (i >= kBuffers) {
+          warpgroup_wait<kBuffers - 1>();
+        }
+        values.widen(i, part);
+      }
+      auto of_block = make_tensor(o(_, i % kBlocks, _).data(),
+                                  make_layout(layout<0>(o), Layout<_1>{}, layout<2>(o)));
+      issue(typename WidenedTiles::MmaPv{}, true, part, operand_p, i / kBlocks, of_block);
+    }
+    wgmma_wait<0>(o);
   }
 
   __device__ static int column(int warp, int g, int i) {
@@ -124,71 +238,55 @@ struct WidenedTiles
   }
 
  private:
-  // Half of K's columns of this warp's keys.
-  template <int kHalf>
-  __device__ static auto operand_k(const std::uint8_t* tile_k) {
-    using Tile = typename Config::TileK;
-    constexpr int kChunks = Tile::kChunks / 2;
-    const MatrixPlaces<Tile::kRow_bytes, true> places;
-    const std::uint32_t tile = cute::cast_smem_ptr_to_uint(tile_k);
-    auto a = registers_a<typename WidenedTiles::MmaQk, typename WidenedTiles::Keys,
-                         cute::Int<Config::C.head_dim / 2>>();
-    auto words = cute::recast<std::uint32_t>(a);
+  // Part i of K: 32 columns of this warp's keys.
+  __device__ static CodedPart part_of_k(const std::uint8_t* tile_k, int i) {
+    const MatrixPlaces<Config::TileK::kRow_bytes, true> places;
     const int row0 = static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; chunk += 2) {
-      std::uint32_t r[4];
-      load_matrices(r, places.at(tile, row0, kHalf * kChunks + chunk));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int first = (chunk + i / 2) * 4 + i % 2;
-        words(first) = widen_even<Element>(r[i]);
-        words(first + 2) = widen_odd<Element>(r[i]);
-      }
-    }
-    return a;
+    CodedPart part;
+    load_matrices(part.words, places.at(cute::cast_smem_ptr_to_uint(tile_k), row0, 2 * i));
+    return part;
   }
 
-  // V of half of the keys.
-  template <int kHalf>
-  __device__ static auto operand_v(const std::uint8_t* tile_v) {
-    using Tile = typename Config::TileV;
-    const int lane = threadIdx.x % 32;
-    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    auto a = registers_a<typename WidenedTiles::MmaPv, typename WidenedTiles::Dv,
-                         cute::Int<kDecodeTileKeys / 2>>();
-    auto words = cute::recast<std::uint32_t>(a);
-    constexpr int kBlocks = Config::C.value_dim / 64;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const std::uint32_t rows =
-          cute::cast_smem_ptr_to_uint(tile_v + Tile::offset(lane, 4 * block + warp));
-      std::uint32_t r[4];
-      load_transposed(r, rows + kHalf * 32 * Tile::kBox_bytes);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int first = (i / 2 * kBlocks + block) * 4 + i % 2 * 2;
-        words(first) = widen_even<Element>(r[i]);
-        words(first + 1) = widen_odd<Element>(r[i]);
-      }
-    }
-    return a;
+  // Part i of V: of 32 keys, this warp's 16 columns of 64. `address` is that of this lane's row of
+  // part 0.
+  __device__ static CodedPart part_of_v(std::uint32_t address, int i) {
+    constexpr int kBlock_bytes = 64;
+    CodedPart part;
+    load_transposed(part.words, (address ^ i % kBlocks * kBlock_bytes) +
+                                    i / kBlocks * kPart * Config::TileV::kBox_bytes);
+    return part;
+  }
+  // It is found anew in each tile: no register keeps what follows from the thread's index.
+  __device__ static std::uint32_t address_in_v(const std::uint8_t* tile_v) {
+    static_assert(Config::TileV::kBoxes == 1);
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return cute::cast_smem_ptr_to_uint(tile_v) +
+           Config::TileV::offset(thread % 32, thread / 32 % 4);
   }
 
-  // C (+)= A B over half kHalf of the steps of K. tA has that half alone, and so takes half of the
-  // registers of a whole A.
-  template <int kHalf, bool kAccumulate = kHalf == 1, typename Mma, typename TensorA,
-            typename TensorB, typename TensorC>
-  __device__ static void add_half(Mma mma, const TensorA& tA, const TensorB& tB, TensorC& tC) {
+  // The words of A that four words of bytes become. The odd bytes' are kApart behind the even
+  // ones'.
+  template <int kApart>
+  __device__ static PartOfA widened(const CodedPart& coded) {
+    PartOfA part;
+    auto words = cute::recast<std::uint32_t>(part);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int even = i / 2 * 4 + i % 2 * (2 / kApart);
+      words(even) = widen_without_factor<Element>(spread<0, 2>(coded.words[i]));
+      words(even + kApart) = widen_without_factor<Element>(spread<1, 3>(coded.words[i]));
+    }
+    return part;
+  }
+
+  // Issues C (+)= A B over part i of K.
+  template <typename Mma, typename TensorB, typename TensorC>
+  __device__ static void issue(Mma mma, bool accumulate, const PartOfA& a, const TensorB& tB, int i,
+                               TensorC& tC) {
     using namespace cute;
-    constexpr int kSteps = decltype(size<2>(tA))::value;
-    wgmma<kAccumulate>(mma, tA, domain_offset(make_coord(_0{}, _0{}, Int<kHalf * kSteps>{}), tB),
-                       tC);
-  }
-
-  template <typename Mma, typename M, typename K>
-  __device__ static auto registers_a() {
-    return cute::make_tensor<Element>(cute::partition_shape_A(Mma{}, cute::Shape<M, K>{}));
+    constexpr int kSteps = decltype(size<2>(a))::value;
+    wgmma_issue_if(accumulate, mma, a, domain_offset(make_coord(_0{}, _0{}, i * kSteps), tB), tC);
   }
 };
 
@@ -286,8 +384,9 @@ __device__ __forceinline__ void load_query_rows_of(typename Config::Element* tar
         row_pointer<const T>(p.q, p.q_stride, part.sequence, row.token, row.head) + 16 * group);
     char* const line = reinterpret_cast<char*>(target) + group / 4 * kBox_bytes + index * 128;
     const int chunk = group % 4 * 2;
-    *reinterpret_cast<uint4*>(line + (chunk ^ index % 8) * 16) = chunks.low;
-    *reinterpret_cast<uint4*>(line + ((chunk + 1) ^ index % 8) * 16) = chunks.high;
+    using Factors = SwappedFactors<Config>;
+    *reinterpret_cast<uint4*>(line + (chunk ^ index % 8) * 16) = Factors::of_q(chunks.low);
+    *reinterpret_cast<uint4*>(line + ((chunk + 1) ^ index % 8) * 16) = Factors::of_q(chunks.high);
   }
 }
 

@@ -253,14 +253,14 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
 
 // Puts a part without keys and without rows into the ring, ahead of all others. It has no results.
 // The consumer executes the code of a part's end for it, which is then in the SM's instruction
-// caches before the first key has come; with 0 parts, that includes a merge of parts. One thread
-// calls it.
+// caches before the first key has come. That leaves out a merge of parts: with its code, there
+// would be more than the caches keep until the end. One thread calls it.
 __device__ inline void put_empty_part(PartRing& ring) {
   Part part{};
   part.tokens = 1;
   part.splits = 1;
   part.lengths.q_len = 1;
-  part.place = {.parts = 0, .merges = true};
+  part.place = {.parts = 1, .merges = true};
   ring.tiles[0] = part;
   ring.put({});
 }

@@ -68,8 +68,8 @@ __device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b
 
 // Four E4M3 bytes times a scale, given twice as BF16 of 2^120 times it, in order.
 __device__ inline uint2 widen_e4m3(std::uint32_t word, std::uint32_t scale) {
-  return {multiply_bf16x2(bf16_bits(spread<0, 1>(word)), scale),
-          multiply_bf16x2(bf16_bits(spread<2, 3>(word)), scale)};
+  return {multiply_bf16x2(widen_without_factor<cute::bfloat16_t>(spread<0, 1>(word)), scale),
+          multiply_bf16x2(widen_without_factor<cute::bfloat16_t>(spread<2, 3>(word)), scale)};
 }
 
 // Byte i of an array of words, in both halves.
