@@ -101,3 +101,33 @@ def test_flash_attentions_function_takes_a_number():
     out = flash_attn_with_kvcache(**call)
     call["cache_seqlens"] = torch.full((3,), 100, dtype=torch.int32, device="cuda")
     assert torch.equal(out, flash_attn_with_kvcache(**call))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("config", "head_dim", "group"),
+    [(15, 64, 8), (16, 64, 16), (17, 64, 32), (19, 128, 8), (20, 128, 16), (21, 128, 32)],
+)
+def test_an_e4m3_cache_gives_the_bits_of_its_widened_one(config, head_dim, group, dtype):
+    """In configs whose GEMMs have keys as rows, with descales that are powers of two."""
+    dtype = getattr(torch, dtype)
+    generator = torch.Generator(device="cuda").manual_seed(config)
+    options = {"generator": generator, "device": "cuda"}
+    q = torch.randn((2, 1, 2 * group, head_dim), **options).to(dtype)
+    coded = torch.randn((2, 2, 700, 2, head_dim), **options).to(torch.float8_e4m3fn)
+    widened = coded.to(dtype) * 0.25
+    call = {
+        "q": q,
+        "cache_seqlens": torch.tensor([700, 130], dtype=torch.int32, device="cuda"),
+        "kernel": f"decode/{config}",
+        "return_lse": True,
+    }
+    descale = torch.full((1,), 0.25, device="cuda")
+    out, lse = tilewright.attention_with_kvcache(
+        k_cache=coded[0], v_cache=coded[1], k_descale=descale, v_descale=descale, **call
+    )
+    expected, expected_lse = tilewright.attention_with_kvcache(
+        k_cache=widened[0], v_cache=widened[1], **call
+    )
+    assert torch.equal(out, expected)
+    assert torch.equal(lse, expected_lse)

@@ -263,7 +263,6 @@ class Finish {
   static constexpr int kMostQuads = Config::kIsInvariant ? 2 : kRowQuads / 8;
   static constexpr int kThreadQuads =
       Config::C.swaps ? std::clamp(Config::kPassRows * kRowQuads / 256, 1, kMostQuads) : 1;
-  static constexpr bool kIsWide = Config::C.value_dim > 128;
   static constexpr bool kCarriesInSmem =
       Config::kIsInvariant && Config::C.swaps && Config::kMayCluster;
   static_assert(!kCarriesInSmem || (Config::kPasses == 1 && 32 % kRowQuads == 0));
@@ -305,9 +304,8 @@ class Finish {
   __device__ __forceinline__ void merge(std::uint32_t& exchanges) {
     constexpr bool kIsWhole = kLevel == Level::warps;
     constexpr int kQuads = kIsWhole ? kThreadQuads : 1;
-    // As many at a time as there are registers for.
-    constexpr int kMany = 4;
-    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : kMany;
+    // Of blocks four at a time: instruction caches would not keep the code of more.
+    constexpr int kAhead = kIsWhole ? BlockPieces::kMost : 4;
     const int slices_log2 = is_cluster() ? launch_.workers.cluster_log2 : 0;
     const int slice = kRowQuads >> slices_log2;
     const int rank = is_cluster() ? rank_in(launch_) : 0;
