@@ -2,8 +2,8 @@
 
 Queries, keys and values are BF16 rows, which are quantised before anything is timed. A case may say
 how; otherwise each implementation has them in the form that it is made for. Errors of results are
-those to the exact attention of the rows, so that they have the share of quantising, too. An LSE's is
-that to the exact one of the quantised queries and keys.
+those to the exact attention of the rows, so that they have the share of quantising, too. An LSE's
+is that to the exact one of the quantised queries and keys.
 """
 
 import argparse
