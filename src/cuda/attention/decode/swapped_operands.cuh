@@ -44,11 +44,11 @@ struct SwappedGemms {
   }
 };
 
-// S^T and O^T of a tile, which a warpgroup computes and waits for. While the tensor cores compute
-// S^T, compute_scores() calls meanwhile(), which may take values: bring to registers what it can of
-// V.
-//   compute_scores(tile_k, q, s, meanwhile)   values.take(tile_v)   compute_values(values, tile_v,
-//   p, o)
+// S^T and O^T of a tile, which a warpgroup computes and waits for. Values hold what take() brings
+// of V: where it lies, a part of its bytes, or all of it widened. If kTakesValues, compute_scores()
+// calls meanwhile() while the tensor cores compute S^T, and that is when they are taken; else it is
+// when the exponentials are there.
+//   compute_scores(tile_k, q, s, meanwhile)   values.take(tile_v)   compute_values(values, p, o)
 
 template <typename Config>
 using ShapeQk = cute::Shape<cute::_64, cute::Int<Config::kRows>, cute::Int<Config::C.head_dim>>;
