@@ -65,8 +65,8 @@ namespace tilewright {
 // query = q_descale * byte, with q_descale fp32 of shape (1), or of shape (B, Hk), one for all
 // query heads of a key/value head; absent it is 1. On a GPU, E4M3 queries are taken where no prefix
 // is shared; and prefill takes no descales of rows, with which decode runs any number of tokens. A
-// NaN in a query makes its row's results NaN; in an E4M3 cache it counts as 480 there. BF16 queries
-// over E4M3 caches must be below 2^67 there, and descales of V's rows below 2^47.
+// NaN in a query makes its row's results NaN; in an E4M3 cache it counts as 480 there. Over E4M3
+// caches decode needs BF16 queries below 2^67, and descales of V's rows below 2^47.
 //
 // On CPU tensors the values of lengths, tables and indices are checked. On CUDA tensors they are
 // checked only if options.check_values is set. Without it, a length beyond the capacity counts as

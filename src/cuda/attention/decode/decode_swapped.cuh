@@ -304,9 +304,9 @@ class SwappedCompute {
     shared_.k.wait(at);
     typename Tiles::Values values;
     Tiles::compute_scores(tile_k, shared_.compute.q[at_q_.stage], s, [&] {
-      if constexpr (Tiles::kTakesValues) {
+      if constexpr (Tiles::kLoadsValuesEarly) {
         shared_.v.wait(at);
-        values.take(tile_v);
+        values.load(tile_v);
       }
     });
     if (scales_rows(p_.k_descale)) {
@@ -321,9 +321,9 @@ class SwappedCompute {
     }
     take_exponentials(rS, scale_log2, result);
 
-    if constexpr (!Tiles::kTakesValues) {
+    if constexpr (!Tiles::kLoadsValuesEarly) {
       shared_.v.wait(at);
-      values.take(tile_v);
+      values.load(tile_v);
     }
     if (scales_rows(p_.v_descale)) {
       scale_keys(rS, descales[1]);

@@ -44,11 +44,11 @@ struct SwappedGemms {
   }
 };
 
-// S^T and O^T of a tile, which a warpgroup computes and waits for. Values hold what take() brings
-// of V: where it lies, a part of its bytes, or all of it widened. If kTakesValues, compute_scores()
-// calls meanwhile() while the tensor cores compute S^T, and that is when they are taken; else it is
-// when the exponentials are there.
-//   compute_scores(tile_k, q, s, meanwhile)   values.take(tile_v)   compute_values(values, p, o)
+// S^T and O^T of a tile, which a warpgroup computes and waits for. Values hold what load() brings
+// of V: where it lies, its first bytes, or all of it widened. If kLoadsValuesEarly,
+// compute_scores() calls meanwhile(), which loads them, while the tensor cores compute S^T; else
+// they are loaded when the exponentials are there.
+//   compute_scores(tile_k, q, s, meanwhile)   values.load(tile_v)   compute_values(values, p, o)
 
 template <typename Config>
 using ShapeQk = cute::Shape<cute::_64, cute::Int<Config::kRows>, cute::Int<Config::C.head_dim>>;
@@ -82,11 +82,11 @@ struct TilesInPlace
         mma.partition_A(TilesInPlace::tile(reinterpret_cast<const Element*>(tile_v), Layout{})));
   }
 
-  static constexpr bool kTakesValues = false;
+  static constexpr bool kLoadsValuesEarly = false;
   struct Values {
     const std::uint8_t* tile_v;
 
-    __device__ void take(const std::uint8_t* tile) { tile_v = tile; }
+    __device__ void load(const std::uint8_t* tile) { tile_v = tile; }
   };
 
   template <typename TensorS, typename Meanwhile>
@@ -110,8 +110,8 @@ struct TilesInPlace
 // Of E4M3 tiles A is widened without the factor that belongs to it (widen_e4m3.cuh), which would
 // take an instruction for two values. Of FP16's, 2^8, the scale makes up for, and what O is
 // multiplied by at a part's end. BF16's, 2^120, would bring results out of FP32's range: there B,
-// that is Q and P, has a part of it. All are powers of two, so that no bit changes but of elements
-// of O below 2^-85, which may become 0.
+// that is Q and P, has some of it. All are powers of two, so that no bit changes but in elements of
+// O below 2^-85, which FP32 then has as subnormals, or as 0.
 template <typename Config>
 struct SwappedFactors {
   using Element = typename Config::Element;
@@ -140,8 +140,8 @@ struct SwappedFactors {
 // of every 16 columns of K, the GEMM takes the even ones first, and Q has them in that order
 // (QueryChunks). Of O, a thread's rows are neighbouring columns.
 //
-// A part of a tile is what one ldmatrix brings: of K 32 columns, of V 64 columns of 32 keys. While
-// the tensor cores compute one part, the next one is widened.
+// A fragment of a tile is what one ldmatrix brings: of K 32 columns, of V 64 columns of 32 keys.
+// While the tensor cores compute one, the next one is widened, and the one behind that is loaded.
 template <typename Config, typename Element = typename Config::Element>
 struct WidenedTiles
     : SwappedGemms<Config,
@@ -150,43 +150,43 @@ struct WidenedTiles
                    decltype(cute::make_tiled_mma(
                        cute::GMMA::rs_op_selector<Element, Element, float, ShapePv<Config>>()))> {
  private:
-  static constexpr int kPart = 32;  // of the GEMM's K
-  static constexpr int kPartsOfK = Config::C.head_dim / kPart;
+  static constexpr int kFragmentK = 32;  // of the GEMM's K
+  static constexpr int kFragmentsOfK = Config::C.head_dim / kFragmentK;
   static constexpr int kBlocks = Config::C.value_dim / 64;
-  static constexpr int kPartsOfV = kDecodeTileKeys / kPart * kBlocks;
+  static constexpr int kFragmentsOfV = kDecodeTileKeys / kFragmentK * kBlocks;
   static constexpr bool kHasFewRows = Config::kRows < 32;  // and registers for a whole tile
-  static constexpr int kBuffers = kHasFewRows ? kPartsOfK : 2;
-  using PartOfA = decltype(cute::make_tensor<Element>(cute::partition_shape_A(
-      typename WidenedTiles::MmaQk{}, cute::Shape<cute::_64, cute::Int<kPart>>{})));
+  static constexpr int kBuffers = kHasFewRows ? kFragmentsOfK : 2;
+  using FragmentA = decltype(cute::make_tensor<Element>(cute::partition_shape_A(
+      typename WidenedTiles::MmaQk{}, cute::Shape<cute::_64, cute::Int<kFragmentK>>{})));
 
-  struct CodedPart {
+  struct CodedFragment {
     std::uint32_t words[4];
   };
 
  public:
-  static constexpr bool kTakesValues = kHasFewRows;
+  static constexpr bool kLoadsValuesEarly = kHasFewRows;
   struct Values {
-    PartOfA parts[kTakesValues ? kPartsOfV : kBuffers];
-    std::uint32_t address;  // of this lane's row of part 0
-    CodedPart next;         // the first one that is not widened yet
+    FragmentA fragments[kLoadsValuesEarly ? kFragmentsOfV : kBuffers];
+    std::uint32_t address;  // of this lane's row of fragment 0
+    CodedFragment next;     // the first one that is not widened yet
 
-    __device__ void take(const std::uint8_t* tile_v) {
+    __device__ void load(const std::uint8_t* tile_v) {
       address = address_in_v(tile_v);
-      next = part_of_v(address, 0);
-      if constexpr (kTakesValues) {
+      next = fragment_of_v(address, 0);
+      if constexpr (kLoadsValuesEarly) {
 #pragma unroll
-        for (int i = 0; i < kPartsOfV; ++i) {
-          widen(i, parts[i]);
+        for (int i = 0; i < kFragmentsOfV; ++i) {
+          widen(i, fragments[i]);
         }
       }
     }
-    // Widens part i, whose words are there, and asks for those of the part behind it.
-    __device__ void widen(int i, PartOfA& part) {
-      const CodedPart coded = next;
-      if (i + 1 < kPartsOfV) {
-        next = part_of_v(address, i + 1);
+    // Widens fragment i, whose words are there, and asks for those of the fragment behind it.
+    __device__ void widen(int i, FragmentA& fragment) {
+      const CodedFragment coded = next;
+      if (i + 1 < kFragmentsOfV) {
+        next = fragment_of_v(address, i + 1);
       }
-      part = widened<1>(coded);
+      fragment = widened<1>(coded);
     }
   };
 
@@ -194,20 +194,20 @@ struct WidenedTiles
   __device__ static void compute_scores(const std::uint8_t* tile_k, const Element* q, TensorS& s,
                                         const Meanwhile& meanwhile) {
     const auto operand_q = WidenedTiles::operand_q(q);
-    PartOfA parts[kBuffers];
-    CodedPart next = part_of_k(tile_k, 0);
+    FragmentA fragments[kBuffers];
+    CodedFragment next = fragment_of_k(tile_k, 0);
 #pragma unroll
-    for (int i = 0; i < kPartsOfK; ++i) {
-      const CodedPart coded = next;
-      if (i + 1 < kPartsOfK) {
-        next = part_of_k(tile_k, i + 1);
+    for (int i = 0; i < kFragmentsOfK; ++i) {
+      const CodedFragment coded = next;
+      if (i + 1 < kFragmentsOfK) {
+        next = fragment_of_k(tile_k, i + 1);
       }
       if (i >= kBuffers) {
         cute::warpgroup_wait<kBuffers - 1>();
       }
-      PartOfA& part = parts[i % kBuffers];
-      part = widened<2>(coded);
-      issue(typename WidenedTiles::MmaQk{}, i > 0, part, operand_q, i, s);
+      FragmentA& fragment = fragments[i % kBuffers];
+      fragment = widened<2>(coded);
+      issue(typename WidenedTiles::MmaQk{}, i > 0, fragment, operand_q, i, s);
     }
     meanwhile();
     wgmma_wait<0>(s);
@@ -218,17 +218,17 @@ struct WidenedTiles
     using namespace cute;
     const auto operand_p = WidenedTiles::operand_p(p);
 #pragma unroll
-    for (int i = 0; i < kPartsOfV; ++i) {
-      PartOfA& part = values.parts[kTakesValues ? i : i % kBuffers];
-      if constexpr (!kTakesValues) {
+    for (int i = 0; i < kFragmentsOfV; ++i) {
+      FragmentA& fragment = values.fragments[kLoadsValuesEarly ? i : i % kBuffers];
+      if constexpr (!kLoadsValuesEarly) {
         if (i >= kBuffers) {
           warpgroup_wait<kBuffers - 1>();
         }
-        values.widen(i, part);
+        values.widen(i, fragment);
       }
       auto of_block = make_tensor(o(_, i % kBlocks, _).data(),
                                   make_layout(layout<0>(o), Layout<_1>{}, layout<2>(o)));
-      issue(typename WidenedTiles::MmaPv{}, true, part, operand_p, i / kBlocks, of_block);
+      issue(typename WidenedTiles::MmaPv{}, true, fragment, operand_p, i / kBlocks, of_block);
     }
     wgmma_wait<0>(o);
   }
@@ -238,23 +238,23 @@ struct WidenedTiles
   }
 
  private:
-  // Part i of K: 32 columns of this warp's keys.
-  __device__ static CodedPart part_of_k(const std::uint8_t* tile_k, int i) {
+  // Fragment i of K: 32 columns of this warp's keys.
+  __device__ static CodedFragment fragment_of_k(const std::uint8_t* tile_k, int i) {
     const MatrixPlaces<Config::TileK::kRow_bytes, true> places;
     const int row0 = static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-    CodedPart part;
-    load_matrices(part.words, places.at(cute::cast_smem_ptr_to_uint(tile_k), row0, 2 * i));
-    return part;
+    CodedFragment fragment;
+    load_matrices(fragment.words, places.at(cute::cast_smem_ptr_to_uint(tile_k), row0, 2 * i));
+    return fragment;
   }
 
-  // Part i of V: of 32 keys, this warp's 16 columns of 64. `address` is that of this lane's row of
-  // part 0.
-  __device__ static CodedPart part_of_v(std::uint32_t address, int i) {
+  // Fragment i of V: of 32 keys, this warp's 16 columns of 64. `address` is that of this lane's row
+  // of fragment 0.
+  __device__ static CodedFragment fragment_of_v(std::uint32_t address, int i) {
     constexpr int kBlock_bytes = 64;
-    CodedPart part;
-    load_transposed(part.words, (address ^ i % kBlocks * kBlock_bytes) +
-                                    i / kBlocks * kPart * Config::TileV::kBox_bytes);
-    return part;
+    CodedFragment fragment;
+    load_transposed(fragment.words, (address ^ i % kBlocks * kBlock_bytes) +
+                                        i / kBlocks * kFragmentK * Config::TileV::kBox_bytes);
+    return fragment;
   }
   // It is found anew in each tile: no register keeps what follows from the thread's index.
   __device__ static std::uint32_t address_in_v(const std::uint8_t* tile_v) {
@@ -268,22 +268,22 @@ struct WidenedTiles
   // The words of A that four words of bytes become. The odd bytes' are kApart behind the even
   // ones'.
   template <int kApart>
-  __device__ static PartOfA widened(const CodedPart& coded) {
-    PartOfA part;
-    auto words = cute::recast<std::uint32_t>(part);
+  __device__ static FragmentA widened(const CodedFragment& coded) {
+    FragmentA fragment;
+    auto words = cute::recast<std::uint32_t>(fragment);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int even = i / 2 * 4 + i % 2 * (2 / kApart);
       words(even) = widen_without_factor<Element>(spread<0, 2>(coded.words[i]));
       words(even + kApart) = widen_without_factor<Element>(spread<1, 3>(coded.words[i]));
     }
-    return part;
+    return fragment;
   }
 
-  // Issues C (+)= A B over part i of K.
+  // Issues C (+)= A B over fragment i of K.
   template <typename Mma, typename TensorB, typename TensorC>
-  __device__ static void issue(Mma mma, bool accumulate, const PartOfA& a, const TensorB& tB, int i,
-                               TensorC& tC) {
+  __device__ static void issue(Mma mma, bool accumulate, const FragmentA& a, const TensorB& tB,
+                               int i, TensorC& tC) {
     using namespace cute;
     constexpr int kSteps = decltype(size<2>(a))::value;
     wgmma_issue_if(accumulate, mma, a, domain_offset(make_coord(_0{}, _0{}, i * kSteps), tB), tC);
