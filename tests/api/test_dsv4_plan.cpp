@@ -47,6 +47,38 @@ TEST(Dsv4Plan, SharedRangesMayBeShifted) {
   EXPECT_EQ(most_parts_of(problem), 1);
 }
 
+// Rows that no item has are not computed with. The host does not know how many tokens share an item
+// of packed queries over ranges.
+TEST(Dsv4Plan, ItemsOfFewRowsAreTransposed) {
+  const auto has_few_rows = [](const Problem& problem) {
+    return plan_dsv4_decode(problem, kSms, 0).plan.has_few_rows;
+  };
+  Problem lists = problem_of(128, 512);
+  lists.window.format = lists.compressed.format = KvRowFormat::e4m3_bf16;
+  lists.heads = 16;
+  lists.q_len = 8;
+  EXPECT_TRUE(has_few_rows(lists));
+  lists.e4m3_output = true;
+  EXPECT_FALSE(has_few_rows(lists));
+  lists.e4m3_output = false;
+  lists.heads = 17;
+  EXPECT_FALSE(has_few_rows(lists));
+  lists.heads = 16;
+  lists.window.format = KvRowFormat::bf16;
+  EXPECT_FALSE(has_few_rows(lists));
+  Problem ranges = problem_of(128, 512);
+  ranges.window.format = ranges.compressed.format = KvRowFormat::e4m3_bf16;
+  ranges.compressed.keys = Keys::range;
+  ranges.heads = 8;
+  ranges.q_len = 2;
+  EXPECT_TRUE(has_few_rows(ranges));
+  ranges.packed = true;
+  EXPECT_FALSE(has_few_rows(ranges));
+  ranges.packed = false;
+  ranges.q_len = 3;
+  EXPECT_FALSE(has_few_rows(ranges));
+}
+
 Dsv4Plan best_plan(const Problem& problem) {
   return plan_dsv4_decode(problem, kSms, best_dsv4_config(problem, kSms)).plan;
 }

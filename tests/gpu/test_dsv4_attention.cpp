@@ -113,7 +113,55 @@ TEST_F(Dsv4Gpu, RowsDoNotDependOnTheSizeOfTheBatch) {
       expect_same_bits_alone);
 }
 
-// The same of requests with several parts: their first parts are whole, and some last ones shared.
+// A few heads of a token, whose GEMMs are transposed, have the bits that they have among many. Of
+// the formats, scopes and batches each runs in every config, whose blocks leave and merge.
+TEST_F(Dsv4Gpu, HeadsDoNotDependOnHowManyThereAre) {
+  constexpr std::int64_t kFew = 16;
+  for_each_problem(
+      kernels_and_variants(),
+      [](const Dsv4Choices& choices) {
+        std::vector<Dsv4Problem> problems;
+        for (const std::size_t batch : {5, 40, 140}) {
+          for (const KvRowFormat format : choices.compressed_formats) {
+            Dsv4Problem& problem = problems.emplace_back(seed_problems().front());
+            problem.q_lens.assign(batch, 1);
+            problem.heads = 64;
+            problem.sinks = Dsv4Sinks::normal;
+            problem.window = {.keys = Dsv4Keys::range,
+                              .format = format,
+                              .ends = std::vector<int>(batch, 200),
+                              .has_table = true};
+            problem.compressed.format = format;
+            problem.seed = batch;
+          }
+        }
+        for (const std::size_t batch : {2, 30}) {  // with several parts, and an odd number of tiles
+          Dsv4Problem& problem = problems.emplace_back();
+          problem.q_lens.assign(batch, 1);
+          problem.heads = 64;
+          problem.unnormalized = true;
+          problem.window = {.keys = Dsv4Keys::range,
+                            .format = choices.window_formats.front(),
+                            .ends = std::vector<int>(batch, 2850),
+                            .has_table = true};
+        }
+        return problems;
+      },
+      [](const Dsv4Problem& problem, const Dsv4Kernel& kernel) {
+        const Dsv4AttentionOptions options = options_of(problem, kernel.info.name);
+        Dsv4DeviceProblem together(make_tensors(problem));
+        Dsv4DeviceProblem apart(make_tensors(problem));
+        run(together.views(), options);
+        for (std::int64_t first = 0; first < problem.heads; first += kFew) {
+          run(of_heads(apart.views(), first, kFew), options);
+        }
+        Dsv4HostTensors expected = together.results();
+        Dsv4HostTensors results = apart.results();
+        expect_same_bits(expected, results);
+      });
+}
+
+// Batches of requests with several parts: their first parts are whole, and some last ones shared.
 TEST_F(Dsv4Gpu, PartsDoNotDependOnTheSizeOfTheBatch) {
   for_each_problem(
       kernels_and_variants(),

@@ -143,6 +143,24 @@ Dsv4AttentionTensors alone(const Dsv4Problem& problem, const Dsv4AttentionTensor
   return t;
 }
 
+Dsv4AttentionTensors of_heads(const Dsv4AttentionTensors& tensors, std::int64_t first,
+                              std::int64_t count) {
+  Dsv4AttentionTensors t = tensors;
+  const auto narrow = [&](auto& view, int dim) {
+    if (view) {
+      view = narrowed(*view, dim, first, count);
+    }
+  };
+  t.q = narrowed(t.q, 2, first, count);
+  t.o = narrowed(t.o, 2, first, count);
+  narrow(t.sinks, 0);
+  narrow(t.o_scale, 2);
+  narrow(t.lse, 1);
+  narrow(t.row_max, 1);
+  narrow(t.row_sum, 1);
+  return t;
+}
+
 Dsv4HostTensors with_moved_pages(const Dsv4Problem& problem, const Dsv4HostTensors& tensors) {
   Dsv4HostTensors result = tensors;
   Random pick(problem.seed + 1);

@@ -13,6 +13,10 @@ namespace tilewright::test {
 Dsv4AttentionTensors alone(const Dsv4Problem& problem, const Dsv4AttentionTensors& tensors,
                            std::size_t b);
 
+// The same call with some of its heads: views of the call's tensors, which are not packed.
+Dsv4AttentionTensors of_heads(const Dsv4AttentionTensors& tensors, std::int64_t first,
+                              std::int64_t count);
+
 // The same problem with the pages of tables and lists elsewhere in their caches.
 Dsv4HostTensors with_moved_pages(const Dsv4Problem& problem, const Dsv4HostTensors& tensors);
 

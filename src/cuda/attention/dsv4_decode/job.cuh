@@ -22,11 +22,13 @@ enum Sync : std::uint32_t {
   kConsumerSync = 5,
 };
 
-__device__ inline void sync_producers() {
-  cutlass::arch::NamedBarrier::sync(kProducerThreads, kProducersSync);
+template <int kThreads = kProducerThreads>
+__device__ void sync_producers() {
+  cutlass::arch::NamedBarrier::sync(kThreads, kProducersSync);
 }
-__device__ inline void sync_consumers() {
-  cutlass::arch::NamedBarrier::sync(kConsumerThreads, kConsumersSync);
+template <int kThreads = kConsumerThreads>
+__device__ void sync_consumers() {
+  cutlass::arch::NamedBarrier::sync(kThreads, kConsumersSync);
 }
 
 struct Job {

@@ -180,6 +180,7 @@ class Merger {
 
   __device__ __forceinline__ void run(const ItemRecord& its, int item, int column0) {
     const Chains chains(launch_, its, item);
+    const bool has_rows = warp_has_rows(launch_);
     const bool are_several = chains.count() > 1;
     Unit unit;
     unit.request = its.request;
@@ -204,7 +205,7 @@ class Merger {
       float4 x[kAtOnce][kColumns / 8];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        if (slot + k < chain.count) {
+        if (has_rows && slot + k < chain.count) {
           const float4* const pieces =
               pieces_of(launch_, chain.first + (slot + k) * chain.step, column0);
 #pragma unroll
@@ -219,7 +220,7 @@ class Merger {
       }
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        if (slot + k < chain.count) {
+        if (has_rows && slot + k < chain.count) {
           const Factors* const factors = shared_.slots + (chain.factors + slot + k) * kRows;
           const Factors factors0 = factors[row0];
           const Factors factors1 = factors[row1];

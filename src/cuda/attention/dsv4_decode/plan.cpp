@@ -56,10 +56,6 @@ std::int64_t items_of(const Dsv4AttentionProblem& problem) {
   return shape_of(problem).items(static_cast<int>(problem.batch), static_cast<int>(problem.q_len));
 }
 
-// Of a unit that blocks share. A slot has 128 KB. Where a unit has more pairs for its other blocks,
-// the first block takes those that are left.
-constexpr int kMostPairSlots = 9;
-
 int most_pairs(const Dsv4AttentionProblem& problem) {
   return dsv4::most_pairs_of_part(most_tiles(problem), most_parts_of(problem));
 }
@@ -67,17 +63,27 @@ int most_pairs(const Dsv4AttentionProblem& problem) {
 // Columns that share a scale of E4M3 would not be in one block.
 bool may_spread(const Dsv4AttentionProblem& problem) { return !problem.e4m3_output; }
 
-// May the items of a token's 65 to 128 heads be twins? Kernels that take BF16 rows have none: they
-// copy such rows to SMEM by cp.async, and do not hold them in registers.
-bool may_be_twins(const Dsv4AttentionProblem& problem) {
+// Kernels that take BF16 rows have one form: they copy such rows to SMEM by cp.async, and do not
+// hold them in registers.
+bool takes_bf16_rows(const Dsv4AttentionProblem& problem) {
   Dsv4Formats formats{};
   for (const Dsv4ScopeProblem& scope : {problem.window, problem.compressed}) {
     if (scope.keys != Dsv4ScopeProblem::Keys::none) {
       formats.takes[static_cast<int>(scope.format)] = 1;
     }
   }
-  return shape_of(problem).head_tiles == kTwins && !problem.fresh_rows &&
-         !kDsv4Formats[first_set_with(formats)].has(KvRowFormat::bf16);
+  return problem.fresh_rows || kDsv4Formats[first_set_with(formats)].has(KvRowFormat::bf16);
+}
+
+// May the items of a token's 65 to 128 heads be twins?
+bool may_be_twins(const Dsv4AttentionProblem& problem) {
+  return shape_of(problem).head_tiles == kTwins && !takes_bf16_rows(problem);
+}
+
+bool has_few_rows(const Dsv4AttentionProblem& problem) {
+  const dsv4::ItemShape shape = shape_of(problem);
+  return shape.tile_heads * shape.tile_tokens <= dsv4::kFewRows && !problem.e4m3_output &&
+         !takes_bf16_rows(problem);
 }
 
 using Blocks = Dsv4Config::Blocks;
@@ -151,7 +157,8 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
                 .free_sms = 0,
                 .pair_slots = 1,
                 .spreads = kind == Blocks::spread,
-                .are_twins = are_twins};
+                .are_twins = are_twins,
+                .has_few_rows = has_few_rows(problem)};
   const auto units = static_cast<int>(plan.units());
   if (cluster > 1) {
     plan.deal = {.whole = 0, .shares = plan.spreads ? 1 : cluster};
@@ -170,7 +177,7 @@ Dsv4Details plan_dsv4_decode(const Dsv4AttentionProblem& problem, int sms, int c
     plan.pair_slots = dsv4::kSpreadSlots;
   } else if (plan.deal.shares > 1) {
     const int merged = dsv4::merged_pairs(pairs, Divisor(plan.deal.shares), pairs);
-    plan.pair_slots = std::min(1 + pairs - merged, kMostPairSlots);
+    plan.pair_slots = std::min(1 + pairs - merged, dsv4::kMostPairSlots);
   }
   return {.plan = plan, .at = workspace_of(plan)};
 }

@@ -16,12 +16,13 @@ struct Dsv4Plan {
   std::int64_t items;
   int most_parts;  // of an item, as far as shapes tell
   dsv4::Deal deal;
-  int cluster;     // blocks that share a unit, and merge its pairs or spread it; 1: no such
-  int blocks;      // of the launch
-  int free_sms;    // beside those
-  int pair_slots;  // of a unit that is shared or spread
-  bool spreads;    // spread.cuh
-  bool are_twins;  // twin_produce.cuh: two blocks bring the keys of two items together
+  int cluster;        // blocks that share a unit, and merge its pairs or spread it; 1: no such
+  int blocks;         // of the launch
+  int free_sms;       // beside those
+  int pair_slots;     // of a unit that is shared or spread
+  bool spreads;       // spread.cuh
+  bool are_twins;     // twin_produce.cuh: two blocks bring the keys of two items together
+  bool has_few_rows;  // consume_few.cuh: an item has few rows
 
   std::int64_t units() const { return items * most_parts; }
   // Slots for results of parts.

@@ -25,36 +25,40 @@ __device__ constexpr int block_of_quarter(int quarter, int consumer) {
   return quarter / 2 * 4 + consumer * 2 + quarter % 2;
 }
 
-// The pair of key tiles in SMEM, by column blocks.
+// The pair of key tiles in SMEM, by column blocks, and where the rows of some tiles lie, those of
+// the next pair at least.
+template <int kLocatedTiles>
 struct Keys {
   alignas(1024) Element tiles[kPairTiles][kBlocks][kBlock_elements];
   TmaBarrier full[kPairTiles][kQuarters];
-  cutlass::arch::ClusterBarrier empty[kQuarters];    // of both tiles
-  alignas(16) RowAt located[kPairTiles][kTileKeys];  // of the next pair; twins: of this, too
+  cutlass::arch::ClusterBarrier empty[kQuarters];  // of both tiles
+  alignas(16) RowAt located[kPairTiles][kLocatedTiles][kTileKeys];
 
-  // `blocks` of a cluster fill and read them together.
-  __device__ void init(int blocks) {
+  // So many warps fill a tile, and read it.
+  __device__ void init(int fill, int read) {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       for (int tile = 0; tile < kPairTiles; ++tile) {
-        full[tile][quarter].init(kTileWarps);
+        full[tile][quarter].init(fill);
       }
-      empty[quarter].init(blocks * kConsumers * kConsumerWarps);
+      empty[quarter].init(read);
     }
   }
 };
 
-// A producer's view of its tile of each pair.
-struct KeyTile {
-  Keys& keys;
+// A producer's view of its tile of each pair, which kWarpgroups warpgroups fill.
+template <int kWarpgroups, int kLocatedTiles>
+struct KeyTileOf {
+  Keys<kLocatedTiles>& keys;
 
-  // 0 or 1: the producer, and which tile of a pair is its own.
-  __device__ static int number() { return this_thread() / kWarpgroupThreads; }
+  // 0 or 1: which tile of a pair is its own.
+  __device__ static int number() { return this_thread() / (kWarpgroups * kWarpgroupThreads); }
 
   __device__ LanePlace place() const { return LanePlace(keys.tiles[number()][0]); }
-  __device__ RowAt* located() const { return keys.located[number()]; }
+  __device__ RowAt* located() const { return keys.located[number()][0]; }
   __device__ TmaBarrier& full(int quarter) const { return keys.full[number()][quarter]; }
   __device__ void wait(int quarter, int pair) const { keys.empty[quarter].wait((pair & 1) ^ 1); }
 };
+using KeyTile = KeyTileOf<1, 1>;  // twins have two halves of a tile in its place
 
 // Loads every second tile from `tile` up to `end`, all of BF16 rows, which go to SMEM as they are:
 // while a quarter is under way, the one before is given to the consumers. `tile` goes on to the
@@ -250,8 +254,9 @@ __device__ __forceinline__ void widen_run(const KeyTile& to, const Lane<kFormat>
 
 // A pair without a second tile, which would be `tile`: whoever waits for a barrier waits for each
 // of its phases.
-__device__ __forceinline__ void pass_absent(const KeyTile& to, const Job& job, int tile) {
-  if (tile - KeyTile::number() < uniform(job.end_tile)) {
+template <typename To>
+__device__ __forceinline__ void pass_absent(const To& to, const Job& job, int tile) {
+  if (tile - To::number() < uniform(job.end_tile)) {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       to.wait(quarter, pair_of(job, tile));
     }

@@ -37,6 +37,11 @@ __device__ __forceinline__ auto half_of(FragmentO& tOrO, int half) {
                            typename FragmentPv::layout_type{});
 }
 
+// Are some of the 16 rows of an item that the thread's warp has among those that items may have?
+__device__ inline bool warp_has_rows(const Launch& launch) {
+  return this_thread() % kWarpgroupThreads / 32 * 16 < rows_of(launch.shape);
+}
+
 // A thread's share of columns [column0, ...) of a slot: pieces of four registers, beside those of
 // the warpgroup's other threads.
 __device__ inline float4* pieces_of(const Launch& launch, int slot, int column0) {
@@ -125,6 +130,26 @@ __device__ __forceinline__ void append_slots(const Launch& launch, int first, in
 
 // ---- The caller's results
 
+// The angles by which a position's output is rotated back.
+struct RotationBack {
+  const float* cos;
+  const float* sin;
+
+  __device__ RotationBack(const InverseRope& rope, std::int64_t position) {
+    const bool is_known = position >= 0 && position < rope.max_positions;
+    cos = rope.cos + (is_known ? position : 0) * rope.cos_stride;
+    sin = rope.sin + (is_known ? position : 0) * rope.sin_stride;
+  }
+  // Of two neighbouring dims.
+  __device__ void rotate(int pair, float& x, float& y) const {
+    const float c = __ldg(cos + pair);
+    const float s = __ldg(sin + pair);
+    const float before = x;
+    x = fmaf(before, c, y * s);
+    y = fmaf(y, c, -(before * s));
+  }
+};
+
 // Rotates the pairs of neighbouring columns in the last dims of row kRow of O back by the
 // position's angles. rO has kColumns columns from column0 on, among them some of those dims.
 template <int kColumns, int kRow, typename TensorO>
@@ -132,18 +157,43 @@ __device__ __forceinline__ void rotate_back(const InverseRope& rope, std::int64_
                                             int column0, TensorO& rO) {
   constexpr int kFirst = kDims - kKvRowRotaryDims;
   constexpr int kOthers = kColumns > kKvRowRotaryDims ? kColumns - kKvRowRotaryDims : 0;
-  const bool is_known = position >= 0 && position < rope.max_positions;
+  const RotationBack back(rope, position);
   const int pair0 = (column0 - kFirst) / 2 + threadIdx.x % 4;
-  const float* const cos = rope.cos + (is_known ? position : 0) * rope.cos_stride + pair0;
-  const float* const sin = rope.sin + (is_known ? position : 0) * rope.sin_stride + pair0;
 #pragma unroll
   for (int j = kOthers / 4; j < cute::size<1>(rO); j += 2) {
-    const float c = __ldg(cos + 2 * j);
-    const float s = __ldg(sin + 2 * j);
-    const float x = rO(kRow, j);
-    const float y = rO(kRow, j + 1);
-    rO(kRow, j) = fmaf(x, c, y * s);
-    rO(kRow, j + 1) = fmaf(y, c, -(x * s));
+    back.rotate(pair0 + 2 * j, rO(kRow, j), rO(kRow, j + 1));
+  }
+}
+
+// Stores kCount neighbouring columns of a row that exists, two or a multiple of eight.
+template <int kCount>
+__device__ __forceinline__ void store_vector(const Params& p, const Unit& unit, const Row& row,
+                                             int column, float (&values)[kCount]) {
+  constexpr int kFirst = kDims - kKvRowRotaryDims;
+  if (column >= kFirst && p.rope.cos != nullptr) {
+    const RotationBack back(p.rope,
+                            p.rope.positions[at(p.rope.positions_stride, unit.request, row.token)]);
+#pragma unroll
+    for (int j = 0; j < kCount; j += 2) {
+      back.rotate((column + j - kFirst) / 2, values[j], values[j + 1]);
+    }
+  }
+  if (p.statistics.max == nullptr) {
+    cute::array_aligned<std::uint32_t, kCount / 2> words;
+#pragma unroll
+    for (int j = 0; j < kCount / 2; ++j) {
+      words[j] = pack_x2<Element>(values[2 * j], values[2 * j + 1]);
+    }
+    using Words = cute::uint_bit_t<kCount * 16>;
+    *reinterpret_cast<Words*>(
+        row_pointer<Element>(p.o, p.o_stride, unit.request, row.token, row.head) + column) =
+        *reinterpret_cast<const Words*>(words.data());
+  } else {
+    float* const out = row_pointer<float>(p.o, p.o_stride, unit.request, row.token, row.head);
+#pragma unroll
+    for (int j = 0; j < kCount; j += 2) {
+      *reinterpret_cast<float2*>(out + column + j) = float2{values[j], values[j + 1]};
+    }
   }
 }
 

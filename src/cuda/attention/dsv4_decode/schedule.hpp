@@ -15,6 +15,7 @@ namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kDims = 512;      // of a key, which is its value, too
 inline constexpr int kRows = 64;       // of an item
+inline constexpr int kFewRows = 16;    // of an item, at most, whose GEMMs are transposed
 inline constexpr int kTileKeys = 64;   // of a key tile
 inline constexpr int kMostTokens = 8;  // new tokens of a request
 inline constexpr int kPairTiles = 2;
@@ -22,6 +23,7 @@ inline constexpr int kOnePartTiles = 18;   // key tiles that are one part, at mo
 inline constexpr int kPartTiles = 10;      // of a part where there are more, until there are
 inline constexpr int kMostParts = 16;      // so many parts of an item
 inline constexpr int kWidePartTiles = 12;  // of a part where two items have the same keys
+inline constexpr int kMostPairSlots = 9;   // of a unit that blocks share; the first has the rest
 inline constexpr int kTwins = 2;           // blocks that bring the keys of two such items together
 
 // A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
@@ -106,7 +108,9 @@ struct ItemShape {
   constexpr ItemShape() = default;
   constexpr ItemShape(int heads, bool shares_keys, int q_len, bool is_packed)
       : tile_heads(std::min(heads, kRows)),
-        tile_tokens(shares_keys ? std::min(kRows / std::min(heads, kRows), kMostTokens) : 1),
+        tile_tokens(!shares_keys ? 1
+                                 : std::min({kRows / std::min(heads, kRows), kMostTokens,
+                                             is_packed ? kMostTokens : std::max(q_len, 1)})),
         head_tiles(ceil_div(heads, kRows)),
         token_tiles(ceil_div(is_packed ? kMostTokens : q_len, tile_tokens)),
         is_by_token(is_packed && tile_tokens == 1) {}

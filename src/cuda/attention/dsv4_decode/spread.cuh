@@ -67,7 +67,7 @@ class SpreadConsumer {
       if (thread() == 0) {
         expect_p(its);
         if (its.has_own && !has_guessed_q) {
-          load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
+          load_q<kRows>(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
         }
       }
       __syncwarp();
@@ -118,7 +118,7 @@ class SpreadConsumer {
       arrive(shared_.unit_found);
     }
     if (has_guessed_pair && warp() == 1 && this_thread() % 32 == 0) {
-      load_q(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
+      load_q<kRows>(shared_.p[0][0], shared_.q_full, unit, launch_, map_q);
     }
     __syncwarp();
     finder.find(is_guess);

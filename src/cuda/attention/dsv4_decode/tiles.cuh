@@ -56,14 +56,15 @@ __device__ inline int rows_of(const ItemShape& shape) {
   return shape.tile_heads * shape.tile_tokens;
 }
 
-// Loads the unit's rows of Q. One thread calls it.
+// Loads the unit's rows of Q, where SMEM has room for kSharedRows. One thread calls it.
+template <int kSharedRows>
 __device__ inline void load_q(Element* sQ, TmaBarrier& full, const Unit& unit, const Launch& launch,
                               const CUtensorMap& map) {
   full.arrive_and_expect_tx(rows_of(launch.shape) * kDims * sizeof(Element));
   for (int column = 0; column < kDims; column += kBlockDims) {
     cute::SM90_TMA_LOAD_4D::copy(&map, reinterpret_cast<std::uint64_t*>(&full),
                                  static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
-                                 sQ + column * kRows, column, unit.head0, unit.token0,
+                                 sQ + column * kSharedRows, column, unit.head0, unit.token0,
                                  launch.is_packed ? 0 : unit.request);
   }
 }

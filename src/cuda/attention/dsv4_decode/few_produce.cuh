@@ -1,0 +1,166 @@
+// The producers of dsv4_decode where an item has few rows: four warpgroups, two a tile. Consumers
+// need few registers there, so that more warps widen rows. A warp takes eight keys of a tile, four
+// lanes a key.
+//
+//   tile t       each quarter, as it is given back: widen, store | load t + 2 | locate t + 4
+//
+// So a whole row is in registers before its place is free, and on its way to L2 a tile earlier.
+#pragma once
+
+#include "cuda/attention/dsv4_decode/few_rows.cuh"
+#include "cuda/attention/dsv4_decode/lane_row.cuh"
+#include "cuda/attention/dsv4_decode/produce.cuh"
+
+namespace tilewright::cuda::dsv4 {
+
+inline constexpr int kFewLocated = 2;  // tiles: the one that is loaded, and the next one
+using FewKeyTile = KeyTileOf<2, kFewLocated>;
+inline constexpr int kFewTileWarps = 8;
+static_assert(kFewTileWarps * kPassKeys == kTileKeys);
+
+// A lane's share of a row of each tile.
+template <KvRowFormat kFormat>
+class FewRow {
+ public:
+  using Its = LaneRow<kFormat>;
+
+  __device__ FewRow(const FewKeyTile& to, const Params& p, const Launch& launch, const Job& job)
+      : to_(to),
+        p_(p),
+        launch_(launch),
+        job_(job),
+        key_(this_thread() / 32 % kFewTileWarps * kPassKeys + this_thread() % 32 / 4),
+        place_(to.keys.tiles[FewKeyTile::number()][0], key_ / kPassKeys * kPassKeys) {}
+
+  // Finds where the row of a tile lies, and brings it to L2. From tile `end` on there is none.
+  __device__ __forceinline__ void locate(int tile, int end) const {
+    const int place = tile < end ? job_.places.of[tile - job_.first_tile][key_] : kNoRow;
+    RowAt row;
+    if (place != kNoRow) {
+      const TileAt at = tile_at(job_.unit, tile);
+      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key_, place, parts_of(kFormat),
+                   job_.unit.begin[at.source]);
+      bring(row);
+    }
+    RowAt& to = located(tile);
+    if (this_thread() % 4 == 0) {
+      to = row;
+    }
+    __syncwarp();
+  }
+
+  // Loads it.
+  __device__ __forceinline__ void load(int tile) {
+    const Its its(located(tile));
+#pragma unroll
+    for (int group = 0; group < Its::kCodedGroups; ++group) {
+      raw_[group] = its.load(group);
+    }
+    if constexpr (Its::kCodedGroups < kGroups) {
+      raw_[kGroups - 1] = its.load(kGroups - 1);
+      last_ = its.load(kGroups).low;
+    }
+    scales_ = its.scales();
+  }
+
+  // Stores it, quarter by quarter, as they are given back.
+  __device__ __forceinline__ void store(int tile) const {
+    if (__any_sync(0xffffffffu, scales_.some_exceed())) {
+      return store_exceeding(tile);
+    }
+    const int pair = pair_of(job_, tile);
+    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
+      to_.wait(quarter, kFindsPairAnew ? pair_of(job_, tile) : pair);
+#pragma unroll
+      for (int i = 0; i < kConsumers; ++i) {
+        const int group = block_of_quarter(quarter, i);
+        place_.store(
+            group, 0,
+            group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last());
+      }
+      give(quarter);
+    });
+  }
+
+ private:
+  // Of E2M1, no register is left for the number of the pair.
+  static constexpr bool kFindsPairAnew = kFormat == KvRowFormat::e2m1;
+
+  // Stores a row of a warp of which some row has a scale that exceeds.
+  __device__ __forceinline__ void store_exceeding(int tile) const {
+    const Its its(located(tile));
+#pragma unroll 1
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      to_.wait(quarter, pair_of(job_, tile));
+#pragma unroll 1
+      for (int i = 0; i < kConsumers; ++i) {
+        const int group = block_of_quarter(quarter, i);
+        place_.store(group, 0, its.values(group));
+      }
+      give(quarter);
+    }
+  }
+
+  // Gives a quarter that the warp has stored to the consumers.
+  __device__ __forceinline__ void give(int quarter) const {
+    cutlass::arch::fence_view_async_shared();  // WGMMA sees it
+    arrive(to_.full(quarter));
+  }
+
+  // Brings a row to L2, line by line. Its four lanes share that.
+  __device__ static void bring(const RowAt& row) {
+    constexpr KvRowParts kParts = parts_of(kFormat);
+    constexpr int kLast = (kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes()) - 1;
+    static_assert(kLast < 5 * kLine_bytes);
+    const int lane = this_thread() % 4;
+    prefetch_line(row.data + min(lane * kLine_bytes, kLast));
+    prefetch_line(kParts.has_planes && lane == 0 ? row.scales : row.data + kLast);
+  }
+
+  // The last group, if it is BF16.
+  __device__ SixteenValues last() const {
+    if constexpr (Its::kCodedGroups < kGroups) {
+      return {raw_[kGroups - 1].low, last_};
+    }
+    return {};
+  }
+
+  __device__ RowAt& located(int tile) const {
+    return to_.located()[pair_of(job_, tile) % kFewLocated * kTileKeys + key_];
+  }
+
+  const FewKeyTile& to_;
+  const Params& p_;
+  const Launch& launch_;
+  const Job& job_;
+  int key_;  // of a tile, this lane's
+  LanePlace place_;
+  typename Its::Raw raw_[kGroups];
+  typename Its::Scales scales_;
+  uint4 last_;
+};
+
+// A producer brings its tiles of a job.
+template <int kFormats>
+__device__ __forceinline__ void produce_few(const FewKeyTile& to, const Params& p,
+                                            const Launch& launch, const Job& job) {
+  int tile = uniform(job.first_tile + FewKeyTile::number());
+  while (tile < uniform(job.end_tile)) {
+    const int end = run_end<kFormats>(p, job, tile);
+    with_format<kFormats>(format_of<kFormats>(p, tile_at(job.unit, tile).source), [&](auto format) {
+      FewRow<format.value> row(to, p, launch, job);
+      row.locate(tile, end);
+      row.load(tile);
+      row.locate(tile + kPairTiles, end);
+#pragma unroll 1
+      for (; tile < end; tile += kPairTiles) {
+        row.store(tile);
+        row.load(tile + kPairTiles);
+        row.locate(tile + 2 * kPairTiles, end);
+      }
+    });
+  }
+  pass_absent(to, job, tile);
+}
+
+}  // namespace tilewright::cuda::dsv4
