@@ -97,7 +97,7 @@ GOALS = [
              Bound(AT_LEAST, 1.4), to_peer(two_tokens(PRO, 128)), min),
     Dsv4Goal("Every case: least, to FlashMLA", DECODE,
              Bound(AT_LEAST, 1), to_peer(every), min),
-    Dsv4Goal("8 to 32 heads, batch 32 and 128: least, to FlashMLA", DECODE,
+    Dsv4Goal("8 to 32 heads, batch 32 or more: least, to FlashMLA", DECODE,
              Bound(AT_LEAST, 2.2), to_peer(few_heads), min),
     Dsv4Goal("8 to 32 heads: most, time to 64 heads", DECODE,
              Bound(AT_MOST, 1), to_other(fewer_heads, heads=64), max),

@@ -12,6 +12,7 @@
 namespace tilewright::cuda::dsv4 {
 
 inline constexpr int kThreadColumns = kFewRows / 4;  // of an accumulator that a thread has
+static_assert(kThreadColumns == 4, "an stmatrix stores a thread's columns of two vectors of keys");
 
 using FewShape = cute::Shape<cute::_64, cute::Int<kFewRows>, cute::_64>;
 using MmaKq =
@@ -74,8 +75,8 @@ __device__ inline float unordered(int bits) {
 // What consumers tell each other of a pair's rows.
 struct FewExchange {
   static constexpr int kMaximaPairs = 2;  // this pair's, and the next one's: none yet
-  static constexpr int kPutBlocks = kFewRows > 16 ? 1 : 2;
-  static constexpr int kPad = 4;  // so that the banks of a warp's reads differ
+  static constexpr int kPutBlocks = 2;    // column blocks of O that are in SMEM at once
+  static constexpr int kPad = 4;          // so that the banks of a warp's accesses differ
 
   alignas(1024) Element zeros[kBlock_elements];  // a key tile that does not exist
   // Ordered as integers; a thread's columns lie together: [lane % 4][c].
@@ -86,7 +87,7 @@ struct FewExchange {
     // Sums of two neighbouring keys' P, exact and rounded, of vector v of eight keys of a tile.
     float2 sums[kPairTiles][kTileKeys / 8][4][kFewRows + kPad];
     float2 slots[kMostPairSlots][kFewRows];  // factors of slots that are merged
-    float o[kConsumers][kFewRows][kPutBlocks * kBlockDims + kPad];  // some column blocks of O
+    float o[kConsumers][kFewRows][kPutBlocks * kBlockDims + kPad];
   };
 
   // All threads of the block call it.

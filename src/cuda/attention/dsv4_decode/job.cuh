@@ -26,9 +26,8 @@ template <int kThreads = kProducerThreads>
 __device__ void sync_producers() {
   cutlass::arch::NamedBarrier::sync(kThreads, kProducersSync);
 }
-template <int kThreads = kConsumerThreads>
-__device__ void sync_consumers() {
-  cutlass::arch::NamedBarrier::sync(kThreads, kConsumersSync);
+__device__ inline void sync_consumers() {
+  cutlass::arch::NamedBarrier::sync(kConsumerThreads, kConsumersSync);
 }
 
 struct Job {
