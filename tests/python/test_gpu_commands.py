@@ -51,7 +51,7 @@ RACES = {
     "decode-prefill": {"decode-chunks": 5, "decode-chunks-e4m3": 6, "decode-mixed": 6},
     "fp8": {"attention-fp8": 36, "rotate_quantize": 6},
     "fp8-accuracy": {"accuracy-fp8": 2 * 4 * 8},
-    "dsv4": {"dsv4-decode": 16 + 4 + 1 + 3 + 1 + 6 + 12 + 4},
+    "dsv4": {"dsv4-decode": 16 + 4 + 1 + 3 + 6 + 1 + 9 + 12 + 4},
     "gemm": {"gemm-nvfp4": 16 + 20 + 12 + 28, "gemm-alone": 28, "gemm-host": 8, "gemm-graph": 28},
     "gemm-serving": {"chain-nvfp4": 16, "invariant-nvfp4": 24},
     "gemm-steps": {"gemm-steps": 3},
