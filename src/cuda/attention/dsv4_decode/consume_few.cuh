@@ -49,7 +49,7 @@ class FewConsumer {
 
  private:
   static constexpr int kUnderWay = 2;  // quarters of V^T P^T
-  static constexpr int kProducerThreads = producers(Form::few) * kWarpgroupThreads;
+  static constexpr int kFirstThread = producers(Form::few) * kWarpgroupThreads;  // of consumers
   static constexpr int kRowThreads = 4 * kPairTiles;
 
   // As numbers modulo 2, the units that had keys here, the pairs, and the tiles whose scores this
@@ -58,7 +58,7 @@ class FewConsumer {
   __device__ bool is_odd_pair() const { return (state_ & kOddPair) != 0; }
 
   // The row whose statistics this thread has, if any: a warp's threads have some, or none.
-  __device__ int own_row() const { return (thread_ - kProducerThreads) / kRowThreads; }
+  __device__ int own_row() const { return (thread_ - kFirstThread) / kRowThreads; }
   __device__ bool has_row() const { return own_row() < kFewRows; }
   __device__ bool is_first_of_row() const { return has_row() && thread_ % kRowThreads == 0; }
 
@@ -145,7 +145,7 @@ class FewConsumer {
     }
     if (has_row()) {
       const int place = place_of_maximum(own_row());
-      pair_row_.max = unordered(maxima[place]);
+      pair_row_.max = float_of_ordered(maxima[place]);
       pair_row_.reference = reference_of(maxima[place]);
       if (is_first_of_row()) {
         shared_.rows.maxima[!is_odd_pair()][place] = ordered(kMinusInf);  // nobody's yet
@@ -311,7 +311,7 @@ class FewConsumer {
     if (launch_.are_clusters) {
       if (job.leaves) {
         cute::cluster_arrive();
-        cute::cluster_wait();  // all have read the last pair's sums, too
+        cute::cluster_wait();  // all have read the last pair's sums, too; job 0 has none
       }
       merge(job);
     }
@@ -323,7 +323,7 @@ class FewConsumer {
     constexpr int kStrips = 2;  // of eight columns, that are merged at once,
     constexpr int kSlots = 3;   // from so many slots
     const int warps = launch_.shares * (kConsumerThreads / 32);
-    const int warp = block_rank() * (kConsumerThreads / 32) + (thread_ - kProducerThreads) / 32;
+    const int warp = block_rank() * (kConsumerThreads / 32) + (thread_ - kFirstThread) / 32;
     const int lane = thread_ % 32;
     find_slot_factors(job);
 #pragma unroll 1
@@ -386,7 +386,7 @@ class FewConsumer {
   // Finds by what O of each row is multiplied before each slot is added, what that is multiplied
   // by, and the row's end. The first block of the cluster stores that.
   __device__ __forceinline__ void find_slot_factors(const Job& job) {
-    const int row = thread_ - kProducerThreads;
+    const int row = thread_ - kFirstThread;
     if (row < kFewRows) {
       RowSoFar so_far;
 #pragma unroll 1

@@ -40,7 +40,7 @@ class FewRow {
       const TileAt at = tile_at(job_.unit, tile);
       row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key_, place, parts_of(kFormat),
                    job_.unit.begin[at.source]);
-      bring(row);
+      WholeRow<kFormat>::bring(row);
     }
     RowAt& to = located(tile);
     if (this_thread() % 4 == 0) {
@@ -50,22 +50,11 @@ class FewRow {
   }
 
   // Loads it.
-  __device__ __forceinline__ void load(int tile) {
-    const Its its(located(tile));
-#pragma unroll
-    for (int group = 0; group < Its::kCodedGroups; ++group) {
-      raw_[group] = its.load(group);
-    }
-    if constexpr (Its::kCodedGroups < kGroups) {
-      raw_[kGroups - 1] = its.load(kGroups - 1);
-      last_ = its.load(kGroups).low;
-    }
-    scales_ = its.scales();
-  }
+  __device__ __forceinline__ void load(int tile) { row_.load(Its(located(tile))); }
 
   // Stores it, quarter by quarter, as they are given back.
   __device__ __forceinline__ void store(int tile) const {
-    if (__any_sync(0xffffffffu, scales_.some_exceed())) {
+    if (row_.some_exceed()) {
       return store_exceeding(tile);
     }
     const int pair = pair_of(job_, tile);
@@ -74,9 +63,7 @@ class FewRow {
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int group = block_of_quarter(quarter, i);
-        place_.store(
-            group, 0,
-            group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last());
+        place_.store(group, 0, row_.values(group));
       }
       give(quarter);
     });
@@ -107,24 +94,6 @@ class FewRow {
     arrive(to_.full(quarter));
   }
 
-  // Brings a row to L2, line by line. Its four lanes share that.
-  __device__ static void bring(const RowAt& row) {
-    constexpr KvRowParts kParts = parts_of(kFormat);
-    constexpr int kLast = (kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes()) - 1;
-    static_assert(kLast < 5 * kLine_bytes);
-    const int lane = this_thread() % 4;
-    prefetch_line(row.data + min(lane * kLine_bytes, kLast));
-    prefetch_line(kParts.has_planes && lane == 0 ? row.scales : row.data + kLast);
-  }
-
-  // The last group, if it is BF16.
-  __device__ SixteenValues last() const {
-    if constexpr (Its::kCodedGroups < kGroups) {
-      return {raw_[kGroups - 1].low, last_};
-    }
-    return {};
-  }
-
   __device__ RowAt& located(int tile) const {
     return to_.located()[pair_of(job_, tile) % kFewLocated * kTileKeys + key_];
   }
@@ -135,9 +104,7 @@ class FewRow {
   const Job& job_;
   int key_;  // of a tile, this lane's
   LanePlace place_;
-  typename Its::Raw raw_[kGroups];
-  typename Its::Scales scales_;
-  uint4 last_;
+  WholeRow<kFormat> row_;
 };
 
 // A producer brings its tiles of a job.

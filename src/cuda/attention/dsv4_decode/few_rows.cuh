@@ -27,14 +27,15 @@ using LayoutFew =
 using FragmentFew =
     decltype(cute::partition_fragment_C(MmaVp{}, cute::Shape<cute::_64, cute::Int<kFewRows>>{}));
 
-// S^T (keys, rows) += K Q^T and V^T P^T (dims, rows) = V^T P^T, by column blocks of 64 dims.
+// S^T (keys, rows) += K Q^T, by column blocks of 64 dims.
 template <typename TensorS>
 __device__ __forceinline__ void issue_few_scores(bool accumulate, Element* sK, Element* sQ,
                                                  TensorS& tS) {
   wgmma_issue_if(accumulate, MmaKq{}, operand_a<MmaKq>(sK, LayoutK{}),
                  operand_b<MmaKq>(sQ, LayoutFew{}), tS);
 }
-// V^T P^T of both tiles of a pair, one group of WGMMA instructions.
+
+// V^T P^T (64 dims, rows) of both tiles of a pair, one group of WGMMA instructions.
 __device__ __forceinline__ void issue_few_values(Element* first, Element* second,
                                                  Element (&sP)[kPairTiles][kFewRows * kTileKeys],
                                                  FragmentFew& tPv) {
@@ -53,7 +54,7 @@ __device__ __forceinline__ void issue_few_values(Element* first, Element* second
   cute::warpgroup_commit_batch();
 }
 
-// Element (row half, column c = 2 j + e) of a thread's accumulator.
+// A thread's element in its column c = 2 j + e, for the first or the second of its keys or dims.
 template <typename Tensor>
 __device__ __forceinline__ auto& element(Tensor& t, int half, int c) {
   return t(4 * (c / 2) + 2 * half + c % 2);
@@ -63,18 +64,18 @@ __device__ inline int row_of_column(int c, int thread) {
   return c / 2 * 8 + 2 * (thread % 4) + c % 2;
 }
 
-// Floats as integers in the same order, and back.
+// A float as an integer, in the same order, and back.
 __device__ inline int ordered(float x) {
   const int bits = __float_as_int(x);
   return bits >= 0 ? bits : bits ^ 0x7fffffff;
 }
-__device__ inline float unordered(int bits) {
+__device__ inline float float_of_ordered(int bits) {
   return __int_as_float(bits >= 0 ? bits : bits ^ 0x7fffffff);
 }
 
-// What consumers tell each other of a pair's rows.
+// What consumers exchange through SMEM.
 struct FewExchange {
-  static constexpr int kMaximaPairs = 2;  // this pair's, and the next one's: none yet
+  static constexpr int kMaximaPairs = 2;  // this one, and the next one, whose are reset meanwhile
   static constexpr int kPutBlocks = 2;    // column blocks of O that are in SMEM at once
   static constexpr int kPad = 4;          // so that the banks of a warp's accesses differ
 
@@ -83,8 +84,9 @@ struct FewExchange {
   alignas(16) int maxima[kMaximaPairs][kFewRows];
   float2 factors[kFewRows];  // of O and of the pair's results, in the same order
   float ends[kFewRows];      // factors of O at last
-  union {
-    // Sums of two neighbouring keys' P, exact and rounded, of vector v of eight keys of a tile.
+  union alignas(16) {
+    // Sums of P of two neighbouring keys, exact and rounded: [tile][vector of eight keys][two of
+    // those][row].
     float2 sums[kPairTiles][kTileKeys / 8][4][kFewRows + kPad];
     float2 slots[kMostPairSlots][kFewRows];  // factors of slots that are merged
     float o[kConsumers][kFewRows][kPutBlocks * kBlockDims + kPad];
@@ -93,7 +95,7 @@ struct FewExchange {
   // All threads of the block call it.
   __device__ void init() {
     if (threadIdx.x < kMaximaPairs * kFewRows) {
-      maxima[0][threadIdx.x] = ordered(kMinusInf);
+      reinterpret_cast<int*>(maxima)[threadIdx.x] = ordered(kMinusInf);
     }
     if (threadIdx.x < sizeof(zeros) / sizeof(uint4)) {
       reinterpret_cast<uint4*>(zeros)[threadIdx.x] = uint4{};
@@ -155,7 +157,7 @@ __device__ __forceinline__ void find_few_maxima(const TensorS& tS, int thread, f
 }
 
 // A reference that a row's scores are taken against.
-__device__ inline float reference_of(int maximum) { return ceilf(unordered(maximum)); }
+__device__ inline float reference_of(int maximum) { return ceilf(float_of_ordered(maximum)); }
 
 // S^T becomes P^T, in BF16 in `sP` (rows, keys), and in `sums` the sums of neighbouring keys.
 template <typename TensorS>

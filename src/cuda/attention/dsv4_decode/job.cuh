@@ -86,7 +86,7 @@ __device__ inline void copy_sink(Job& job, const Params& p, const Launch& launch
 // A block's job 0 has neither keys nor rows. While the launch before may still run, consumers
 // execute the code of a job's end for it, which is then in the SM's instruction caches, and store
 // nothing. What they merge is whatever lies in the slots of the block's unit, which comes behind
-// job 0. One thread calls it.
+// job 0. Where rows are few, what stores a row's values is not executed. One thread calls it.
 __device__ inline void write_empty_job(Job& job, const Launch& launch) {
   job.unit.index = before_first();
   job.unit.tokens = 0;

@@ -60,4 +60,54 @@ class LaneRow {
   const std::uint8_t* scales_;
 };
 
+// The same in registers, of a coded format.
+template <KvRowFormat kFormat>
+class WholeRow {
+ public:
+  using Its = LaneRow<kFormat>;
+
+  __device__ __forceinline__ void load(const Its& its) {
+#pragma unroll
+    for (int group = 0; group < Its::kCodedGroups; ++group) {
+      raw_[group] = its.load(group);
+    }
+    if constexpr (Its::kCodedGroups < kGroups) {
+      raw_[kGroups - 1] = its.load(kGroups - 1);
+      last_ = its.load(kGroups).low;
+    }
+    scales_ = its.scales();
+  }
+
+  // Has a row of the warp a scale that exceeds?
+  __device__ bool some_exceed() const { return __any_sync(0xffffffffu, scales_.some_exceed()); }
+
+  // The values of a group, if none exceeds.
+  __device__ __forceinline__ SixteenValues values(int group) const {
+    return group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last();
+  }
+
+  // Brings a row to L2, line by line. Its four lanes share that.
+  __device__ static void bring(const RowAt& row) {
+    constexpr KvRowParts kParts = parts_of(kFormat);
+    constexpr int kLast = (kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes()) - 1;
+    static_assert(kLast < 5 * kLine_bytes);
+    const int lane = this_thread() % 4;
+    prefetch_line(row.data + min(lane * kLine_bytes, kLast));
+    prefetch_line(kParts.has_planes && lane == 0 ? row.scales : row.data + kLast);
+  }
+
+ private:
+  // The last group, if it is BF16.
+  __device__ SixteenValues last() const {
+    if constexpr (Its::kCodedGroups < kGroups) {
+      return {raw_[kGroups - 1].low, last_};
+    }
+    return {};
+  }
+
+  typename Its::Raw raw_[kGroups];
+  typename Its::Scales scales_;
+  uint4 last_;
+};
+
 }  // namespace tilewright::cuda::dsv4

@@ -26,7 +26,7 @@ struct SharedStorage {
   alignas(1024) Element sQ[kBlocks][kBlock_values];
   Keys<kForm == Form::few ? kFewLocated : 1> keys;
   alignas(1024) Element sP[kPairTiles][kBlock_values];
-  std::conditional_t<kForm == Form::few, FewExchange, TileRows[kPairTiles]> rows;  // of P
+  std::conditional_t<kForm == Form::few, FewExchange, TileRows[kPairTiles]> rows;
   Job jobs[kJobs];
   Unit rehearsed;  // which nobody reads
   TmaBarrier q_full;

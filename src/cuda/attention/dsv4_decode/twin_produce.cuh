@@ -49,7 +49,7 @@ class TwinRow {
       const TileAt at = tile_at(job_.unit, tile);
       row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, parts_of(kFormat),
                    job_.unit.begin[at.source]);
-      bring(row);
+      WholeRow<kFormat>::bring(row);
     }
     RowAt& to = located(tile);
     __syncwarp();  // all lanes have read what was there
@@ -60,23 +60,12 @@ class TwinRow {
   }
 
   // Loads it.
-  __device__ __forceinline__ void load(int tile) {
-    const Its its(located(tile));
-#pragma unroll
-    for (int group = 0; group < Its::kCodedGroups; ++group) {
-      raw_[group] = its.load(group);
-    }
-    if constexpr (Its::kCodedGroups < kGroups) {
-      raw_[kGroups - 1] = its.load(kGroups - 1);
-      last_ = its.load(kGroups).low;
-    }
-    scales_ = its.scales();
-  }
+  __device__ __forceinline__ void load(int tile) { row_.load(Its(located(tile))); }
 
   // Stores it, quarter by quarter, as they are given back. A quarter is widened ahead: the first
   // one before its place is free, the others while the stores of the one before are under way.
   __device__ __forceinline__ void store(int tile) const {
-    if (__any_sync(0xffffffffu, scales_.some_exceed())) {
+    if (row_.some_exceed()) {
       store_exceeding(tile);
       return;
     }
@@ -105,26 +94,8 @@ class TwinRow {
 #pragma unroll
     for (int i = 0; i < kConsumers; ++i) {
       const int group = block_of_quarter(quarter, i);
-      to[i] = group < Its::kCodedGroups ? Its::F::widen(raw_[group], group, scales_) : last();
+      to[i] = row_.values(group);
     }
-  }
-
-  // Brings a row to L2, line by line. Its four lanes share that.
-  __device__ static void bring(const RowAt& row) {
-    constexpr KvRowParts kParts = parts_of(kFormat);
-    constexpr int kLast = (kParts.has_planes ? kParts.data_bytes() : kParts.row_bytes()) - 1;
-    static_assert(kLast < 5 * kLine_bytes);
-    const int lane = this_thread() % 4;
-    prefetch_line(row.data + min(lane * kLine_bytes, kLast));
-    prefetch_line(kParts.has_planes && lane == 0 ? row.scales : row.data + kLast);
-  }
-
-  // The last group, if it is BF16.
-  __device__ SixteenValues last() const {
-    if constexpr (Its::kCodedGroups < kGroups) {
-      return {raw_[kGroups - 1].low, last_};
-    }
-    return {};
   }
 
   // The first key of the warp.
@@ -182,9 +153,7 @@ class TwinRow {
   const Params& p_;
   const Launch& launch_;
   const Job& job_;
-  typename Its::Raw raw_[kGroups];
-  typename Its::Scales scales_;
-  uint4 last_;
+  WholeRow<kFormat> row_;
 };
 
 // A producer brings its tiles of a job.
