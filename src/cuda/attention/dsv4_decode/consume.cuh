@@ -189,7 +189,7 @@ class Consumer {
     finish_values(0, tPv);
     if (leaves_pairs()) {
       if (number() == 0) {
-        leave_statistics(launch_, slot_of(job, tile), pair);
+        leave_statistics(launch_, pair_slot(job, tile), pair);
       }
     } else if (changes) {
       change<Output<kOutputColumns>::Mma>(row0.before, row1.before, tOrO[0]);
@@ -218,13 +218,8 @@ class Consumer {
       auto half = half_of(tOrO[kQuarter / 2], kQuarter % 2);
       add<MmaPv>(row0.behind, row1.behind, half, tPv);
     } else {
-      leave(launch_, slot_of(job, tile), block_of_quarter(kQuarter, number()) * kBlockDims, tPv);
+      leave(launch_, pair_slot(job, tile), block_of_quarter(kQuarter, number()) * kBlockDims, tPv);
     }
-  }
-
-  // Where the results of the pair go whose first tile is `tile`.
-  __device__ static int slot_of(const Job& job, int tile) {
-    return job.slot0 + 1 + whole_pairs(tile - job.slots_tile);
   }
 
   // Issues P V of the pair's quarter.

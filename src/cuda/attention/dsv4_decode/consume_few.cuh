@@ -42,7 +42,7 @@ class FewConsumer {
         arrive(shared_.job_empty[JobAt(count).place]);
         job = &next_job(++count);
       }
-      end(*job, tO);
+      finish(*job, tO);
       arrive(shared_.job_empty[JobAt(count).place]);
     }
   }
@@ -207,7 +207,7 @@ class FewConsumer {
   // Leaves a pair's results in a slot.
   __device__ __forceinline__ void leave_pair(const Job& job, int tile, bool is_pair,
                                              FragmentFew (&tPv)[kUnderWay]) {
-    const int slot = slot_of(job, tile);
+    const int slot = pair_slot(job, tile);
     leave_row(slot, pair_row_);
     for_each_quarter(is_pair, tPv, [&](auto quarter, const FragmentFew& its) {
       leave_few(slot, block_of_quarter(quarter, own_), its);
@@ -260,11 +260,6 @@ class FewConsumer {
     row_ = Appended(row_, pair_row_).row;
   }
 
-  // Where the results of the pair go whose first tile is `tile`.
-  __device__ static int slot_of(const Job& job, int tile) {
-    return job.slot0 + 1 + whole_pairs(tile - job.slots_tile);
-  }
-
   __device__ __forceinline__ void leave_row(int slot, const RowSoFar& row) const {
     if (is_first_of_row()) {
       __stcg(&launch_.statistics[std::int64_t{slot} * kRows + own_row()],
@@ -296,7 +291,7 @@ class FewConsumer {
 
   // Stores the results of the pairs that this block has merged, or leaves them. A cluster's blocks
   // merge what all have left.
-  __device__ __forceinline__ void end(const Job& job, FragmentFew (&tO)[kQuarters]) {
+  __device__ __forceinline__ void finish(const Job& job, FragmentFew (&tO)[kQuarters]) {
     identify();
     if (job.share == 0) {
       if (job.leaves) {

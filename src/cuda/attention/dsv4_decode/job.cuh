@@ -104,6 +104,11 @@ __device__ inline void write_empty_job(Job& job, const Launch& launch) {
   job.q_loads = 0;
 }
 
+// Where the results of a pair go that are left, whose first tile is `tile`.
+__device__ inline int pair_slot(const Job& job, int tile) {
+  return job.slot0 + 1 + whole_pairs(tile - job.slots_tile);
+}
+
 // The number of a tile's pair, counted through the block's jobs.
 __device__ inline int pair_of(const Job& job, int tile) {
   return uniform(job.first_pair + whole_pairs(tile - job.first_tile));
