@@ -1,9 +1,9 @@
 // The GEMMs and the softmax of dsv4_decode where an item has few rows. They are transposed: keys,
 // and dims of O, are the 64 rows of WGMMA, and the item's rows are its columns.
 //
-// A thread's columns of an accumulator (64, kFewRows) are 8 j + 2 (lane % 4) + e, for e = 0, 1; it
-// has two rows of each. Numbers are the same as in the other form: WGMMA adds the same products in
-// the same order, and so do the sums of P.
+// A thread's columns of an accumulator (64, kFewRows) are 8 j + 2 (lane % 4) + e, for e = 0, 1. In
+// each it has two elements, eight keys or dims apart. The results have the other form's bits: WGMMA
+// adds the same products in the same order, and P is added in the same order, too.
 #pragma once
 
 #include "cuda/attention/dsv4_decode/rows.cuh"
@@ -75,7 +75,7 @@ __device__ inline float float_of_ordered(int bits) {
 
 // What consumers exchange through SMEM.
 struct FewExchange {
-  static constexpr int kMaximaPairs = 2;  // this one, and the next one, whose are reset meanwhile
+  static constexpr int kMaximaPairs = 2;  // this one; the next one's are reset meanwhile
   static constexpr int kPutBlocks = 2;    // column blocks of O that are in SMEM at once
   static constexpr int kPad = 4;          // so that the banks of a warp's accesses differ
 
@@ -85,8 +85,8 @@ struct FewExchange {
   float2 factors[kFewRows];  // of O and of the pair's results, in the same order
   float ends[kFewRows];      // factors of O at last
   union alignas(16) {
-    // Sums of P of two neighbouring keys, exact and rounded: [tile][vector of eight keys][two of
-    // those][row].
+    // Sums of P over two neighbouring keys, exact and rounded: [tile][vector of eight keys][two
+    // keys of a vector][row].
     float2 sums[kPairTiles][kTileKeys / 8][4][kFewRows + kPad];
     float2 slots[kMostPairSlots][kFewRows];  // factors of slots that are merged
     float o[kConsumers][kFewRows][kPutBlocks * kBlockDims + kPad];
