@@ -47,8 +47,8 @@ TEST(Dsv4Plan, SharedRangesMayBeShifted) {
   EXPECT_EQ(most_parts_of(problem), 1);
 }
 
-// Rows that no item has are not computed with. The host does not know how many tokens share an item
-// of packed queries over ranges.
+// Items of at most 16 rows are not padded to 64. The host does not know how many tokens share an
+// item of packed queries over ranges.
 TEST(Dsv4Plan, ItemsOfFewRowsAreTransposed) {
   const auto has_few_rows = [](const Problem& problem) {
     return plan_dsv4_decode(problem, kSms, 0).plan.has_few_rows;

@@ -34,7 +34,7 @@ struct Keys {
   cutlass::arch::ClusterBarrier empty[kQuarters];  // of both tiles
   alignas(16) RowAt located[kPairTiles][kLocatedTiles][kTileKeys];
 
-  // So many warps fill a tile, and read it.
+  // `fill` warps fill a tile, and `read` warps read it.
   __device__ void init(int fill, int read) {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       for (int tile = 0; tile < kPairTiles; ++tile) {
@@ -58,7 +58,7 @@ struct KeyTileOf {
   __device__ TmaBarrier& full(int quarter) const { return keys.full[number()][quarter]; }
   __device__ void wait(int quarter, int pair) const { keys.empty[quarter].wait((pair & 1) ^ 1); }
 };
-using KeyTile = KeyTileOf<1, 1>;  // twins have two halves of a tile in its place
+using KeyTile = KeyTileOf<1, 1>;  // of a twin, `located` has half of the rows of two tiles
 
 // Loads every second tile from `tile` up to `end`, all of BF16 rows, which go to SMEM as they are:
 // while a quarter is under way, the one before is given to the consumers. `tile` goes on to the

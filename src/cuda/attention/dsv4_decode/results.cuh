@@ -165,7 +165,7 @@ __device__ __forceinline__ void rotate_back(const InverseRope& rope, std::int64_
   }
 }
 
-// Stores kCount neighbouring columns of a row that exists, two or a multiple of eight.
+// Stores kCount neighbouring columns, two or eight, of a row that exists.
 template <int kCount>
 __device__ __forceinline__ void store_vector(const Params& p, const Unit& unit, const Row& row,
                                              int column, float (&values)[kCount]) {

@@ -23,8 +23,11 @@ inline constexpr int kOnePartTiles = 18;   // key tiles that are one part, at mo
 inline constexpr int kPartTiles = 10;      // of a part where there are more, until there are
 inline constexpr int kMostParts = 16;      // so many parts of an item
 inline constexpr int kWidePartTiles = 12;  // of a part where two items have the same keys
-inline constexpr int kMostPairSlots = 9;   // of a unit that blocks share; the first has the rest
 inline constexpr int kTwins = 2;           // blocks that bring the keys of two such items together
+
+// Slots of a unit that blocks share, at most; a slot has 128 KB. Where there are more pairs, the
+// first block takes those that are left.
+inline constexpr int kMostPairSlots = 9;
 
 // A cluster that spreads a part has a block for every 64 columns of O. In a round each block has
 // one pair. kSpreadSlots slots of the workspace hold P and statistics of a round's pairs, and of
