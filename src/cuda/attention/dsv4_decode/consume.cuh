@@ -14,7 +14,10 @@ template <Form kForm>
 class Consumer {
  public:
   __device__ Consumer(SharedStorage<kForm>& shared, const Params& p, const Launch& launch)
-      : shared_(shared), p_(p), launch_(launch) {}
+      : shared_(shared),
+        p_(p),
+        launch_(launch),
+        state_((uniform(this_thread() / kWarpgroupThreads) - kProducers) * kIsSecond) {}
 
   __device__ __forceinline__ void run() {
     FragmentO tOrO[2];  // output blocks number() and number() + 2
@@ -44,14 +47,11 @@ class Consumer {
 
  private:
   // What lies in one register, since there is no other: as numbers modulo 2, the tiles whose scores
-  // this consumer has computed, and the units that had keys here; and whether the block leaves the
-  // results of each pair of the unit.
-  enum State : std::uint32_t { kOddTile = 1, kOddUnit = 2, kLeavesPairs = 4 };
+  // this consumer has computed, and the units that had keys here; whether the block leaves the
+  // results of each pair of the unit; and whether this is the second consumer, in the highest bit.
+  enum State : std::uint32_t { kOddTile = 1, kOddUnit = 2, kLeavesPairs = 4, kIsSecond = 8 };
   __device__ bool leaves_pairs() const { return (state_ & kLeavesPairs) != 0; }
-
-  // 0 or 1. It is found where it is needed: what follows from it, descriptors above all, is in no
-  // register meanwhile.
-  __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
+  __device__ int number() const { return static_cast<int>(state_ / kIsSecond); }  // 0 or 1
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {
@@ -92,10 +92,9 @@ class Consumer {
   // Issues S of the own tile, as its quarters arrive.
   template <typename TensorS>
   __device__ __forceinline__ void issue_scores(TensorS& tSrS) {
-#pragma unroll 1
+#pragma unroll
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      const int own = number();
-      shared_.keys.full[own][quarter].wait(state_ & kOddTile);
+      shared_.keys.full[number()][quarter].wait(state_ & kOddTile);
       // WGMMA is to see what producers have stored. Those of twins execute the fence themselves.
       if constexpr (kForm != Form::twins) {
         cutlass::arch::fence_view_async_shared();
@@ -104,7 +103,7 @@ class Consumer {
       for (int i = 0; i < kConsumers; ++i) {
         const int block = block_of_quarter(quarter, i);
         wgmma_issue_if(quarter + i > 0, MmaQk{}, operand_q(shared_.sQ[block]),
-                       operand_k(shared_.keys.tiles[own][block]), tSrS);
+                       operand_k(shared_.keys.tiles[number()][block]), tSrS);
       }
     }
     state_ ^= kOddTile;
@@ -131,9 +130,8 @@ class Consumer {
   template <typename TensorS>
   __device__ __forceinline__ TileSums weigh_pair(bool has_own, const TensorS& tSrS,
                                                  RowSoFar (&pair)[kThreadRows]) {
-    const int consumer = this_thread() / kWarpgroupThreads - kProducers;  // number(), not uniform
-    TileRows& own = shared_.rows[consumer];
-    const TileRows& others = shared_.rows[1 - consumer];
+    TileRows& own = shared_.rows[number()];
+    const TileRows& others = shared_.rows[1 - number()];
     const bool writes = threadIdx.x % 4 == 0;
     int row[kThreadRows];
     float reference[kThreadRows];
@@ -154,7 +152,7 @@ class Consumer {
     TileSums sums{};
     if (has_own) {
       sums = weigh<MmaQk>(by_rows<MmaQk>(tSrS), scale_to_log2(p_.scale), reference,
-                          PutInShared(shared_.sP[consumer]));
+                          PutInShared(shared_.sP[number()]));
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -302,7 +300,7 @@ class Consumer {
   const Params& p_;
   const Launch& launch_;
   RowSoFar rows_[kThreadRows];  // over the pairs that this block has merged
-  std::uint32_t state_ = 0;     // of State
+  std::uint32_t state_;         // of State
 };
 
 }  // namespace tilewright::cuda::dsv4

@@ -63,9 +63,10 @@ __device__ __forceinline__ void leave(const Launch& launch, int slot, int column
 __device__ inline void leave_statistics(const Launch& launch, int slot,
                                         const RowSoFar (&rows)[kThreadRows]) {
   if (this_thread() % 4 == 0) {
+    float4* const first = launch.statistics + (std::int64_t{slot} * kRows + row_of_thread(0));
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
-      __stcg(&launch.statistics[std::int64_t{slot} * kRows + row_of_thread(i)],
+      __stcg(first + 8 * i,
              float4{rows[i].reference, rows[i].max, rows[i].sum, rows[i].rounded_sum});
     }
   }
@@ -140,15 +141,14 @@ struct RotationBack {
     cos = rope.cos + (is_known ? position : 0) * rope.cos_stride;
     sin = rope.sin + (is_known ? position : 0) * rope.sin_stride;
   }
-  // Of two neighbouring dims.
-  __device__ void rotate(int pair, float& x, float& y) const {
-    const float c = __ldg(cos + pair);
-    const float s = __ldg(sin + pair);
-    const float before = x;
-    x = fmaf(before, c, y * s);
-    y = fmaf(y, c, -(before * s));
-  }
 };
+
+// Turns two neighbouring dims back by an angle.
+__device__ __forceinline__ void turn_back(float cos, float sin, float& x, float& y) {
+  const float before = x;
+  x = fmaf(before, cos, y * sin);
+  y = fmaf(y, cos, -(before * sin));
+}
 
 // Rotates the pairs of neighbouring columns in the last dims of row kRow of O back by the
 // position's angles. rO has kColumns columns from column0 on, among them some of those dims.
@@ -159,9 +159,11 @@ __device__ __forceinline__ void rotate_back(const InverseRope& rope, std::int64_
   constexpr int kOthers = kColumns > kKvRowRotaryDims ? kColumns - kKvRowRotaryDims : 0;
   const RotationBack back(rope, position);
   const int pair0 = (column0 - kFirst) / 2 + threadIdx.x % 4;
+  const float* const cos = back.cos + pair0;
+  const float* const sin = back.sin + pair0;
 #pragma unroll
   for (int j = kOthers / 4; j < cute::size<1>(rO); j += 2) {
-    back.rotate(pair0 + 2 * j, rO(kRow, j), rO(kRow, j + 1));
+    turn_back(__ldg(cos + 2 * j), __ldg(sin + 2 * j), rO(kRow, j), rO(kRow, j + 1));
   }
 }
 
@@ -175,7 +177,8 @@ __device__ __forceinline__ void store_vector(const Params& p, const Unit& unit, 
                             p.rope.positions[at(p.rope.positions_stride, unit.request, row.token)]);
 #pragma unroll
     for (int j = 0; j < kCount; j += 2) {
-      back.rotate((column + j - kFirst) / 2, values[j], values[j + 1]);
+      const int pair = (column + j - kFirst) / 2;
+      turn_back(__ldg(back.cos + pair), __ldg(back.sin + pair), values[j], values[j + 1]);
     }
   }
   if (p.statistics.max == nullptr) {

@@ -45,7 +45,10 @@ template <int kFormats>
 class SpreadConsumer {
  public:
   __device__ SpreadConsumer(SpreadStorage& shared, const Params& p, const Launch& launch)
-      : shared_(shared), p_(p), launch_(launch) {}
+      : shared_(shared),
+        p_(p),
+        launch_(launch),
+        number_(uniform(this_thread() / kWarpgroupThreads) - kProducers) {}
 
   __device__ __forceinline__ void run(const CUtensorMap& map_q) {
     const Unit& unit = shared_.unit;
@@ -99,7 +102,6 @@ class SpreadConsumer {
   using Mma = Output<kColumns>::Mma;
   using Fragment = Output<kColumns>::Fragment;
 
-  __device__ static int number() { return uniform(this_thread() / kWarpgroupThreads) - kProducers; }
   __device__ static int thread() { return this_thread() - kProducerThreads; }
   __device__ static int warp() { return uniform(thread() / 32); }
 
@@ -150,7 +152,7 @@ class SpreadConsumer {
 
   // P of the own pair, to all blocks.
   __device__ __forceinline__ void compute_p(const Round& its, int round) {
-    const int own = number();
+    const int own = number_;
     const int tile = Round::number(own);
     const bool writes = threadIdx.x % 4 == 0;
     FragmentPv tSrS;
@@ -220,7 +222,7 @@ class SpreadConsumer {
   // are widened.
   template <KvRowFormat kFormat, typename TensorS>
   __device__ __forceinline__ void compute_scores(TensorS& tSrS, int round) {
-    const int own = number();
+    const int own = number_;
     Element* const sQ = shared_.p[0][0];
     KeyRows<kFormat, kConsumerBlocks> rows(shared_, own, first_key(this_thread()) + kPassKeys);
     rows.ask(round);
@@ -274,7 +276,7 @@ class SpreadConsumer {
   __device__ __forceinline__ void compute_values(int pair, Fragment& tPv) {
     Element* const sP = shared_.p[pair][0];
     Element* const sV = shared_.keys[0][0] + pair * kPairTiles * kBlock_elements +
-                        number() * kColumns;  // of a row's 64
+                        number_ * kColumns;  // of a row's 64
     wgmma_issue<false>(Mma{}, operand_p(sP), operand_v(sV), tPv);
     wgmma_issue<true>(Mma{}, operand_p(sP + kBlock_elements), operand_v(sV + kBlock_elements), tPv);
   }
@@ -292,7 +294,7 @@ class SpreadConsumer {
   // Stores the consumer's columns, or leaves them.
   __device__ __forceinline__ void finish(Fragment& tOrO) {
     const Unit& unit = shared_.unit;
-    const int column0 = block_rank() * kBlockDims + number() * kColumns;
+    const int column0 = block_rank() * kBlockDims + number_ * kColumns;
     shared_.ends_full.wait(0);
     if (unit.parts == 1) {
       auto rO = by_rows<Mma>(tOrO);
@@ -314,6 +316,7 @@ class SpreadConsumer {
   SpreadStorage& shared_;
   const Params& p_;
   const Launch& launch_;
+  const int number_;  // 0 or 1
 };
 
 template <int kFormats>
