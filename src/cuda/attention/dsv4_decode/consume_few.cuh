@@ -20,7 +20,10 @@ class FewConsumer {
   using Storage = SharedStorage<Form::few>;
 
   __device__ FewConsumer(Storage& shared, const Params& p, const Launch& launch)
-      : shared_(shared), p_(p), launch_(launch) {}
+      : shared_(shared),
+        p_(p),
+        launch_(launch),
+        state_((uniform(this_thread() / kWarpgroupThreads) - producers(Form::few)) * kIsSecond) {}
 
   __device__ __forceinline__ void run() {
     FragmentFew tO[kQuarters];
@@ -53,21 +56,30 @@ class FewConsumer {
   static constexpr int kRowThreads = 4 * kPairTiles;
 
   // As numbers modulo 2, the units that had keys here, the pairs, and the tiles whose scores this
-  // consumer has computed; and whether the block leaves the results of each pair of the unit.
-  enum State : std::uint32_t { kOddUnit = 1, kOddPair = 2, kOddTile = 4, kLeavesPairs = 8 };
+  // consumer has computed; whether the block leaves the results of each pair of the unit; and
+  // whether this is the second consumer, in the highest bit. The compiler knows that all of it is
+  // uniform.
+  enum State : std::uint32_t {
+    kOddUnit = 1,
+    kOddPair = 2,
+    kOddTile = 4,
+    kLeavesPairs = 8,
+    kIsSecond = 16
+  };
   __device__ bool is_odd_pair() const { return (state_ & kOddPair) != 0; }
 
-  // The row whose statistics this thread has, if any: a warp's threads have some, or none.
+  // The consumer, 0 or 1, and its tile of a pair.
+  __device__ int number() const { return static_cast<int>(state_ / kIsSecond); }
+
+  // The row whose statistics this thread of the first consumer has.
+  static_assert(kFewRows * kRowThreads == kWarpgroupThreads);
+  __device__ bool has_row() const { return number() == 0; }
   __device__ int own_row() const { return (thread_ - kFirstThread) / kRowThreads; }
-  __device__ bool has_row() const { return own_row() < kFewRows; }
   __device__ bool is_first_of_row() const { return has_row() && thread_ % kRowThreads == 0; }
 
-  // Reads who this is, anew for each pair and each end of a job, so that what follows from it,
-  // descriptors above all, is in no register meanwhile.
-  __device__ __forceinline__ void identify() {
-    thread_ = this_thread();
-    own_ = uniform(thread_ / kWarpgroupThreads) - producers(Form::few);
-  }
+  // Reads the thread's number, anew for each pair and each end of a job, so that what follows from
+  // it is in no register meanwhile.
+  __device__ __forceinline__ void identify() { thread_ = this_thread(); }
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {
@@ -100,8 +112,8 @@ class FewConsumer {
       const bool is_pair = tile + 1 < end;
       int(&maxima)[kFewRows] = shared_.rows.maxima[is_odd_pair()];
       FragmentFew tS;
-      if (own_ == 0 || is_pair) {
-        compute_scores(job, tile + own_, tS);
+      if (number() == 0 || is_pair) {
+        compute_scores(job, tile + number(), tS);
         find_few_maxima(tS, thread_, scale_to_log2(p_.scale), maxima);
       } else {
         cute::fill(tS, float{kMinusInf});
@@ -117,13 +129,14 @@ class FewConsumer {
 
   // S^T of the own tile, as its quarters arrive.
   __device__ __forceinline__ void compute_scores(const Job& job, int tile, FragmentFew& tS) {
-#pragma unroll 1
+#pragma unroll
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      shared_.keys.full[own_][quarter].wait((state_ & kOddTile) != 0);
+      shared_.keys.full[number()][quarter].wait((state_ & kOddTile) != 0);
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
         const int block = block_of_quarter(quarter, i);
-        issue_few_scores(quarter + i > 0, shared_.keys.tiles[own_][block], shared_.sQ[block], tS);
+        issue_few_scores(quarter + i > 0, shared_.keys.tiles[number()][block], shared_.sQ[block],
+                         tS);
       }
     }
     state_ ^= kOddTile;
@@ -154,8 +167,8 @@ class FewConsumer {
         shared_.rows.factors[place] = {factors.before, factors.behind};
       }
     }
-    weigh_few(tS, thread_, scale_to_log2(p_.scale), references, shared_.sP[own_],
-              shared_.rows.sums[own_]);
+    weigh_few(tS, thread_, scale_to_log2(p_.scale), references, shared_.sP[number()],
+              shared_.rows.sums[number()]);
     cutlass::arch::fence_view_async_shared();  // before WGMMA reads P
     sync_consumers();
   }
@@ -210,7 +223,7 @@ class FewConsumer {
     const int slot = pair_slot(job, tile);
     leave_row(slot, pair_row_);
     for_each_quarter(is_pair, tPv, [&](auto quarter, const FragmentFew& its) {
-      leave_few(slot, block_of_quarter(quarter, own_), its);
+      leave_few(slot, block_of_quarter(quarter, number()), its);
     });
   }
 
@@ -231,7 +244,7 @@ class FewConsumer {
 
   // Issues V^T P^T of the own column block of a quarter.
   __device__ __forceinline__ void issue_values(int quarter, bool is_pair, FragmentFew& tPv) {
-    const int block = block_of_quarter(quarter, own_);
+    const int block = block_of_quarter(quarter, number());
     issue_few_values(shared_.keys.tiles[0][block],
                      is_pair ? shared_.keys.tiles[1][block] : shared_.rows.zeros, shared_.sP, tPv);
   }
@@ -297,7 +310,7 @@ class FewConsumer {
       if (job.leaves) {
         leave_row(job.slot0, row_);
         cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-          leave_few(job.slot0, block_of_quarter(quarter, own_), tO[quarter]);
+          leave_few(job.slot0, block_of_quarter(quarter, number()), tO[quarter]);
         });
       } else if (!launch_.are_clusters) {
         store(job, tO);
@@ -418,16 +431,16 @@ class FewConsumer {
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; quarter += kPut) {
       put(tO);
-      sync_own();
-      store_blocks(job.unit, block_of_quarter(quarter, own_) * kBlockDims);
+      sync_number();
+      store_blocks(job.unit, block_of_quarter(quarter, number()) * kBlockDims);
       cute::for_each(cute::make_int_sequence<kQuarters - kPut>{},
                      [&](auto i) { tO[i] = tO[i + kPut]; });
-      sync_own();
+      sync_number();
     }
   }
 
-  __device__ void sync_own() const {
-    cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, kConsumerSync + own_);
+  __device__ void sync_number() const {
+    cutlass::arch::NamedBarrier::sync(kWarpgroupThreads, kConsumerSync + number());
   }
 
   // Puts the first column blocks of O in SMEM.
@@ -439,7 +452,7 @@ class FewConsumer {
       for (int c = 0; c < kThreadColumns; ++c) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          shared_.rows.o[own_][row_of_column(c, thread_)][block * kBlockDims + dim + 8 * half] =
+          shared_.rows.o[number()][row_of_column(c, thread_)][block * kBlockDims + dim + 8 * half] =
               element(tO[block], half, c);
         }
       }
@@ -458,7 +471,7 @@ class FewConsumer {
       if (!row.exists) {
         continue;
       }
-      const float* const from = &shared_.rows.o[own_][index][column];
+      const float* const from = &shared_.rows.o[number()][index][column];
       const float factor = shared_.rows.ends[index];
       float values[8];
 #pragma unroll
@@ -472,11 +485,10 @@ class FewConsumer {
   Storage& shared_;
   const Params& p_;
   const Launch& launch_;
-  RowSoFar row_;             // this thread's, over the pairs that the block has merged
-  RowSoFar pair_row_;        // over a pair
-  std::uint32_t state_ = 0;  // of State
+  RowSoFar row_;         // this thread's, over the pairs that the block has merged
+  RowSoFar pair_row_;    // over a pair
+  std::uint32_t state_;  // of State
   int thread_;
-  int own_;  // the consumer, 0 or 1, and its tile of a pair
 };
 
 }  // namespace tilewright::cuda::dsv4

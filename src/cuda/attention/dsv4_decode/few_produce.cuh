@@ -2,9 +2,11 @@
 // need few registers there, so that more warps widen rows. A warp takes eight keys of a tile, four
 // lanes a key.
 //
-//   tile t       each quarter, as it is given back: widen, store | load t + 2 | locate t + 4
+//   tile t       widen quarter 0 | each quarter q, as it is given back: store q, widen q + 1
+//                | load t + 2 | locate t + 4
 //
-// So a whole row is in registers before its place is free, and on its way to L2 a tile earlier.
+// So a whole row is in registers before its place is free, and is asked for once, without a
+// prefetch: four warpgroups have as many rows under way as hide memory's latency.
 #pragma once
 
 #include "cuda/attention/dsv4_decode/few_rows.cuh"
@@ -32,7 +34,7 @@ class FewRow {
         key_(this_thread() / 32 % kFewTileWarps * kPassKeys + this_thread() % 32 / 4),
         place_(to.keys.tiles[FewKeyTile::number()][0], key_ / kPassKeys * kPassKeys) {}
 
-  // Finds where the row of a tile lies, and brings it to L2. From tile `end` on there is none.
+  // Finds where the row of a tile lies. From tile `end` on there is none.
   __device__ __forceinline__ void locate(int tile, int end) const {
     const int place = tile < end ? job_.places.of[tile - job_.first_tile][key_] : kNoRow;
     RowAt row;
@@ -40,7 +42,6 @@ class FewRow {
       const TileAt at = tile_at(job_.unit, tile);
       row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key_, place, parts_of(kFormat),
                    job_.unit.begin[at.source]);
-      WholeRow<kFormat>::bring(row);
     }
     RowAt& to = located(tile);
     if (this_thread() % 4 == 0) {
@@ -52,26 +53,35 @@ class FewRow {
   // Loads it.
   __device__ __forceinline__ void load(int tile) { row_.load(Its(located(tile))); }
 
-  // Stores it, quarter by quarter, as they are given back.
+  // Stores it, quarter by quarter, as they are given back. A quarter is widened ahead of that,
+  // while the stores of the one before are under way.
   __device__ __forceinline__ void store(int tile) const {
     if (row_.some_exceed()) {
       return store_exceeding(tile);
     }
     const int pair = pair_of(job_, tile);
+    SixteenValues ready[kConsumers];
+    widen(0, ready);
     cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-      to_.wait(quarter, kFindsPairAnew ? pair_of(job_, tile) : pair);
+      to_.wait(quarter, pair);
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
-        const int group = block_of_quarter(quarter, i);
-        place_.store(group, 0, row_.values(group));
+        place_.store(block_of_quarter(quarter, i), 0, ready[i]);
+      }
+      if constexpr (quarter + 1 < kQuarters) {
+        widen(quarter + 1, ready);
       }
       give(quarter);
     });
   }
 
  private:
-  // Of E2M1, no register is left for the number of the pair.
-  static constexpr bool kFindsPairAnew = kFormat == KvRowFormat::e2m1;
+  __device__ __forceinline__ void widen(int quarter, SixteenValues (&to)[kConsumers]) const {
+#pragma unroll
+    for (int i = 0; i < kConsumers; ++i) {
+      to[i] = row_.values(block_of_quarter(quarter, i));
+    }
+  }
 
   // Stores a row of a warp of which some row has a scale that exceeds.
   __device__ __forceinline__ void store_exceeding(int tile) const {

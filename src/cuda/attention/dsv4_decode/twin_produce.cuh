@@ -93,8 +93,7 @@ class TwinRow {
   __device__ __forceinline__ void widen(int quarter, SixteenValues (&to)[kConsumers]) const {
 #pragma unroll
     for (int i = 0; i < kConsumers; ++i) {
-      const int group = block_of_quarter(quarter, i);
-      to[i] = row_.values(group);
+      to[i] = row_.values(block_of_quarter(quarter, i));
     }
   }
 
