@@ -10,8 +10,7 @@
 #pragma once
 
 #include "cuda/attention/dsv4_decode/few_rows.cuh"
-#include "cuda/attention/dsv4_decode/lane_row.cuh"
-#include "cuda/attention/dsv4_decode/produce.cuh"
+#include "cuda/attention/dsv4_decode/held_row.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
@@ -22,15 +21,13 @@ static_assert(kFewTileWarps * kPassKeys == kTileKeys);
 
 // A lane's share of a row of each tile.
 template <KvRowFormat kFormat>
-class FewRow {
- public:
-  using Its = LaneRow<kFormat>;
+class FewRow : public HeldRow<kFormat, FewKeyTile, FewRow<kFormat>> {
+  using Base = HeldRow<kFormat, FewKeyTile, FewRow>;
+  using Base::job_, Base::launch_, Base::p_, Base::to_;
 
+ public:
   __device__ FewRow(const FewKeyTile& to, const Params& p, const Launch& launch, const Job& job)
-      : to_(to),
-        p_(p),
-        launch_(launch),
-        job_(job),
+      : Base(to, p, launch, job),
         key_(this_thread() / 32 % kFewTileWarps * kPassKeys + this_thread() % 32 / 4),
         place_(to.keys.tiles[FewKeyTile::number()][0], key_ / kPassKeys * kPassKeys) {}
 
@@ -50,71 +47,21 @@ class FewRow {
     __syncwarp();
   }
 
-  // Loads it.
-  __device__ __forceinline__ void load(int tile) { row_.load(Its(located(tile))); }
-
-  // Stores it, quarter by quarter, as they are given back. A quarter is widened ahead of that,
-  // while the stores of the one before are under way.
-  __device__ __forceinline__ void store(int tile) const {
-    if (row_.some_exceed()) {
-      return store_exceeding(tile);
-    }
-    const int pair = pair_of(job_, tile);
-    SixteenValues ready[kConsumers];
-    widen(0, ready);
-    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-      to_.wait(quarter, pair);
-#pragma unroll
-      for (int i = 0; i < kConsumers; ++i) {
-        place_.store(block_of_quarter(quarter, i), 0, ready[i]);
-      }
-      if constexpr (quarter + 1 < kQuarters) {
-        widen(quarter + 1, ready);
-      }
-      give(quarter);
-    });
+  __device__ RowAt& located(int tile) const {
+    return to_.located()[pair_of(job_, tile) % kFewLocated * kTileKeys + key_];
   }
-
- private:
-  __device__ __forceinline__ void widen(int quarter, SixteenValues (&to)[kConsumers]) const {
-#pragma unroll
-    for (int i = 0; i < kConsumers; ++i) {
-      to[i] = row_.values(block_of_quarter(quarter, i));
-    }
+  __device__ __forceinline__ void put(int block, const SixteenValues& values) const {
+    place_.store(block, 0, values);
   }
-
-  // Stores a row of a warp of which some row has a scale that exceeds.
-  __device__ __forceinline__ void store_exceeding(int tile) const {
-    const Its its(located(tile));
-#pragma unroll 1
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      to_.wait(quarter, pair_of(job_, tile));
-#pragma unroll 1
-      for (int i = 0; i < kConsumers; ++i) {
-        const int group = block_of_quarter(quarter, i);
-        place_.store(group, 0, its.values(group));
-      }
-      give(quarter);
-    }
-  }
-
   // Gives a quarter that the warp has stored to the consumers.
   __device__ __forceinline__ void give(int quarter) const {
     cutlass::arch::fence_view_async_shared();  // WGMMA sees it
     arrive(to_.full(quarter));
   }
 
-  __device__ RowAt& located(int tile) const {
-    return to_.located()[pair_of(job_, tile) % kFewLocated * kTileKeys + key_];
-  }
-
-  const FewKeyTile& to_;
-  const Params& p_;
-  const Launch& launch_;
-  const Job& job_;
+ private:
   int key_;  // of a tile, this lane's
   LanePlace place_;
-  WholeRow<kFormat> row_;
 };
 
 // A producer brings its tiles of a job.

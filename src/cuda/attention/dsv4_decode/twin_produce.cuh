@@ -9,8 +9,7 @@
 // Both blocks give a quarter back before either fills it.
 #pragma once
 
-#include "cuda/attention/dsv4_decode/lane_row.cuh"
-#include "cuda/attention/dsv4_decode/produce.cuh"
+#include "cuda/attention/dsv4_decode/held_row.cuh"
 #include "cuda/common/cluster.cuh"
 
 namespace tilewright::cuda::dsv4 {
@@ -33,12 +32,12 @@ __device__ void give_back(cutlass::arch::ClusterBarrier& empty) {
 
 // A lane's share of a row on its way to both blocks.
 template <KvRowFormat kFormat>
-class TwinRow {
- public:
-  using Its = LaneRow<kFormat>;
+class TwinRow : public HeldRow<kFormat, KeyTile, TwinRow<kFormat>> {
+  using Base = HeldRow<kFormat, KeyTile, TwinRow>;
+  using Base::job_, Base::launch_, Base::p_, Base::to_;
 
-  __device__ TwinRow(const KeyTile& to, const Params& p, const Launch& launch, const Job& job)
-      : to_(to), p_(p), launch_(launch), job_(job) {}
+ public:
+  using Base::Base;
 
   // Finds where the row of a tile lies, and brings it to L2. From tile `end` on there is none.
   __device__ __forceinline__ void locate(int tile, int end) const {
@@ -59,75 +58,16 @@ class TwinRow {
     __syncwarp();
   }
 
-  // Loads it.
-  __device__ __forceinline__ void load(int tile) { row_.load(Its(located(tile))); }
-
-  // Stores it, quarter by quarter, as they are given back. A quarter is widened ahead: the first
-  // one before its place is free, the others while the stores of the one before are under way.
-  __device__ __forceinline__ void store(int tile) const {
-    if (row_.some_exceed()) {
-      store_exceeding(tile);
-      return;
-    }
-    const int pair = pair_of(job_, tile);
-    SixteenValues ready[kConsumers];
-    widen(0, ready);
-    cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-      to_.wait(quarter, pair);
-#pragma unroll
-      for (int i = 0; i < kConsumers; ++i) {
-        put(block_of_quarter(quarter, i), ready[i]);
-      }
-      if constexpr (quarter + 1 < kQuarters) {
-        widen(quarter + 1, ready);
-      }
-      send(quarter);
-    });
-  }
-
- private:
-  __device__ Element* column_block(int block) const {
-    return to_.keys.tiles[KeyTile::number()][block];
-  }
-
-  __device__ __forceinline__ void widen(int quarter, SixteenValues (&to)[kConsumers]) const {
-#pragma unroll
-    for (int i = 0; i < kConsumers; ++i) {
-      to[i] = row_.values(block_of_quarter(quarter, i));
-    }
-  }
-
-  // The first key of the warp.
-  __device__ static int first_key() {
-    return block_rank() * kTwinKeys + this_thread() / 32 % kTileWarps * kPassKeys;
-  }
   __device__ RowAt& located(int tile) const {
     const int set = pair_of(job_, tile) & 1;
     return to_.located()[set * kTwinKeys + this_thread() % kWarpgroupThreads / 4];
   }
-
-  // Stores a row of a warp of which some row has a scale that exceeds.
-  __device__ __forceinline__ void store_exceeding(int tile) const {
-    const Its its(located(tile));
-#pragma unroll 1
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      to_.wait(quarter, pair_of(job_, tile));
-#pragma unroll 1
-      for (int i = 0; i < kConsumers; ++i) {
-        const int group = block_of_quarter(quarter, i);
-        put(group, its.values(group));
-      }
-      send(quarter);
-    }
+  __device__ __forceinline__ void put(int block, const SixteenValues& values) const {
+    LanePlace(column_block(0), first_key()).store(block, 0, values);
   }
-
-  __device__ __forceinline__ void put(int group, const SixteenValues& values) const {
-    LanePlace(column_block(0), first_key()).store(group, 0, values);
-  }
-
   // Gives a quarter that the warp has stored to both blocks. The other one sends as much of it. One
   // thread issues both copies: two would do so by turns, which takes longer.
-  __device__ __forceinline__ void send(int quarter) const {
+  __device__ __forceinline__ void give(int quarter) const {
     constexpr int kRow_bytes = kBlockDims * sizeof(Element);
     const int lane = this_thread() % 32;
     cutlass::arch::fence_view_async_shared();
@@ -148,11 +88,15 @@ class TwinRow {
     }
   }
 
-  const KeyTile& to_;
-  const Params& p_;
-  const Launch& launch_;
-  const Job& job_;
-  WholeRow<kFormat> row_;
+ private:
+  __device__ Element* column_block(int block) const {
+    return to_.keys.tiles[KeyTile::number()][block];
+  }
+
+  // The first key of the warp.
+  __device__ static int first_key() {
+    return block_rank() * kTwinKeys + this_thread() / 32 % kTileWarps * kPassKeys;
+  }
 };
 
 // A producer brings its tiles of a job.
