@@ -23,7 +23,7 @@ static_assert(kFewTileWarps * kPassKeys == kTileKeys);
 template <KvRowFormat kFormat>
 class FewRow : public HeldRow<kFormat, FewKeyTile, FewRow<kFormat>> {
   using Base = HeldRow<kFormat, FewKeyTile, FewRow>;
-  using Base::job_, Base::launch_, Base::p_, Base::to_;
+  using Base::job_, Base::to_;
 
  public:
   __device__ FewRow(const FewKeyTile& to, const Params& p, const Launch& launch, const Job& job)
@@ -33,13 +33,7 @@ class FewRow : public HeldRow<kFormat, FewKeyTile, FewRow<kFormat>> {
 
   // Finds where the row of a tile lies. From tile `end` on there is none.
   __device__ __forceinline__ void locate(int tile, int end) const {
-    const int place = tile < end ? job_.places.of[tile - job_.first_tile][key_] : kNoRow;
-    RowAt row;
-    if (place != kNoRow) {
-      const TileAt at = tile_at(job_.unit, tile);
-      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key_, place, parts_of(kFormat),
-                   job_.unit.begin[at.source]);
-    }
+    const RowAt row = Base::template find<false>(tile, end, key_);
     RowAt& to = located(tile);
     if (this_thread() % 4 == 0) {
       to = row;

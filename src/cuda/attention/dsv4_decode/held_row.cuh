@@ -15,7 +15,7 @@ template <KvRowFormat kFormat, typename KeyTile, typename Producer>
 class HeldRow {
  public:
   __device__ HeldRow(const KeyTile& to, const Params& p, const Launch& launch, const Job& job)
-      : to_(to), p_(p), launch_(launch), job_(job) {}
+      : to_(to), job_(job), p_(p), launch_(launch) {}
 
   // Loads the row of a tile.
   __device__ __forceinline__ void load(int tile) { row_.load(Its(producer().located(tile))); }
@@ -43,9 +43,24 @@ class HeldRow {
   }
 
  protected:
+  // Finds where the row of a tile's key lies, and may bring it to L2. From tile `end` on there is
+  // none.
+  template <bool kBrings>
+  __device__ __forceinline__ RowAt find(int tile, int end, int key) const {
+    const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
+    RowAt row;
+    if (place != kNoRow) {
+      const TileAt at = tile_at(job_.unit, tile);
+      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, parts_of(kFormat),
+                   job_.unit.begin[at.source]);
+      if constexpr (kBrings) {
+        WholeRow<kFormat>::bring(row);
+      }
+    }
+    return row;
+  }
+
   const KeyTile& to_;
-  const Params& p_;
-  const Launch& launch_;
   const Job& job_;
 
  private:
@@ -75,6 +90,8 @@ class HeldRow {
     }
   }
 
+  const Params& p_;
+  const Launch& launch_;
   WholeRow<kFormat> row_;
 };
 

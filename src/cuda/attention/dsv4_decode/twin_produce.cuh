@@ -34,22 +34,14 @@ __device__ void give_back(cutlass::arch::ClusterBarrier& empty) {
 template <KvRowFormat kFormat>
 class TwinRow : public HeldRow<kFormat, KeyTile, TwinRow<kFormat>> {
   using Base = HeldRow<kFormat, KeyTile, TwinRow>;
-  using Base::job_, Base::launch_, Base::p_, Base::to_;
+  using Base::job_, Base::to_;
 
  public:
   using Base::Base;
 
   // Finds where the row of a tile lies, and brings it to L2. From tile `end` on there is none.
   __device__ __forceinline__ void locate(int tile, int end) const {
-    const int key = first_key() + this_thread() % 32 / 4;
-    const int place = tile < end ? job_.places.of[tile - job_.first_tile][key] : kNoRow;
-    RowAt row;
-    if (place != kNoRow) {
-      const TileAt at = tile_at(job_.unit, tile);
-      row = row_at(p_, launch_, job_.unit, at.source, at.key0 + key, place, parts_of(kFormat),
-                   job_.unit.begin[at.source]);
-      WholeRow<kFormat>::bring(row);
-    }
+    const RowAt row = Base::template find<true>(tile, end, first_key() + this_thread() % 32 / 4);
     RowAt& to = located(tile);
     __syncwarp();  // all lanes have read what was there
     if (this_thread() % 4 == 0) {
