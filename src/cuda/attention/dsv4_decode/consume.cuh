@@ -2,74 +2,35 @@
 // columns.
 #pragma once
 
+#include "cuda/attention/dsv4_decode/consume_jobs.cuh"
 #include "cuda/attention/dsv4_decode/results.cuh"
-#include "cuda/attention/dsv4_decode/storage.cuh"
 #include "cuda/attention/dsv4_decode/twin_produce.cuh"
-#include "cuda/common/launch_order.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
-// A consumer: the first or the second, by its threads.
+// A consumer: the first or the second, by its threads. It has output blocks number() and
+// number() + 2.
 template <Form kForm>
-class Consumer {
+class Consumer : public JobConsumer<kForm, FragmentO[2], Consumer<kForm>> {
+  using Base = JobConsumer<kForm, FragmentO[2], Consumer>;
+  using Base::launch_, Base::leaves_pairs, Base::number, Base::shared_, Base::state_;
+
  public:
-  __device__ Consumer(SharedStorage<kForm>& shared, const Params& p, const Launch& launch)
-      : shared_(shared),
-        p_(p),
-        launch_(launch),
-        state_((uniform(this_thread() / kWarpgroupThreads) - kProducers) * kIsSecond) {}
-
-  __device__ __forceinline__ void run() {
-    FragmentO tOrO[2];  // output blocks number() and number() + 2
-    for (int count = 0;; ++count) {
-      if (count == 1) {
-        wait_for_launch_before();
-      }
-      const Job* job = &next_job(count);
-      if (uniform(job->unit.index) >= launch_.units) {
-        return;
-      }
-      begin(tOrO[0]);
-      begin(tOrO[1]);
-#pragma unroll 1
-      for (;;) {
-        run_pairs(*job, tOrO);
-        if (job->is_last) {
-          break;
-        }
-        arrive(shared_.job_empty[JobAt(count).place]);
-        job = &next_job(++count);
-      }
-      finish(*job, tOrO);
-      arrive(shared_.job_empty[JobAt(count).place]);
-    }
-  }
-
- private:
-  // What lies in one register, since there is no other: as numbers modulo 2, the tiles whose scores
-  // this consumer has computed, and the units that had keys here; whether the block leaves the
-  // results of each pair of the unit; and whether this is the second consumer, in the highest bit.
+  // kOddTile: has this consumer computed the scores of an odd number of tiles?
   enum State : std::uint32_t { kOddTile = 1, kOddUnit = 2, kLeavesPairs = 4, kIsSecond = 8 };
-  __device__ bool leaves_pairs() const { return (state_ & kLeavesPairs) != 0; }
-  __device__ int number() const { return static_cast<int>(state_ / kIsSecond); }  // 0 or 1
 
-  // Waits for the block's job `count`.
-  __device__ const Job& next_job(int count) {
-    const JobAt at(count);
-    shared_.job_full[at.place].wait(at.phase);
-    return shared_.jobs[at.place];
+  __device__ Consumer(SharedStorage<kForm>& shared, const Params& p, const Launch& launch)
+      : Base(shared, launch), p_(p) {}
+
+  __device__ __forceinline__ void begin(FragmentO (&tOrO)[2]) {
+    clear(tOrO[0]);
+    clear(tOrO[1]);
   }
 
   __device__ __forceinline__ void run_pairs(const Job& job, FragmentO (&tOrO)[2]) {
     const int end = uniform(job.end_tile);
     int tile = uniform(job.first_tile);
-    if (job.is_first) {
-      state_ = (state_ & ~kLeavesPairs) | (uniform(job.share) > 0 ? kLeavesPairs : 0);
-      if (tile < end) {
-        shared_.q_full.wait((state_ & kOddUnit) != 0);
-        state_ ^= kOddUnit;
-      }
-    }
+    Base::enter(job, tile < end);
 #pragma unroll 1
     for (; tile < end; tile += kPairTiles) {
       const bool is_pair = tile + 1 < end;
@@ -89,6 +50,41 @@ class Consumer {
     }
   }
 
+  // Stores the results of the pairs that this block has merged, or leaves them. A cluster's blocks
+  // merge what all have left.
+  __device__ __forceinline__ void finish(const Job& job, FragmentO (&tOrO)[2]) {
+    if (job.share == 0) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        const int column0 = (number() + 2 * i) * kOutputColumns;
+        compute_here(rows_[0].reference);  // O leaves no registers for what follows from it
+        compute_here(rows_[1].reference);
+        if (job.leaves) {
+          leave(launch_, job.slot0, column0, tOrO[0]);
+        } else if (!launch_.are_clusters) {
+          store_results<kOutputColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO[0], rows_);
+        }
+        tOrO[0] = tOrO[1];
+      }
+      if (job.leaves && number() == 0) {
+        leave_statistics(launch_, job.slot0, rows_);
+      }
+    }
+    if (launch_.are_clusters) {
+      if (job.leaves) {
+        cute::cluster_arrive();
+        cute::cluster_wait();
+      }
+      // Mostly a strip for each of the cluster's consumers.
+      if (p_.o_scale != nullptr || launch_.shares <= 3) {
+        merge<kOutputColumns, 1>(job);
+      } else {
+        merge<kOutputColumns / 2, 3>(job);
+      }
+    }
+  }
+
+ private:
   // Issues S of the own tile, as its quarters arrive.
   template <typename TensorS>
   __device__ __forceinline__ void issue_scores(TensorS& tSrS) {
@@ -236,40 +232,6 @@ class Consumer {
     give_back<kForm == Form::twins>(shared_.keys.empty[quarter]);
   }
 
-  // Stores the results of the pairs that this block has merged, or leaves them. A cluster's blocks
-  // merge what all have left.
-  __device__ __forceinline__ void finish(const Job& job, FragmentO (&tOrO)[2]) {
-    if (job.share == 0) {
-#pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        const int column0 = (number() + 2 * i) * kOutputColumns;
-        compute_here(rows_[0].reference);  // O leaves no registers for what follows from it
-        compute_here(rows_[1].reference);
-        if (job.leaves) {
-          leave(launch_, job.slot0, column0, tOrO[0]);
-        } else if (!launch_.are_clusters) {
-          store_results<kOutputColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO[0], rows_);
-        }
-        tOrO[0] = tOrO[1];
-      }
-      if (job.leaves && number() == 0) {
-        leave_statistics(launch_, job.slot0, rows_);
-      }
-    }
-    if (launch_.are_clusters) {
-      if (job.leaves) {
-        cute::cluster_arrive();
-        cute::cluster_wait();
-      }
-      // Mostly a strip for each of the cluster's consumers.
-      if (p_.o_scale != nullptr || launch_.shares <= 3) {
-        merge<kOutputColumns, 1>(job);
-      } else {
-        merge<kOutputColumns / 2, 3>(job);
-      }
-    }
-  }
-
   // Merges what the blocks of a cluster have left, kColumns columns at a time, which blocks and
   // consumers share, and kSlots slots at once.
   template <int kColumns, int kSlots>
@@ -281,7 +243,7 @@ class Consumer {
     for (int strip = block_rank() * strips + number(); strip < end; strip += kConsumers) {
       const int column0 = strip * kColumns;
       typename Output<kColumns>::Fragment tOrO;
-      begin(tOrO);
+      clear(tOrO);
       cute::fill(tOrO, -0.0f);  // to which even -0 may be added
       append_slots<kColumns, kSlots>(launch_, job.slot0, job.slots, column0, tOrO, rows_);
       store_results<kColumns>(p_, launch_, job.unit, job.sinks, column0, tOrO, rows_);
@@ -290,17 +252,14 @@ class Consumer {
 
   // O and its statistics over no keys.
   template <typename TensorO>
-  __device__ __forceinline__ void begin(TensorO& tOrO) {
+  __device__ __forceinline__ void clear(TensorO& tOrO) {
     cute::clear(tOrO);
     rows_[0] = RowSoFar{};
     rows_[1] = RowSoFar{};
   }
 
-  SharedStorage<kForm>& shared_;
   const Params& p_;
-  const Launch& launch_;
   RowSoFar rows_[kThreadRows];  // over the pairs that this block has merged
-  std::uint32_t state_;         // of State
 };
 
 }  // namespace tilewright::cuda::dsv4

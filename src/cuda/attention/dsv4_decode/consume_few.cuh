@@ -8,57 +8,18 @@
 // At a unit's end O^T becomes O on its way through SMEM, so that whole sectors are stored.
 #pragma once
 
+#include "cuda/attention/dsv4_decode/consume_jobs.cuh"
 #include "cuda/attention/dsv4_decode/few_rows.cuh"
 #include "cuda/attention/dsv4_decode/results.cuh"
-#include "cuda/attention/dsv4_decode/storage.cuh"
-#include "cuda/common/launch_order.cuh"
 
 namespace tilewright::cuda::dsv4 {
 
-class FewConsumer {
+class FewConsumer : public JobConsumer<Form::few, FragmentFew[kQuarters], FewConsumer> {
  public:
   using Storage = SharedStorage<Form::few>;
 
-  __device__ FewConsumer(Storage& shared, const Params& p, const Launch& launch)
-      : shared_(shared),
-        p_(p),
-        launch_(launch),
-        state_((uniform(this_thread() / kWarpgroupThreads) - producers(Form::few)) * kIsSecond) {}
-
-  __device__ __forceinline__ void run() {
-    FragmentFew tO[kQuarters];
-    for (int count = 0;; ++count) {
-      if (count == 1) {
-        wait_for_launch_before();
-      }
-      const Job* job = &next_job(count);
-      if (uniform(job->unit.index) >= launch_.units) {
-        return;
-      }
-      begin(tO);
-#pragma unroll 1
-      for (;;) {
-        run_pairs(*job, tO);
-        if (job->is_last) {
-          break;
-        }
-        arrive(shared_.job_empty[JobAt(count).place]);
-        job = &next_job(++count);
-      }
-      finish(*job, tO);
-      arrive(shared_.job_empty[JobAt(count).place]);
-    }
-  }
-
- private:
-  static constexpr int kUnderWay = 2;  // quarters of V^T P^T
-  static constexpr int kFirstThread = producers(Form::few) * kWarpgroupThreads;  // of consumers
-  static constexpr int kRowThreads = 4 * kPairTiles;
-
-  // As numbers modulo 2, the units that had keys here, the pairs, and the tiles whose scores this
-  // consumer has computed; whether the block leaves the results of each pair of the unit; and
-  // whether this is the second consumer, in the highest bit. The compiler knows that all of it is
-  // uniform.
+  // kOddPair, kOddTile: has this consumer had an odd number of pairs, and computed the scores of an
+  // odd number of tiles?
   enum State : std::uint32_t {
     kOddUnit = 1,
     kOddPair = 2,
@@ -66,27 +27,9 @@ class FewConsumer {
     kLeavesPairs = 8,
     kIsSecond = 16
   };
-  __device__ bool is_odd_pair() const { return (state_ & kOddPair) != 0; }
 
-  // The consumer, 0 or 1, and its tile of a pair.
-  __device__ int number() const { return static_cast<int>(state_ / kIsSecond); }
-
-  // The row whose statistics this thread of the first consumer has.
-  static_assert(kFewRows * kRowThreads == kWarpgroupThreads);
-  __device__ bool has_row() const { return number() == 0; }
-  __device__ int own_row() const { return (thread_ - kFirstThread) / kRowThreads; }
-  __device__ bool is_first_of_row() const { return has_row() && thread_ % kRowThreads == 0; }
-
-  // Reads the thread's number, anew for each pair and each end of a job, so that what follows from
-  // it is in no register meanwhile.
-  __device__ __forceinline__ void identify() { thread_ = this_thread(); }
-
-  // Waits for the block's job `count`.
-  __device__ const Job& next_job(int count) {
-    const JobAt at(count);
-    shared_.job_full[at.place].wait(at.phase);
-    return shared_.jobs[at.place];
-  }
+  __device__ FewConsumer(Storage& shared, const Params& p, const Launch& launch)
+      : JobConsumer(shared, launch), p_(p) {}
 
   __device__ __forceinline__ void begin(FragmentFew (&tO)[kQuarters]) {
 #pragma unroll
@@ -99,13 +42,7 @@ class FewConsumer {
   __device__ __forceinline__ void run_pairs(const Job& job, FragmentFew (&tO)[kQuarters]) {
     const int end = uniform(job.end_tile);
     int tile = uniform(job.first_tile);
-    if (job.is_first) {
-      state_ = (state_ & ~kLeavesPairs) | (uniform(job.share) > 0 ? kLeavesPairs : 0);
-      if (tile < end) {
-        shared_.q_full.wait((state_ & kOddUnit) != 0);
-        state_ ^= kOddUnit;
-      }
-    }
+    enter(job, tile < end);
 #pragma unroll 1
     for (; tile < end; tile += kPairTiles) {
       identify();
@@ -126,6 +63,46 @@ class FewConsumer {
       state_ ^= kOddPair;
     }
   }
+
+  // Stores the results of the pairs that this block has merged, or leaves them. A cluster's blocks
+  // merge what all have left.
+  __device__ __forceinline__ void finish(const Job& job, FragmentFew (&tO)[kQuarters]) {
+    identify();
+    if (job.share == 0) {
+      if (job.leaves) {
+        leave_row(job.slot0, row_);
+        cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
+          leave_few(job.slot0, block_of_quarter(quarter, number()), tO[quarter]);
+        });
+      } else if (!launch_.are_clusters) {
+        store(job, tO);
+      }
+    }
+    if (launch_.are_clusters) {
+      if (job.leaves) {
+        cute::cluster_arrive();
+        cute::cluster_wait();  // all have read the last pair's sums, too; job 0 has none
+      }
+      merge(job);
+    }
+  }
+
+ private:
+  static constexpr int kUnderWay = 2;  // quarters of V^T P^T
+  static constexpr int kFirstThread = producers(Form::few) * kWarpgroupThreads;  // of consumers
+  static constexpr int kRowThreads = 4 * kPairTiles;
+
+  __device__ bool is_odd_pair() const { return (state_ & kOddPair) != 0; }
+
+  // The row whose statistics this thread of the first consumer has.
+  static_assert(kFewRows * kRowThreads == kWarpgroupThreads);
+  __device__ bool has_row() const { return number() == 0; }
+  __device__ int own_row() const { return (thread_ - kFirstThread) / kRowThreads; }
+  __device__ bool is_first_of_row() const { return has_row() && thread_ % kRowThreads == 0; }
+
+  // Reads the thread's number, anew for each pair and each end of a job, so that what follows from
+  // it is in no register meanwhile.
+  __device__ __forceinline__ void identify() { thread_ = this_thread(); }
 
   // S^T of the own tile, as its quarters arrive.
   __device__ __forceinline__ void compute_scores(const Job& job, int tile, FragmentFew& tS) {
@@ -180,7 +157,7 @@ class FewConsumer {
     FragmentFew tPv[kUnderWay];
     cute::for_each(cute::make_int_sequence<kUnderWay>{},
                    [&](auto quarter) { issue_values(quarter, is_pair, tPv[quarter]); });
-    if ((state_ & kLeavesPairs) != 0) {
+    if (leaves_pairs()) {
       add_sums();
       return leave_pair(job, tile, is_pair, tPv);
     }
@@ -299,29 +276,6 @@ class FewConsumer {
           __stcg(piece + row / 8 % 2 * 2 + lane / 4 % 2, element(tPv, half, c));
         }
       }
-    }
-  }
-
-  // Stores the results of the pairs that this block has merged, or leaves them. A cluster's blocks
-  // merge what all have left.
-  __device__ __forceinline__ void finish(const Job& job, FragmentFew (&tO)[kQuarters]) {
-    identify();
-    if (job.share == 0) {
-      if (job.leaves) {
-        leave_row(job.slot0, row_);
-        cute::for_each(cute::make_int_sequence<kQuarters>{}, [&](auto quarter) {
-          leave_few(job.slot0, block_of_quarter(quarter, number()), tO[quarter]);
-        });
-      } else if (!launch_.are_clusters) {
-        store(job, tO);
-      }
-    }
-    if (launch_.are_clusters) {
-      if (job.leaves) {
-        cute::cluster_arrive();
-        cute::cluster_wait();  // all have read the last pair's sums, too; job 0 has none
-      }
-      merge(job);
     }
   }
 
@@ -482,12 +436,9 @@ class FewConsumer {
     }
   }
 
-  Storage& shared_;
   const Params& p_;
-  const Launch& launch_;
-  RowSoFar row_;         // this thread's, over the pairs that the block has merged
-  RowSoFar pair_row_;    // over a pair
-  std::uint32_t state_;  // of State
+  RowSoFar row_;       // this thread's, over the pairs that the block has merged
+  RowSoFar pair_row_;  // over a pair
   int thread_;
 };
 
