@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda::dsv4 {
 
-// `Consumer` derives from it, and has
+// `Derived` derives from it, and has
 //   void begin(Output& o)                    O and its statistics over no keys
 //   void run_pairs(const Job&, Output& o)    adds a job's pairs, or leaves them to others
 //   void finish(const Job&, Output& o)       stores a unit's results, or leaves them
@@ -16,14 +16,14 @@ namespace tilewright::cuda::dsv4 {
 //     kIsSecond      is this the second consumer? It is the highest bit
 // All of the state lies in one register, and a uniform one, as the compiler sees that it is the
 // same in all lanes.
-template <Form kForm, typename Output, typename Consumer>
+template <Form kForm, typename Output, typename Derived>
 class JobConsumer {
  public:
   __device__ JobConsumer(SharedStorage<kForm>& shared, const Launch& launch)
       : shared_(shared),
         launch_(launch),
         state_((uniform(this_thread() / kWarpgroupThreads) - producers(kForm)) *
-               Consumer::kIsSecond) {}
+               Derived::kIsSecond) {}
 
   __device__ __forceinline__ void run() {
     Output o;
@@ -35,34 +35,34 @@ class JobConsumer {
       if (uniform(job->unit.index) >= launch_.units) {
         return;
       }
-      consumer().begin(o);
+      derived().begin(o);
 #pragma unroll 1
       for (;;) {
-        consumer().run_pairs(*job, o);
+        derived().run_pairs(*job, o);
         if (job->is_last) {
           break;
         }
         arrive(shared_.job_empty[JobAt(count).place]);
         job = &next_job(++count);
       }
-      consumer().finish(*job, o);
+      derived().finish(*job, o);
       arrive(shared_.job_empty[JobAt(count).place]);
     }
   }
 
  protected:
-  __device__ bool leaves_pairs() const { return (state_ & Consumer::kLeavesPairs) != 0; }
+  __device__ bool leaves_pairs() const { return (state_ & Derived::kLeavesPairs) != 0; }
   // The consumer, 0 or 1, and its tile of a pair.
-  __device__ int number() const { return static_cast<int>(state_ / Consumer::kIsSecond); }
+  __device__ int number() const { return static_cast<int>(state_ / Derived::kIsSecond); }
 
   // Begins a job. If it is a unit's first one and has keys, Q is there then.
   __device__ __forceinline__ void enter(const Job& job, bool has_keys) {
     if (job.is_first) {
-      state_ = (state_ & ~Consumer::kLeavesPairs) |
-               (uniform(job.share) > 0 ? Consumer::kLeavesPairs : 0);
+      state_ =
+          (state_ & ~Derived::kLeavesPairs) | (uniform(job.share) > 0 ? Derived::kLeavesPairs : 0);
       if (has_keys) {
-        shared_.q_full.wait((state_ & Consumer::kOddUnit) != 0);
-        state_ ^= Consumer::kOddUnit;
+        shared_.q_full.wait((state_ & Derived::kOddUnit) != 0);
+        state_ ^= Derived::kOddUnit;
       }
     }
   }
@@ -72,7 +72,7 @@ class JobConsumer {
   std::uint32_t state_;  // of State
 
  private:
-  __device__ Consumer& consumer() { return static_cast<Consumer&>(*this); }
+  __device__ Derived& derived() { return static_cast<Derived&>(*this); }
 
   // Waits for the block's job `count`.
   __device__ const Job& next_job(int count) {

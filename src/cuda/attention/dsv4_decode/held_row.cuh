@@ -7,18 +7,18 @@
 
 namespace tilewright::cuda::dsv4 {
 
-// `Producer` derives from it, and has
+// `Derived` derives from it, and has
 //   RowAt& located(int tile) const                          where the lane's row of a tile lies
 //   void put(int block, const SixteenValues& values) const  to the lane's place in a column block
 //   void give(int quarter) const                            a quarter that the warp has put, on
-template <KvRowFormat kFormat, typename KeyTile, typename Producer>
+template <KvRowFormat kFormat, typename To, typename Derived>
 class HeldRow {
  public:
-  __device__ HeldRow(const KeyTile& to, const Params& p, const Launch& launch, const Job& job)
+  __device__ HeldRow(const To& to, const Params& p, const Launch& launch, const Job& job)
       : to_(to), job_(job), p_(p), launch_(launch) {}
 
   // Loads the row of a tile.
-  __device__ __forceinline__ void load(int tile) { row_.load(Its(producer().located(tile))); }
+  __device__ __forceinline__ void load(int tile) { row_.load(Its(derived().located(tile))); }
 
   // Stores it, quarter by quarter, as they are given back. A quarter is widened ahead: the first
   // one before its place is free, the others while the stores of the one before are under way.
@@ -33,12 +33,12 @@ class HeldRow {
       to_.wait(quarter, pair);
 #pragma unroll
       for (int i = 0; i < kConsumers; ++i) {
-        producer().put(block_of_quarter(quarter, i), ready[i]);
+        derived().put(block_of_quarter(quarter, i), ready[i]);
       }
       if constexpr (quarter + 1 < kQuarters) {
         widen(quarter + 1, ready);
       }
-      producer().give(quarter);
+      derived().give(quarter);
     });
   }
 
@@ -60,13 +60,13 @@ class HeldRow {
     return row;
   }
 
-  const KeyTile& to_;
+  const To& to_;
   const Job& job_;
 
  private:
   using Its = LaneRow<kFormat>;
 
-  __device__ const Producer& producer() const { return static_cast<const Producer&>(*this); }
+  __device__ const Derived& derived() const { return static_cast<const Derived&>(*this); }
 
   __device__ __forceinline__ void widen(int quarter, SixteenValues (&to)[kConsumers]) const {
 #pragma unroll
@@ -77,16 +77,16 @@ class HeldRow {
 
   // Stores a row of a warp of which some row has a scale that exceeds.
   __device__ __forceinline__ void store_exceeding(int tile) const {
-    const Its its(producer().located(tile));
+    const Its its(derived().located(tile));
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       to_.wait(quarter, pair_of(job_, tile));
 #pragma unroll 1
       for (int i = 0; i < kConsumers; ++i) {
         const int block = block_of_quarter(quarter, i);
-        producer().put(block, its.values(block));
+        derived().put(block, its.values(block));
       }
-      producer().give(quarter);
+      derived().give(quarter);
     }
   }
 
