@@ -53,30 +53,27 @@ TEST(Dsv4Plan, ItemsOfFewRowsAreTransposed) {
   const auto has_few_rows = [](const Problem& problem) {
     return plan_dsv4_decode(problem, kSms, 0).plan.has_few_rows;
   };
-  Problem lists = problem_of(128, 512);
-  lists.window.format = lists.compressed.format = KvRowFormat::e4m3_bf16;
-  lists.heads = 16;
-  lists.q_len = 8;
+  const auto problem_with = [](int heads, int q_len, Keys keys) {
+    Problem problem = problem_of(128, 512);
+    problem.window.format = problem.compressed.format = KvRowFormat::e4m3_bf16;
+    problem.compressed.keys = keys;
+    problem.heads = heads;
+    problem.q_len = q_len;
+    return problem;
+  };
+  Problem lists = problem_with(16, 8, Keys::list);
   EXPECT_TRUE(has_few_rows(lists));
   lists.e4m3_output = true;
   EXPECT_FALSE(has_few_rows(lists));
   lists.e4m3_output = false;
-  lists.heads = 17;
-  EXPECT_FALSE(has_few_rows(lists));
-  lists.heads = 16;
+  EXPECT_FALSE(has_few_rows(problem_with(17, 8, Keys::list)));
   lists.window.format = KvRowFormat::bf16;
   EXPECT_FALSE(has_few_rows(lists));
-  Problem ranges = problem_of(128, 512);
-  ranges.window.format = ranges.compressed.format = KvRowFormat::e4m3_bf16;
-  ranges.compressed.keys = Keys::range;
-  ranges.heads = 8;
-  ranges.q_len = 2;
+  Problem ranges = problem_with(8, 2, Keys::range);
   EXPECT_TRUE(has_few_rows(ranges));
   ranges.packed = true;
   EXPECT_FALSE(has_few_rows(ranges));
-  ranges.packed = false;
-  ranges.q_len = 3;
-  EXPECT_FALSE(has_few_rows(ranges));
+  EXPECT_FALSE(has_few_rows(problem_with(8, 3, Keys::range)));
 }
 
 Dsv4Plan best_plan(const Problem& problem) {

@@ -65,7 +65,7 @@ __device__ inline void leave_statistics(const Launch& launch, int slot,
   if (this_thread() % 4 == 0) {
     float4* const first = launch.statistics + (std::int64_t{slot} * kRows + row_of_thread(0));
 #pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
+    for (int i = 0; i < kThreadRows; ++i) {  // a thread's rows are eight apart
       __stcg(first + 8 * i,
              float4{rows[i].reference, rows[i].max, rows[i].sum, rows[i].rounded_sum});
     }
