@@ -10,7 +10,7 @@ namespace tilewright::cuda::dsv4 {
 // `Derived` derives from it, and has
 //   RowAt& located(int tile) const                          where the lane's row of a tile lies
 //   void put(int block, const SixteenValues& values) const  in the lane's place in a column block
-//   void give(int quarter) const                            of a quarter that has been put
+//   void give(int quarter) const                            when the warp has put a quarter
 template <KvRowFormat kFormat, typename To, typename Derived>
 class HeldRow {
  public:
