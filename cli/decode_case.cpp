@@ -112,7 +112,8 @@ AttentionWithKvCacheProblem constraints_of(const DecodeProblem& p) {
           .softcap = p.features.softcap > 0,
           .sinks = p.features.sinks,
           .packed = is_packed(p),
-          .batch_invariant = p.batch_invariant};
+          .batch_invariant = p.batch_invariant,
+          .window_left = window.left.value_or(-1)};
 }
 
 AttentionWithKvCacheOptions options_of(const DecodeProblem& p) {

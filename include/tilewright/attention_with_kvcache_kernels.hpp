@@ -87,6 +87,7 @@ struct AttentionWithKvCacheProblem {
   bool row_descales = false;
   bool batch_invariant = false;
   std::int64_t prefix_groups = 1;  // of sequences, where prefixes are shared
+  std::int64_t window_left = -1;   // keys before its own that a token sees; -1: no limit is known
 
   bool asks_for(KvCacheFeature feature) const;
 };

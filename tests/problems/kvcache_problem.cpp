@@ -370,7 +370,8 @@ AttentionWithKvCacheProblem constraints_of(const KvCacheProblem& p) {
           .new_rows = p.added.has_value(),
           .tree_mask = p.tree,
           .row_descales = p.descale == DescalePer::row,
-          .batch_invariant = p.batch_invariant};
+          .batch_invariant = p.batch_invariant,
+          .window_left = p.window.left.value_or(-1)};
 }
 
 KvCacheHostTensors make_tensors(const KvCacheProblem& p) {

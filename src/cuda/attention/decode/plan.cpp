@@ -27,21 +27,12 @@ std::int64_t most_items(const Problem& p, const DecodeConfig& c) {
   return most_row_tiles(p, shape.tile_tokens) * p.kv_heads * shape.head_blocks;
 }
 
-// The SMs that clusters leave unused. SMs come in pairs, which clusters of two fill.
-int unfilled_sms(std::int64_t cluster) { return cluster == 2 ? 0 : 12; }
-
+// The most key tiles that a sequence's tokens see. Those in a window may begin anywhere in a tile.
 std::int64_t tiles_of(const Problem& p) {
-  return ceil_div(p.capacity, std::int64_t{kDecodeTileKeys});
-}
-
-// Whether items are so long that several clusters may share each, although their results are then
-// merged in memory. With 16-bit caches that takes long where there are many rows.
-bool are_long(const Problem& p, const DecodeConfig& c, std::int64_t cluster, int sms) {
-  const std::int64_t tiles = tiles_of(p);
-  if (p.cache_dtype == DType::e4m3) {
-    return tiles > 24 * cluster;
-  }
-  return c.rows <= 16 && tiles >= 16 * cluster && most_items(p, c) * tiles >= std::int64_t{7} * sms;
+  constexpr std::int64_t kTileKeys = kDecodeTileKeys;
+  const std::int64_t tiles = ceil_div(p.capacity, kTileKeys);
+  const bool is_limited = p.window_left >= 0 && p.window_left < p.capacity;
+  return is_limited ? std::min(tiles, ceil_div(p.window_left + p.q_len - 1, kTileKeys) + 1) : tiles;
 }
 
 // The splits of an item of a batch-invariant problem, at most.
@@ -55,48 +46,137 @@ int most_splits(const Problem& p, const DecodeConfig& c) {
   return static_cast<int>(std::min<std::int64_t>(splits, most));
 }
 
-// The blocks of a cluster have a split each of a batch-invariant problem: all of an item, if these
-// are eight at most, or a bundle, if all bundles run at once. Else there are no clusters.
-int invariant_cluster(int splits, std::int64_t items, int most, const auto& room) {
-  if (splits > kBundle && splits <= most && items <= room(most)) {
-    return most;
-  }
-  const int cluster = splits == 1 ? 1 : splits == 2 ? 2 : kBundle;
-  const bool fits = cluster <= most && items * ceil_div(splits, kBundle) <= room(cluster);
-  return fits ? cluster : 1;
-}
+// The blocks of a worker, and the workers.
+struct Crew {
+  int cluster;
+  int workers;
+};
 
-// The largest cluster, of a power of two, of which there is room for one for each item. Long items
-// are shared by several clusters: by the largest ones of which few SMs are left over.
-int cluster_of(const Problem& p, const DecodeConfig& c, int sms) {
-  const std::int64_t items = most_items(p, c);
-  const auto room = [&](std::int64_t cluster) {  // for clusters
-    return cluster == 1 ? std::int64_t{sms} * c.blocks_per_sm
-                        : (sms - unfilled_sms(cluster)) * c.blocks_per_sm / cluster;
-  };
-  if (p.batch_invariant) {
-    return invariant_cluster(most_splits(p, c), items, c.most_cluster, room);
-  }
-  std::int64_t cluster = 1;
-  while (2 * cluster <= c.most_cluster && items <= room(2 * cluster)) {
-    cluster *= 2;
-  }
-  if (are_long(p, c, cluster, sms)) {
-    for (std::int64_t shared = cluster; shared > 1; shared /= 2) {
-      const std::int64_t blocks = room(shared) / items * items * shared;
-      if (4 * blocks >= 3 * std::int64_t{sms} * c.blocks_per_sm) {
-        return static_cast<int>(shared);
+// Who computes a problem in a config. Launches that follow each other overlap as far as the
+// clusters of both have room at once. So some crews leave half of the SMs to the next launch.
+class Crews {
+ public:
+  Crews(const Problem& p, const DecodeConfig& c, int sms)
+      : p_(p), c_(c), sms_(sms), items_(most_items(p, c)), tiles_(tiles_of(p)) {}
+
+  // Clusters are the largest ones, of a power of two, of which there is room for one for each item.
+  // Where a block would have two tiles and the next launch no room, it has four; and two at least.
+  Crew best() const {
+    if (p_.batch_invariant) {
+      return invariant();
+    }
+    std::int64_t cluster = 1;
+    while (2 * cluster <= c_.most_cluster && items_ <= room(2 * cluster)) {
+      cluster *= 2;
+    }
+    if (may_halve(cluster)) {
+      return {1, sms_ / 2};
+    }
+    if (are_long(cluster)) {
+      if (const int shared = shared_cluster(cluster); shared > 1) {
+        constexpr int kMostTiles = 32;  // of an SM
+        const bool are_enough =
+            shared == 2 && half_is_enough() && items_ * tiles_ <= kMostTiles * sms_;
+        return {shared, are_enough ? all(shared) / 2 : all(shared)};
       }
     }
+    if (cluster > 1 && tiles_ <= 2 * cluster && !leaves_room(cluster)) {
+      cluster /= 2;
+    }
+    while (cluster > 1 && tiles_ < 2 * cluster) {
+      cluster /= 2;
+    }
+    return with_work(cluster, std::max(items_, items_ * tiles_ / (kMinSplitTiles * cluster)));
   }
-  return static_cast<int>(cluster);
-}
+
+  // Whether there is room for the largest clusters of two launches.
+  bool leaves_room_for_largest() const { return leaves_room(c_.most_cluster); }
+
+ private:
+  // SMs that clusters leave unused. SMs come in pairs, which clusters of two fill. An H200 runs 15
+  // clusters of eight, but where 14 run the next launch's begin earlier.
+  static int unfilled_sms(std::int64_t cluster) {
+    return cluster <= 2 ? 0 : cluster == 8 ? 20 : 12;
+  }
+
+  // For how many clusters there is room.
+  std::int64_t room(std::int64_t cluster) const {
+    return (sms_ - unfilled_sms(cluster)) * c_.blocks_per_sm / cluster;
+  }
+  bool leaves_room(std::int64_t cluster) const { return 2 * items_ <= room(cluster); }
+
+  int all(std::int64_t cluster) const {
+    return static_cast<int>(std::min<std::int64_t>(room(cluster), kMaxDecodeWorkers));
+  }
+
+  bool is_e4m3() const { return p_.cache_dtype == DType::e4m3; }
+
+  // Workers without work bring tiles to L2 for the others, which does not serve these if all have
+  // no more tiles than there are SMs: then there are only those that may have work.
+  Crew with_work(std::int64_t cluster, std::int64_t workers) const {
+    const bool are_few = p_.batch * p_.kv_heads * tiles_ <= sms_;
+    return {.cluster = static_cast<int>(cluster),
+            .workers = are_few ? static_cast<int>(std::min<std::int64_t>(workers, all(cluster)))
+                               : all(cluster)};
+  }
+
+  // Whether half of the SMs compute as fast as memory brings keys: few rows, wide keys of 16 bits.
+  bool half_is_enough() const { return c_.rows <= 16 && c_.head_dim >= 128 && !is_e4m3(); }
+
+  // Whether one block an item is as fast as a cluster of two, and leaves half of the SMs to the
+  // next launch.
+  bool may_halve(std::int64_t cluster) const {
+    constexpr int kMostTiles = 64;
+    return cluster == 2 && !leaves_room(cluster) && c_.rows == 8 && half_is_enough() &&
+           tiles_ > 2 * cluster && tiles_ <= kMostTiles;
+  }
+
+  // Whether items are so long that several clusters may share each, although their results are then
+  // merged in memory. With 16-bit caches that takes long where there are many rows.
+  bool are_long(std::int64_t cluster) const {
+    if (is_e4m3()) {
+      return tiles_ > 24 * cluster;
+    }
+    return c_.rows <= 16 && tiles_ >= 16 * cluster && items_ * tiles_ >= std::int64_t{7} * sms_;
+  }
+
+  // The largest clusters of which few SMs are left over if all items have equally many.
+  int shared_cluster(std::int64_t most) const {
+    std::int64_t shared = most;
+    while (shared > 1 && 4 * (room(shared) / items_ * items_ * shared) <
+                             3 * std::int64_t{sms_} * c_.blocks_per_sm) {
+      shared /= 2;
+    }
+    return static_cast<int>(shared);
+  }
+
+  // The blocks of a cluster have a split each of a batch-invariant problem: all of an item, if
+  // these are eight at most, or a bundle, if all bundles run at once. Else there are no clusters.
+  Crew invariant() const {
+    const int splits = most_splits(p_, c_);
+    const int most = c_.most_cluster;
+    if (splits > kBundle && splits <= most && items_ <= room(most)) {
+      return with_work(most, items_);
+    }
+    const int cluster = splits == 1 ? 1 : splits == 2 ? 2 : kBundle;
+    const std::int64_t bundles = items_ * ceil_div(splits, kBundle);
+    const bool fits = cluster <= most && bundles <= room(cluster);
+    return fits && cluster > 1 ? with_work(cluster, bundles) : with_work(1, items_ * splits);
+  }
+
+  const Problem& p_;
+  const DecodeConfig& c_;
+  int sms_;
+  std::int64_t items_;
+  std::int64_t tiles_;
+};
 
 // Whether row tiles of fewer rows than a sequence has are faster. Its keys are then read once for
 // each of its row tiles, but a block computes and merges less. Of a batch-invariant problem that is
 // so where splits take half of the SMs at most; of another, where an SM computes few key tiles: it
 // may have more where no block merges or sends anything. Row tiles of eight rows must also be so
-// few that the largest clusters would take a quarter of the SMs at most.
+// few that the largest clusters would take a quarter of the SMs at most; of E4M3 caches, where more
+// rows cost little, those of 16 must leave room for the next launch.
 bool fewer_rows_are_faster(const Problem& p, const DecodeConfig& c, int sms) {
   const std::int64_t items = most_items(p, c);
   if (!c.swaps) {
@@ -105,11 +185,16 @@ bool fewer_rows_are_faster(const Problem& p, const DecodeConfig& c, int sms) {
   if (p.batch_invariant) {
     return 2 * items * most_splits(p, c) <= sms;
   }
+  const std::int64_t tiles_of_sm = ceil_div(items * tiles_of(p), std::int64_t{sms});
+  const Crews crews(p, c, sms);
   if (c.rows == 8) {
-    return 4 * items * c.most_cluster <= sms && items * tiles_of(p) <= 2 * std::int64_t{sms};
+    return 4 * items * c.most_cluster <= sms && tiles_of_sm <= 2;
   }
-  const bool merges = items > sms || cluster_of(p, c, sms) > 1;
-  return items * tiles_of(p) <= (merges ? 4 : 16) * std::int64_t{sms};
+  if (c.rows == 16 && p.cache_dtype == DType::e4m3) {
+    return crews.leaves_room_for_largest() && tiles_of_sm <= 3;
+  }
+  const bool merges = items > sms || crews.best().cluster > 1;
+  return tiles_of_sm <= (merges ? 4 : 16);
 }
 
 }  // namespace
@@ -205,15 +290,16 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   const DecodeShape shape = shape_of(p, c);
   DecodePlan plan{};
   plan.config = config;
-  plan.cluster = cluster_of(p, c, sms);
-  plan.workers = std::min(sms * c.blocks_per_sm / plan.cluster, kMaxDecodeWorkers);
+  const Crew crew = Crews(p, c, sms).best();
+  plan.cluster = crew.cluster;
+  plan.workers = crew.workers;
   plan.loads_boxes = loads_boxes(p);
   const std::int64_t page_size = p.page_size > 0 ? p.page_size : kDecodeTileKeys;
   plan.box_rows =
       plan.loads_boxes ? static_cast<int>(std::min<std::int64_t>(page_size, kDecodeTileKeys)) : 1;
   plan.slot_rows =
       shape.tile_heads * static_cast<int>(std::min<std::int64_t>(int{shape.tile_tokens}, p.q_len));
-  plan.merge_tiles = p.batch_invariant ? 0 : 10 + plan.slot_rows / (2 * plan.cluster);
+  plan.merge_tiles = p.batch_invariant ? 0 : 8 + (plan.slot_rows + 4) / (2 * plan.cluster);
   plan.most_tokens = shape.most_tokens;
   plan.slots = p.batch_invariant ? most_units(p, c) : plan.workers;
   return {.plan = plan, .at = decode_workspace(plan, value_dim(p))};
