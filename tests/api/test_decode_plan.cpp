@@ -111,6 +111,9 @@ TEST(DecodePlan, ABlockHasFourTilesWhereTilesAreFewerThanSms) {
   const DecodePlan plan = plan_of(problem(1, 1, 8192));  // two items
   EXPECT_EQ(plan.cluster, 8);
   EXPECT_EQ(plan.workers, 2 * 128 / (4 * 8));
+  Problem p = problem(1, 1, 8192);
+  p.page_size = 16;  // a block takes longer to load them, and has two
+  EXPECT_EQ(plan_of(p).workers, 14);
 }
 
 TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
@@ -125,6 +128,11 @@ TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
   EXPECT_EQ(plan_of(problem(1, 8, 8192)).cluster, 2);
   EXPECT_EQ(plan_of(problem(1, 8, 8192)).workers, kSms / 4);
   EXPECT_EQ(plan_of(problem(1, 8, 65536)).workers, kSms / 2) << "they run for long";
+  p = problem(1, 8, 8192);
+  p.page_size = 64;
+  EXPECT_EQ(plan_of(p).workers, kSms / 4);
+  p.page_size = 16;
+  EXPECT_EQ(plan_of(p).workers, kSms / 2);
   p = problem(8, 8, 1024);
   p.head_dim = 64;
   EXPECT_EQ(plan_of(p).cluster, 2);

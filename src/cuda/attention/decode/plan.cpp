@@ -86,7 +86,8 @@ class Crews {
     while (cluster > 1 && tiles_ < 2 * cluster) {
       cluster /= 2;
     }
-    return with_work(cluster, std::max(items_, items_ * tiles_ / (kMinSplitTiles * cluster)));
+    const int block_tiles = loads_whole_tiles() ? 4 : 2;
+    return with_work(cluster, std::max(items_, items_ * tiles_ / (block_tiles * cluster)));
   }
 
   // Whether there is room for the largest clusters of two launches.
@@ -120,8 +121,14 @@ class Crews {
                                : all(cluster)};
   }
 
-  // Whether half of the SMs compute as fast as memory brings keys: few rows, wide keys of 16 bits.
-  bool half_is_enough() const { return c_.rows <= 16 && c_.head_dim >= 128 && !is_e4m3(); }
+  // A tile in pages of fewer rows takes an SM more loads, and longer.
+  bool loads_whole_tiles() const { return p_.page_size % kDecodeTileKeys == 0; }
+
+  // Whether half of the SMs load and compute as fast as memory brings keys: few rows, wide keys of
+  // 16 bits.
+  bool half_is_enough() const {
+    return c_.rows <= 16 && c_.head_dim >= 128 && !is_e4m3() && loads_whole_tiles();
+  }
 
   // Whether one block an item is as fast as a cluster of two, and leaves half of the SMs to the
   // next launch.
