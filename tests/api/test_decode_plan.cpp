@@ -75,6 +75,24 @@ TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
   EXPECT_EQ(rows_of(p), 8);
 }
 
+TEST(DecodePlan, PackedSequencesOfOneTokenArePlannedAsAnyOthers) {
+  for (const int kv_heads : {1, 2, 8, 32}) {
+    for (const int batch : {1, 2, 8, 33, 200}) {
+      for (const bool is_invariant : {false, true}) {
+        Problem p = problem(batch, kv_heads, 4096);
+        p.batch_invariant = is_invariant;
+        const DecodePlan plan = plan_of(p);
+        p.packed = true;
+        p.q_len = batch;
+        const DecodePlan packed = plan_of(p);
+        EXPECT_EQ(packed.config, plan.config);
+        EXPECT_EQ(packed.cluster, plan.cluster);
+        EXPECT_EQ(packed.workers, plan.workers);
+      }
+    }
+  }
+}
+
 TEST(DecodePlan, FewItemsRunInClusters) {
   EXPECT_EQ(plan_of(problem(1, 8, 4096)).cluster, 8);
   EXPECT_EQ(plan_of(problem(3, 8, 4096)).cluster, 4);

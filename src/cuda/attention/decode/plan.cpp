@@ -12,9 +12,10 @@ using Problem = AttentionWithKvCacheProblem;
 
 std::int64_t value_dim(const Problem& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
 
-// The most row tiles that all sequences have together, of one KV head and head block.
+// The most row tiles that all sequences have together, of one KV head and head block. Of packed
+// ones each that has a token may leave the most places empty.
 std::int64_t most_row_tiles(const Problem& p, int tile_tokens) {
-  return p.packed ? p.q_len / tile_tokens + std::min(p.batch, p.q_len)
+  return p.packed ? (p.q_len + (tile_tokens - 1) * std::min(p.batch, p.q_len)) / tile_tokens
                   : p.batch * ceil_div(p.q_len, std::int64_t{tile_tokens});
 }
 
