@@ -61,7 +61,8 @@ class Crews {
       : p_(p), c_(c), sms_(sms), items_(most_items(p, c)), tiles_(tiles_of(p)) {}
 
   // Clusters are the largest ones, of a power of two, of which there is room for one for each item.
-  // Where a block would have two tiles and the next launch no room, it has four; and two at least.
+  // Several smaller ones share each long item. Where a block would have at most two tiles and the
+  // next launch no room, clusters are half as large; and a block has two tiles at least.
   Crew best() const {
     if (p_.batch_invariant) {
       return invariant();
