@@ -12,8 +12,8 @@ using Problem = AttentionWithKvCacheProblem;
 
 std::int64_t value_dim(const Problem& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
 
-// The most row tiles that all sequences have together, of one KV head and head block. Of packed
-// ones each that has a token may leave the most places empty.
+// The most row tiles that all sequences have together, of one KV head and head block. Each packed
+// sequence may have a single token in its last row tile.
 std::int64_t most_row_tiles(const Problem& p, int tile_tokens) {
   return p.packed ? (p.q_len + (tile_tokens - 1) * std::min(p.batch, p.q_len)) / tile_tokens
                   : p.batch * ceil_div(p.q_len, std::int64_t{tile_tokens});
@@ -47,23 +47,23 @@ int most_splits(const Problem& p, const DecodeConfig& c) {
   return static_cast<int>(std::min<std::int64_t>(splits, most));
 }
 
-// The blocks of a worker, and the workers.
-struct Crew {
+// A launch's grid: so many workers, of so many blocks each.
+struct Grid {
   int cluster;
   int workers;
 };
 
-// Who computes a problem in a config. Launches that follow each other overlap as far as the
-// clusters of both have room at once. So some crews leave half of the SMs to the next launch.
-class Crews {
+// The grid for a problem in a config. Launches that follow each other overlap as far as the
+// clusters of both have room at once. So some grids leave half of the SMs to the next launch.
+class GridChoice {
  public:
-  Crews(const Problem& p, const DecodeConfig& c, int sms)
+  GridChoice(const Problem& p, const DecodeConfig& c, int sms)
       : p_(p), c_(c), sms_(sms), items_(most_items(p, c)), tiles_(tiles_of(p)) {}
 
   // Clusters are the largest ones, of a power of two, of which there is room for one for each item.
   // Several smaller ones share each long item. Where a block would have at most two tiles and the
   // next launch no room, clusters are half as large; and a block has two tiles at least.
-  Crew best() const {
+  Grid best() const {
     if (p_.batch_invariant) {
       return invariant();
     }
@@ -77,9 +77,9 @@ class Crews {
     if (are_long(cluster)) {
       if (const int shared = shared_cluster(cluster); shared > 1) {
         constexpr int kMostTiles = 32;  // of an SM
-        const bool are_enough =
+        const bool takes_half =
             shared == 2 && half_is_enough() && items_ * tiles_ <= kMostTiles * sms_;
-        return {shared, are_enough ? all(shared) / 2 : all(shared)};
+        return {shared, takes_half ? all(shared) / 2 : all(shared)};
       }
     }
     if (cluster > 1 && tiles_ <= 2 * cluster && !leaves_room(cluster)) {
@@ -114,9 +114,9 @@ class Crews {
 
   bool is_e4m3() const { return p_.cache_dtype == DType::e4m3; }
 
-  // Workers without work bring tiles to L2 for the others, which does not serve these if all have
-  // no more tiles than there are SMs: then there are only those that may have work.
-  Crew with_work(std::int64_t cluster, std::int64_t workers) const {
+  // As many workers as may have work, or all. Those without work bring tiles to L2 for the others,
+  // which is of use where there are more tiles than SMs.
+  Grid with_work(std::int64_t cluster, std::int64_t workers) const {
     const bool are_few = p_.batch * p_.kv_heads * tiles_ <= sms_;
     return {.cluster = static_cast<int>(cluster),
             .workers = are_few ? static_cast<int>(std::min<std::int64_t>(workers, all(cluster)))
@@ -161,7 +161,7 @@ class Crews {
 
   // The blocks of a cluster have a split each of a batch-invariant problem: all of an item, if
   // these are eight at most, or a bundle, if all bundles run at once. Else there are no clusters.
-  Crew invariant() const {
+  Grid invariant() const {
     const int splits = most_splits(p_, c_);
     const int most = c_.most_cluster;
     if (splits > kBundle && splits <= most && items_ <= room(most)) {
@@ -184,8 +184,9 @@ class Crews {
 // each of its row tiles, but a block computes and merges less. Of a batch-invariant problem that is
 // so where splits take half of the SMs at most; of another, where an SM computes few key tiles: it
 // may have more where no block merges or sends anything. Row tiles of eight rows must also be so
-// few that the largest clusters would take a quarter of the SMs at most; of E4M3 caches, where more
-// rows cost little, those of 16 must leave room for the next launch.
+// few that the largest clusters would take a quarter of the SMs at most. Over E4M3 caches, where
+// more rows cost little, those of 16 are for three key tiles of an SM at most, and must leave room
+// for the next launch.
 bool fewer_rows_are_faster(const Problem& p, const DecodeConfig& c, int sms) {
   const std::int64_t items = most_items(p, c);
   if (!c.swaps) {
@@ -195,14 +196,14 @@ bool fewer_rows_are_faster(const Problem& p, const DecodeConfig& c, int sms) {
     return 2 * items * most_splits(p, c) <= sms;
   }
   const std::int64_t tiles_of_sm = ceil_div(items * tiles_of(p), std::int64_t{sms});
-  const Crews crews(p, c, sms);
+  const GridChoice grids(p, c, sms);
   if (c.rows == 8) {
     return 4 * items * c.most_cluster <= sms && tiles_of_sm <= 2;
   }
   if (c.rows == 16 && p.cache_dtype == DType::e4m3) {
-    return crews.leaves_room_for_largest() && tiles_of_sm <= 3;
+    return grids.leaves_room_for_largest() && tiles_of_sm <= 3;
   }
-  const bool merges = items > sms || crews.best().cluster > 1;
+  const bool merges = items > sms || grids.best().cluster > 1;
   return tiles_of_sm <= (merges ? 4 : 16);
 }
 
@@ -299,9 +300,9 @@ DecodeDetails plan_decode(const Problem& p, int sms, int config) {
   const DecodeShape shape = shape_of(p, c);
   DecodePlan plan{};
   plan.config = config;
-  const Crew crew = Crews(p, c, sms).best();
-  plan.cluster = crew.cluster;
-  plan.workers = crew.workers;
+  const Grid grid = GridChoice(p, c, sms).best();
+  plan.cluster = grid.cluster;
+  plan.workers = grid.workers;
   plan.loads_boxes = loads_boxes(p);
   const std::int64_t page_size = p.page_size > 0 ? p.page_size : kDecodeTileKeys;
   plan.box_rows =
