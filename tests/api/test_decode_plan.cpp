@@ -95,7 +95,7 @@ TEST(DecodePlan, PackedSequencesOfOneTokenArePlannedAsAnyOthers) {
 
 TEST(DecodePlan, FewItemsRunInClusters) {
   EXPECT_EQ(plan_of(problem(1, 8, 4096)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(3, 8, 4096)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(3, 8, 2048)).cluster, 4);
   EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
@@ -130,8 +130,11 @@ TEST(DecodePlan, ABlockHasFourTilesWhereTilesAreFewerThanSms) {
   EXPECT_EQ(plan.cluster, 8);
   EXPECT_EQ(plan.workers, 2 * 128 / (4 * 8));
   Problem p = problem(1, 1, 8192);
-  p.page_size = 16;  // a block takes longer to load them, and has two
-  EXPECT_EQ(plan_of(p).workers, 14);
+  p.page_size = 16;
+  EXPECT_EQ(plan_of(p).workers, 2 * 128 / (4 * 8));
+  p.page_size = 8;  // of the one item of 32 rows; a block takes longer to load them, and has two
+  EXPECT_EQ(rows_of(p), 32);
+  EXPECT_EQ(plan_of(p).workers, 128 / (2 * 8));
 }
 
 TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
@@ -143,17 +146,52 @@ TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
   EXPECT_EQ(plan_of(problem(8, 8, 4096)).cluster, 1);
   EXPECT_EQ(plan_of(problem(8, 8, 4096 + 64)).cluster, 2);
   EXPECT_EQ(plan_of(problem(4, 8, 1024)).cluster, 2) << "two launches have room";
-  EXPECT_EQ(plan_of(problem(1, 8, 8192)).cluster, 2);
-  EXPECT_EQ(plan_of(problem(1, 8, 8192)).workers, kSms / 4);
-  EXPECT_EQ(plan_of(problem(1, 8, 65536)).workers, kSms / 2) << "they run for long";
-  p = problem(1, 8, 8192);
-  p.page_size = 64;
-  EXPECT_EQ(plan_of(p).workers, kSms / 4);
-  p.page_size = 16;
-  EXPECT_EQ(plan_of(p).workers, kSms / 2);
   p = problem(8, 8, 1024);
+  p.page_size = 16;
+  EXPECT_EQ(plan_of(p).cluster, 2) << "an SM takes longer to load them";
+  p.page_size = 0;
   p.head_dim = 64;
   EXPECT_EQ(plan_of(p).cluster, 2);
+}
+
+TEST(DecodePlan, BlocksOnHalfOfTheSmsShareLongItems) {
+  const auto takes_half = [](const Problem& p) {
+    const DecodePlan plan = plan_of(p);
+    return plan.cluster == 1 && plan.workers == kSms / 2;
+  };
+  EXPECT_TRUE(takes_half(problem(1, 8, 8192)));
+  EXPECT_FALSE(takes_half(problem(1, 8, 7 * 132 * 64 / 8))) << "a merge in memory takes too long";
+  EXPECT_TRUE(takes_half(problem(1, 8, 64 * 132 * 64 / 8)));
+  EXPECT_FALSE(takes_half(problem(1, 8, 64 * 132 * 64 / 8 + 64))) << "they run for long";
+  EXPECT_TRUE(takes_half(problem(1, 4, 16384)));
+  EXPECT_FALSE(takes_half(problem(1, 2, 32768))) << "few items in clusters of eight";
+  EXPECT_TRUE(takes_half(problem(3, 8, 8192)));
+  EXPECT_FALSE(takes_half(problem(4, 8, 8192))) << "two clusters an item";
+  Problem p = problem(7, 2, 8192);
+  p.heads = 8;
+  EXPECT_EQ(plan_of(p).cluster, 8) << "each of the 14 has a cluster";
+  p = problem(1, 8, 8192);
+  p.page_size = 64;
+  EXPECT_TRUE(takes_half(p));
+  p.page_size = 16;
+  EXPECT_TRUE(takes_half(p));
+  p.capacity = 16 * 132 * 64 / 8 + 64;
+  EXPECT_FALSE(takes_half(p));
+  p.page_size = 8;
+  EXPECT_FALSE(takes_half(p)) << "rows are copied";
+  p = problem(1, 8, 8192);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_FALSE(takes_half(p));
+  p = problem(1, 8, 8192);
+  p.head_dim = 256;
+  EXPECT_FALSE(takes_half(p));
+}
+
+TEST(DecodePlan, BlocksOnAllSmsShareItemsWhereClustersWouldLeaveMany) {
+  Problem p = problem(5, 8, 8192);  // 40 clusters of two leave 52 SMs
+  EXPECT_EQ(plan_of(p).cluster, 1);
+  EXPECT_EQ(plan_of(p).workers, kSms);
+  EXPECT_EQ(plan_of(problem(8, 8, 8192)).cluster, 2);
 }
 
 TEST(DecodePlan, OfE4m3RowTilesAreSmallerWhereTheNextLaunchHasRoom) {
@@ -189,10 +227,9 @@ TEST(DecodePlan, OnlyTheKeysInAWindowCount) {
 }
 
 TEST(DecodePlan, ClustersShareLongItemsWhereSmsWouldIdle) {
-  Problem p = problem(1, 8, 8192);
-  EXPECT_EQ(plan_of(p).cluster, 2);  // eight for each of eight items; of eight blocks, one
+  EXPECT_EQ(plan_of(problem(4, 8, 65536)).cluster, 2);  // two for each of 32 items
   EXPECT_EQ(plan_of(problem(1, 1, 65536)).cluster, 8);  // 32 rows
-  p = problem(1, 8, 65536);
+  Problem p = problem(1, 8, 65536);
   p.cache_dtype = DType::e4m3;
   EXPECT_EQ(plan_of(p).cluster, 2);
   p.capacity = 8192;
@@ -213,8 +250,12 @@ TEST(DecodePlan, BlocksOfABatchInvariantClusterHaveASplitEach) {
   p.batch_invariant = true;
   EXPECT_EQ(plan_of(p).cluster, 1) << "8 items of four bundles each do not all run at once";
   EXPECT_EQ(plan_of(p).slots, 8 * kMaxSplits);
-  p.capacity = 8192;
+  p.capacity = 8192;  // eight blocks for each item would leave the next launch no room
+  EXPECT_EQ(plan_of(p).cluster, 1);
+  EXPECT_EQ(plan_of(p).workers, 8 * kShortSplits);
+  p.capacity = 4096;
   EXPECT_EQ(plan_of(p).cluster, 8);
+  EXPECT_EQ(plan_of(p).workers, 8);
   p.capacity = 4 * kMinSplitTiles * kDecodeTileKeys;
   EXPECT_EQ(plan_of(p).cluster, 4);
   p.capacity = 2 * kMinSplitTiles * kDecodeTileKeys;

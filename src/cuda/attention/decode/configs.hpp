@@ -55,8 +55,9 @@ constexpr bool takes_e4m3(const DecodeConfig& c) {
   return c.swaps ? c.rows <= 32 : c.head_dim <= 192 || c.rows == 16;
 }
 
-// Bc, the keys of a tile.
+// Bc, the keys of a tile, and the fewest of them that TMA loads at once.
 inline constexpr int kDecodeTileKeys = 64;
+inline constexpr int kLeastBoxRows = 16;
 
 // The most workers of a launch, and the most blocks of a worker.
 inline constexpr int kMaxDecodeWorkers = 288;

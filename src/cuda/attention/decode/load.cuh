@@ -38,11 +38,17 @@ __device__ __forceinline__ void arrive_after_copies(TmaBarrier& barrier) {
       : "memory");
 }
 
+// Where a box lies in the caches.
+struct CacheBox {
+  int row;  // of the page, the box's first
+  int kv_head;
+  int page;
+};
+
 // Loads a box of rows to `target`, its place in a tile.
 template <typename Config, typename Tile>
-__device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Part& part,
-                                         const BoxPlaces<1>& places, TmaBarrier& full,
-                                         std::uint8_t* target) {
+__device__ __forceinline__ void load_box(const CacheSide<Config>& side, const CacheBox& box,
+                                         TmaBarrier& full, std::uint8_t* target) {
   constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
   // Keys leave L2 first, so that other things stay there, such as lengths, tables and parts'
   // results.
@@ -51,7 +57,7 @@ __device__ __forceinline__ void load_box(const CacheSide<Config>& side, const Pa
   for (int i = 0; i < Tile::kBoxes; ++i) {
     cute::SM90_TMA_LOAD_4D::copy(&side.map, reinterpret_cast<std::uint64_t*>(&full), kHint,
                                  target + i * kDecodeTileKeys * Tile::kBox_bytes, i * kBoxColumns,
-                                 places.row(), part.kv_head, places.page());
+                                 box.row, box.kv_head, box.page);
   }
 }
 
@@ -62,27 +68,43 @@ __device__ __forceinline__ void load_tile(const CacheSide<Config>& side, const P
                                           std::uint8_t* tile) {
   if (threadIdx.x % 32 == j % 32) {
     full.arrive_and_expect_tx(Tile::kTile_bytes);
-    load_box<Config, Tile>(side, part, places, full, tile);
+    load_box<Config, Tile>(side, {places.row(), part.kv_head, places.page()}, full, tile);
   }
 }
 
-// Loads the boxes of tile j that have keys which are seen: others' pages may not exist.
+// Loads the boxes of tile j that have keys which are seen: others' pages may not exist. Each is a
+// whole page. One lane asks for all of them: lanes that ask for one each do so one after the other,
+// which takes longer.
 template <typename Config, typename Tile>
 __device__ __forceinline__ void load_boxes(const CacheSide<Config>& side, const Launch& launch,
                                            const Part& part, BoxPlaces<1>& places, int j,
                                            TmaBarrier& full, std::uint8_t* tile) {
+  constexpr int kMostBoxes = kDecodeTileKeys / kLeastBoxRows;
+  constexpr int kAtOnce = Config::C.swaps ? kMostBoxes : 1;  // as far as there are registers
   const CacheBoxes& boxes = launch.boxes;
   const BoxRange range = boxes.of_tile(j, kDecodeTileKeys, part.seen_first, part.seen_end);
-  if (threadIdx.x % 32 == 0) {
+  const int first = j * kDecodeTileKeys >> boxes.rows_log2;  // of the tile
+  places.take(first / 32);
+  const bool asks = cute::elect_one_sync();
+  if (asks) {
     full.arrive_and_expect_tx((range.count() << boxes.rows_log2) * Tile::kRow_bytes);
   }
-  __syncwarp();
-  for (int chunk = range.first / 32; chunk <= (range.end - 1) / 32; ++chunk) {
-    places.take(chunk);
-    const int box = places.box();
-    if (range.contains(box)) {
-      const int row = (box << boxes.rows_log2) - j * kDecodeTileKeys;
-      load_box<Config, Tile>(side, part, places, full, tile + row * Tile::kBox_bytes);
+#pragma unroll 1
+  for (int box = first; box < first + kMostBoxes; box += kAtOnce) {
+    int pages[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      pages[i] = __shfl_sync(0xffffffffu, places.page(), (box + i) % 32u);
+    }
+    if (asks) {
+      const int kv_head = part.kv_head;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (range.contains(box + i)) {
+          load_box<Config, Tile>(side, {0, kv_head, pages[i]}, full,
+                                 tile + ((box + i - first) << boxes.rows_log2) * Tile::kBox_bytes);
+        }
+      }
     }
   }
 }

@@ -51,6 +51,7 @@ int most_splits(const Problem& p, const DecodeConfig& c) {
 struct Grid {
   int cluster;
   int workers;
+  bool merges;  // a block merges what it found of an item with what others found
 };
 
 // The grid for a problem in a config. Launches that follow each other overlap as far as the
@@ -72,14 +73,11 @@ class GridChoice {
       cluster *= 2;
     }
     if (may_halve(cluster)) {
-      return {1, sms_ / 2};
+      return {.cluster = 1, .workers = sms_ / 2, .merges = false};
     }
     if (are_long(cluster)) {
-      if (const int shared = shared_cluster(cluster); shared > 1) {
-        constexpr int kMostTiles = 32;  // of an SM
-        const bool takes_half =
-            shared == 2 && half_is_enough() && items_ * tiles_ <= kMostTiles * sms_;
-        return {shared, takes_half ? all(shared) / 2 : all(shared)};
+      if (const std::optional<Grid> grid = sharing(cluster)) {
+        return *grid;
       }
     }
     if (cluster > 1 && tiles_ <= 2 * cluster && !leaves_room(cluster)) {
@@ -88,7 +86,7 @@ class GridChoice {
     while (cluster > 1 && tiles_ < 2 * cluster) {
       cluster /= 2;
     }
-    const int block_tiles = loads_whole_tiles() ? 4 : 2;
+    const int block_tiles = loads_boxes(p_) ? 4 : 2;  // or else an SM takes longer to load them
     return with_work(cluster, std::max(items_, items_ * tiles_ / (block_tiles * cluster)));
   }
 
@@ -118,18 +116,21 @@ class GridChoice {
   // which is of use where there are more tiles than SMs.
   Grid with_work(std::int64_t cluster, std::int64_t workers) const {
     const bool are_few = p_.batch * p_.kv_heads * tiles_ <= sms_;
+    return are_few ? exactly(cluster, workers) : exactly(cluster, all(cluster));
+  }
+  Grid exactly(std::int64_t cluster, std::int64_t workers) const {
     return {.cluster = static_cast<int>(cluster),
-            .workers = are_few ? static_cast<int>(std::min<std::int64_t>(workers, all(cluster)))
-                               : all(cluster)};
+            .workers = static_cast<int>(std::min<std::int64_t>(workers, all(cluster))),
+            .merges = cluster > 1};
   }
 
-  // A tile in pages of fewer rows takes an SM more loads, and longer.
+  // Whether each tile is one box. Those of smaller pages take an SM longer.
   bool loads_whole_tiles() const { return p_.page_size % kDecodeTileKeys == 0; }
 
   // Whether half of the SMs load and compute as fast as memory brings keys: few rows, wide keys of
   // 16 bits.
   bool half_is_enough() const {
-    return c_.rows <= 16 && c_.head_dim >= 128 && !is_e4m3() && loads_whole_tiles();
+    return c_.swaps && c_.rows <= 16 && c_.head_dim >= 128 && !is_e4m3();
   }
 
   // Whether one block an item is as fast as a cluster of two, and leaves half of the SMs to the
@@ -137,7 +138,7 @@ class GridChoice {
   bool may_halve(std::int64_t cluster) const {
     constexpr int kMostTiles = 64;
     return cluster == 2 && !leaves_room(cluster) && c_.rows == 8 && half_is_enough() &&
-           tiles_ > 2 * cluster && tiles_ <= kMostTiles;
+           loads_whole_tiles() && tiles_ > 2 * cluster && tiles_ <= kMostTiles;
   }
 
   // Whether items are so long that several clusters may share each, although their results are then
@@ -146,7 +147,30 @@ class GridChoice {
     if (is_e4m3()) {
       return tiles_ > 24 * cluster;
     }
-    return c_.rows <= 16 && tiles_ >= 16 * cluster && items_ * tiles_ >= std::int64_t{7} * sms_;
+    return c_.rows <= 16 && tiles_ >= 16 * cluster && fill_sms();
+  }
+
+  // Whether tiles are so many that a merge in memory is a small part of the time.
+  bool fill_sms() const {
+    constexpr int kLeastTiles = 7;  // of an SM
+    return items_ * tiles_ >= std::int64_t{kLeastTiles} * sms_;
+  }
+
+  // The grid whose workers share items that are long. Where half of the SMs are enough, these have
+  // a block each, up to so many tiles that the next launch's early start counts for less.
+  std::optional<Grid> sharing(std::int64_t most) const {
+    const int cluster = shared_cluster(most);
+    if (half_is_enough() && 2 * items_ <= room(cluster)) {
+      constexpr int kLeastItems = 4;
+      constexpr int kMostItems = 24;
+      const int most_tiles = loads_whole_tiles() ? 64 : 16;  // of an SM
+      const bool takes_half = items_ >= kLeastItems && items_ <= kMostItems &&
+                              items_ * tiles_ <= std::int64_t{most_tiles} * sms_;
+      return Grid{.cluster = takes_half ? 1 : cluster,
+                  .workers = takes_half ? sms_ / 2 : all(cluster),
+                  .merges = true};
+    }
+    return cluster > 1 ? std::optional(exactly(cluster, all(cluster))) : std::nullopt;
   }
 
   // The largest clusters of which few SMs are left over if all items have equally many.
@@ -165,7 +189,9 @@ class GridChoice {
     const int splits = most_splits(p_, c_);
     const int most = c_.most_cluster;
     if (splits > kBundle && splits <= most && items_ <= room(most)) {
-      return with_work(most, items_);
+      const bool takes_half =
+          half_is_enough() && loads_whole_tiles() && 2 * items_ * splits <= sms_ && fill_sms();
+      return takes_half ? exactly(1, items_ * splits) : exactly(most, items_);
     }
     const int cluster = splits == 1 ? 1 : splits == 2 ? 2 : kBundle;
     const std::int64_t bundles = items_ * ceil_div(splits, kBundle);
@@ -203,17 +229,16 @@ bool fewer_rows_are_faster(const Problem& p, const DecodeConfig& c, int sms) {
   if (c.rows == 16 && p.cache_dtype == DType::e4m3) {
     return grids.leaves_room_for_largest() && tiles_of_sm <= 3;
   }
-  const bool merges = items > sms || grids.best().cluster > 1;
+  const bool merges = items > sms || grids.best().merges;
   return tiles_of_sm <= (merges ? 4 : 16);
 }
 
 }  // namespace
 
 bool loads_boxes(const Problem& p) {
-  constexpr int kLeastBox = 16;
   const std::int64_t swizzle = p.cache_dtype == DType::e4m3 ? 64 : 32;  // in values
   const bool fits = p.page_size == 0 || p.page_size % kDecodeTileKeys == 0 ||
-                    (p.page_size >= kLeastBox && kDecodeTileKeys % p.page_size == 0);
+                    (p.page_size >= kLeastBoxRows && kDecodeTileKeys % p.page_size == 0);
   return fits && p.head_dim % swizzle == 0 && value_dim(p) % swizzle == 0;
 }
 

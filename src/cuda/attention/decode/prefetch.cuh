@@ -73,31 +73,40 @@ __device__ inline GuessedTiles guess_tiles(const Params& p, const Launch& launch
                     .end = tile_first + quotient(end * tiles + blocks - 1, blocks)}};
 }
 
-// Brings the first tiles that the block guesses to be its own to L2, of K or of V. A warp calls it.
+// Brings the first tiles that the block guesses to be its own to L2, of K or of V. Each lane finds
+// the page of a box, and one lane asks for all of them. A warp calls it.
 template <typename Tile>
 __device__ __forceinline__ void prefetch_tiles(const Params& p, const Launch& launch,
                                                const CUtensorMap& map) {
   constexpr int kTiles = 4;
+  constexpr int kNoPage = -1;  // TMA brings nothing of it
+  constexpr unsigned kAll = 0xffffffffu;
   constexpr int kBoxColumns = Tile::kBox_bytes / 2;  // TMA counts in 16 bits
   const auto& rows = p.rows;
   const CacheBoxes& boxes = launch.boxes;
   const int tile_boxes = 1 << (std::countr_zero(unsigned{kDecodeTileKeys}) - boxes.rows_log2);
   const GuessedTiles guessed = guess_tiles(p, launch);
+  const int count = min(guessed.tiles.end - guessed.tiles.first, kTiles) * tile_boxes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int box = guessed.tiles.first * tile_boxes + lane;
-  const bool has_one = lane < kTiles * tile_boxes && box < guessed.tiles.end * tile_boxes &&
-                       (rows.block_table == nullptr || boxes.page_of(box) < rows.max_pages);
-  if (has_one) {
-    const int sequence = guessed.sequence;
-    const int page =
-        rows.block_table != nullptr
-            ? peek(rows.block_table + sequence * rows.table_stride + boxes.page_of(box))
-        : rows.cache_batch_idx != nullptr ? peek(rows.cache_batch_idx + sequence)
-                                          : sequence;
+  const int box_of_lane = guessed.tiles.first * tile_boxes + lane;
+  int page_of_lane = guessed.sequence;
+  if (rows.block_table != nullptr) {
+    const int index = boxes.page_of(box_of_lane);
+    page_of_lane = lane < count && index < rows.max_pages
+                       ? peek(rows.block_table + guessed.sequence * rows.table_stride + index)
+                       : kNoPage;
+  } else if (rows.cache_batch_idx != nullptr) {
+    page_of_lane = peek(rows.cache_batch_idx + guessed.sequence);
+  }
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const int page = __shfl_sync(kAll, page_of_lane, i);
+    const int row = __shfl_sync(kAll, boxes.row_in_page(box_of_lane), i);
+    if (cute::elect_one_sync()) {
 #pragma unroll
-    for (int i = 0; i < Tile::kBoxes; ++i) {
-      cute::SM90_TMA_LOAD_4D::PREFETCH::copy(&map, i * kBoxColumns, boxes.row_in_page(box),
-                                             guessed.kv_head, page);
+      for (int column = 0; column < Tile::kBoxes * kBoxColumns; column += kBoxColumns) {
+        cute::SM90_TMA_LOAD_4D::PREFETCH::copy(&map, column, row, guessed.kv_head, page);
+      }
     }
   }
 }
