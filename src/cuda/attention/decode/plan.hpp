@@ -42,8 +42,8 @@ struct DecodeDetails {
   DecodeWorkspace at;
 };
 
-// Are the problem's caches loaded by TMA, or else row by row? TMA takes some 36 ns for each load:
-// boxes of few rows are slower than copies. A row must be in swizzles of 64 bytes or more.
+// Are the problem's caches loaded by TMA, or else row by row? A lane asks for a box in some 40
+// cycles: small boxes are slower than copies. A row must be in swizzles of 64 bytes or more.
 bool loads_boxes(const AttentionWithKvCacheProblem& problem);
 
 // Does this config have the problem's head dims, and take its caches?
