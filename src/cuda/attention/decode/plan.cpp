@@ -62,8 +62,9 @@ class GridChoice {
       : p_(p), c_(c), sms_(sms), items_(most_items(p, c)), tiles_(tiles_of(p)) {}
 
   // Clusters are the largest ones, of a power of two, of which there is room for one for each item.
-  // Several smaller ones share each long item. Where a block would have at most two tiles and the
-  // next launch no room, clusters are half as large; and a block has two tiles at least.
+  // Several smaller ones, or blocks, share each long item. Where a block would have at most two
+  // tiles and the next launch no room, clusters are half as large; and a block has two tiles at
+  // least.
   Grid best() const {
     if (p_.batch_invariant) {
       return invariant();
@@ -141,7 +142,7 @@ class GridChoice {
            loads_whole_tiles() && tiles_ > 2 * cluster && tiles_ <= kMostTiles;
   }
 
-  // Whether items are so long that several clusters may share each, although their results are then
+  // Whether items are so long that several workers may share each, although their results are then
   // merged in memory. With 16-bit caches that takes long where there are many rows.
   bool are_long(std::int64_t cluster) const {
     if (is_e4m3()) {
@@ -156,8 +157,8 @@ class GridChoice {
     return items_ * tiles_ >= std::int64_t{kLeastTiles} * sms_;
   }
 
-  // The grid whose workers share items that are long. Where half of the SMs are enough, these have
-  // a block each, up to so many tiles that the next launch's early start counts for less.
+  // The grid whose workers share long items. Where half of the SMs are enough, these have a block
+  // each, unless tiles are so many that the next launch's early start counts for little.
   std::optional<Grid> sharing(std::int64_t most) const {
     const int cluster = shared_cluster(most);
     if (half_is_enough() && 2 * items_ <= room(cluster)) {
