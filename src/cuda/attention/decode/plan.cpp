@@ -51,7 +51,7 @@ int most_splits(const Problem& p, const DecodeConfig& c) {
 struct Grid {
   int cluster;
   int workers;
-  bool merges;  // a block merges what it found of an item with what others found
+  bool merges;  // a block's results of an item are merged with others'; unless batch-invariant
 };
 
 // The grid for a problem in a config. Launches that follow each other overlap as far as the
@@ -129,7 +129,7 @@ class GridChoice {
   bool loads_whole_tiles() const { return p_.page_size % kDecodeTileKeys == 0; }
 
   // Whether half of the SMs load and compute as fast as memory brings keys: few rows, wide keys of
-  // 16 bits.
+  // 16 bits, which are the rows of the MMAs.
   bool half_is_enough() const {
     return c_.swaps && c_.rows <= 16 && c_.head_dim >= 128 && !is_e4m3();
   }
