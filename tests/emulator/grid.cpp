@@ -70,7 +70,8 @@ const Settings& settings() {
     return Settings{.multiprocessors = number_from("TILEWRIGHT_EMULATOR_SMS", 4),
                     .late = mode != nullptr && std::string_view(mode) == "late",
                     .check_proxies = std::getenv("TILEWRIGHT_EMULATOR_NO_PROXIES") == nullptr,
-                    .trace = std::getenv("TILEWRIGHT_EMULATOR_TRACE") != nullptr};
+                    .trace = std::getenv("TILEWRIGHT_EMULATOR_TRACE") != nullptr,
+                    .peeks_are_old = std::getenv("TILEWRIGHT_EMULATOR_OLD_PEEKS") != nullptr};
   }();
   return from_environment;
 }

@@ -77,6 +77,7 @@ struct Warp {
   int named_barrier = -1;              // that it waits for
   std::uint32_t wanted_registers = 0;  // a thread, that it waits for
   std::uint64_t cluster_phase = 0;     // the phase of the cluster that its last arrival ends
+  bool has_waited = false;             // for the launches ahead
   AsyncGroups copies, bulk_copies, wgmmas;
 
   template <typename T>
@@ -273,6 +274,7 @@ struct Settings {
   bool late;
   bool check_proxies;
   bool trace;
+  bool peeks_are_old;
 };
 const Settings& settings();
 

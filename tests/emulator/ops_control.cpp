@@ -32,6 +32,9 @@ void end(Warp& warp, const Instruction&, LaneMask lanes) { warp.exit(lanes); }
 
 void nap(Warp& warp, const Instruction&, LaneMask) { warp.polled = 1024; }
 
+// Launches run one after the other: all of those ahead have ended.
+void wait_for_launches_ahead(Warp& warp, const Instruction&, LaneMask) { warp.has_waited = true; }
+
 // What an argument of printf says, read from the arguments' memory.
 std::string formatted(const std::string& directive, const std::byte*& arguments) {
   char text[512];
@@ -164,7 +167,8 @@ bool decode_control(Builder& builder, const Statement& s, Instruction& in) {
   } else if (name == "call") {
     return decode_call(builder, s, in);
   } else {
-    return name == "griddepcontrol";  // launches run one after the other
+    in.run = s.has("wait") ? wait_for_launches_ahead : nullptr;
+    return name == "griddepcontrol";
   }
   return true;
 }

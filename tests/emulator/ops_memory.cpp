@@ -27,6 +27,20 @@ void load(Warp& warp, const Instruction& in, LaneMask lanes) {
   warp.polled = in.option;
 }
 
+// What a launch ahead could still have overwritten, where a warp has not waited for it: the word
+// before, one less, or a wild one.
+void load_old(Warp& warp, const Instruction& in, LaneMask lanes) {
+  load<std::uint32_t, std::uint32_t>(warp, in, lanes);
+  if (warp.has_waited) {
+    return;
+  }
+  for_lanes(lanes, [&](int lane) {
+    std::uint32_t& word = warp.row<std::uint32_t>(in.details->d[0])[lane];
+    const std::uint32_t olds[] = {word, word - 1, word * 0x9e3779b1u + 1};
+    word = olds[reinterpret_cast<std::uintptr_t>(resolve(warp, in, lane, 4, 4)) / 4 % 3];
+  });
+}
+
 template <typename T, typename W>
 void store(Warp& warp, const Instruction& in, LaneMask lanes) {
   const Details& details = *in.details;
@@ -100,6 +114,9 @@ bool decode_load(Builder& builder, const Statement& s, Instruction& in) {
   // A load that may be part of a loop that waits uses up more of the warp's turn.
   in.option = s.has("acquire") || s.has("relaxed") || s.has("volatile") ? 128 : 0;
   in.run = access_of<true>(s.last(), wide);
+  if (settings().peeks_are_old && s.has("relaxed") && s.has("global") && s.last() == "b32") {
+    in.run = load_old;
+  }
   return in.run != nullptr;
 }
 
