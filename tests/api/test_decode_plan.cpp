@@ -155,9 +155,9 @@ TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
 }
 
 TEST(DecodePlan, BlocksOnHalfOfTheSmsShareLongItems) {
-  const auto takes_half = [](const Problem& p) {
+  const auto takes_half = [](const Problem& p, int workers = 64) {  // eight for each of eight items
     const DecodePlan plan = plan_of(p);
-    return plan.cluster == 1 && plan.workers == kSms / 2;
+    return plan.cluster == 1 && plan.workers == workers;
   };
   EXPECT_TRUE(takes_half(problem(1, 8, 8192)));
   EXPECT_FALSE(takes_half(problem(1, 8, 7 * 132 * 64 / 8))) << "a merge in memory takes too long";
@@ -165,7 +165,9 @@ TEST(DecodePlan, BlocksOnHalfOfTheSmsShareLongItems) {
   EXPECT_FALSE(takes_half(problem(1, 8, 64 * 132 * 64 / 8 + 64))) << "they run for long";
   EXPECT_TRUE(takes_half(problem(1, 4, 16384)));
   EXPECT_FALSE(takes_half(problem(1, 2, 32768))) << "few items in clusters of eight";
-  EXPECT_TRUE(takes_half(problem(3, 8, 8192)));
+  EXPECT_TRUE(takes_half(problem(2, 8, 8192)));
+  EXPECT_TRUE(takes_half(problem(3, 4, 16384), kSms / 2)) << "five for each would be 60";
+  EXPECT_TRUE(takes_half(problem(3, 8, 8192), kSms / 2)) << "two for each would be 48";
   EXPECT_FALSE(takes_half(problem(4, 8, 8192))) << "two clusters an item";
   Problem p = problem(7, 2, 8192);
   p.heads = 8;

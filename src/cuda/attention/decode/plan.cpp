@@ -168,10 +168,18 @@ class GridChoice {
       const bool takes_half = items_ >= kLeastItems && items_ <= kMostItems &&
                               items_ * tiles_ <= std::int64_t{most_tiles} * sms_;
       return Grid{.cluster = takes_half ? 1 : cluster,
-                  .workers = takes_half ? sms_ / 2 : all(cluster),
+                  .workers = takes_half ? sharing_half() : all(cluster),
                   .merges = true};
     }
     return cluster > 1 ? std::optional(exactly(cluster, all(cluster))) : std::nullopt;
+  }
+
+  // Half of the SMs or, where that leaves out few, as many for each item: most shares would else
+  // have parts of two items.
+  int sharing_half() const {
+    const int half = sms_ / 2;
+    const int even = half / static_cast<int>(items_) * static_cast<int>(items_);
+    return 16 * (half - even) <= half ? even : half;
   }
 
   // The largest clusters of which few SMs are left over if all items have equally many.
