@@ -25,6 +25,17 @@ __device__ void wait_for_cluster(const Launch& launch) {
   }
 }
 
+// Whether the part was a guess that turns out to be wrong: it is computed, and has no results. That
+// is known well before the first key has come.
+template <typename Config>
+__device__ __forceinline__ bool is_void(SharedStorage<Config>& shared, const Part& part) {
+  if (part.is_guess) {
+    shared.judged.wait(0);
+    return part.is_void;
+  }
+  return false;
+}
+
 // The consumer, which computes one part after another.
 template <typename Config, typename Compute>
 __device__ void consume(SharedStorage<Config>& shared, const Params& p, const Launch& launch) {
@@ -38,11 +49,14 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
       break;
     }
     typename Compute::Result result;
-    if (exchanges > 0) {
+    const bool has_results = !is_void<Config>(shared, part);
+    if (has_results && exchanges > 0) {
       allow_exchange<Config>(shared, launch);
     }
     const auto pieces = compute.run(part, result);
-    Finish<Config, typename Compute::Pieces>(shared, p, launch, part, pieces).run(exchanges);
+    if (has_results) {
+      Finish<Config, typename Compute::Pieces>(shared, p, launch, part, pieces).run(exchanges);
+    }
     compute.release(pieces);
     __syncwarp();
     shared.parts.release(at_part);
@@ -70,6 +84,7 @@ __device__ void set_up(SharedStorage<Config>& shared, const Params& p, const Lau
   if (threadIdx.x == 0) {
     shared.parts.init(Config::kConsumerWarps + Compute::kLoadWarps);
     shared.asked.init(1);
+    shared.judged.init(1);
     Compute::set_up(shared);
     if constexpr (Config::kMayCluster) {
       shared.exchange.written.init(1);
@@ -92,10 +107,13 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   constexpr int kSm_bytes = 228 * 1024;  // each block has 1 KB of its own beside its SMEM
   static_assert(Config::C.blocks_per_sm * (sizeof(shared) + 1024) <= kSm_bytes);
   // Named barriers, beside the consumer's. The finder waits for the warps that set the block's
-  // barriers up only when it has found a part; all other warps wait at once.
+  // barriers up only when it has found a part, and the warps that load K and V when they have
+  // brought tiles to L2; all other warps wait at once.
   constexpr std::uint32_t kIsSetUp = 5;
   constexpr std::uint32_t kFinderMayGoOn = 6;
+  constexpr std::uint32_t kLoadersMayGoOn = 7;
   constexpr int kFinderThreads = 32 * (kSetUpWarps + 1);
+  constexpr int kLoaderThreads = 32 * (kSetUpWarps + 2);
   const int warp = cutlass::canonical_warp_idx_sync();
   const int loader = warp - Config::kConsumerWarps;
   if (Config::kMayCluster && launch.workers.cluster_log2 > 0 && warp >= kSetUpWarps) {
@@ -110,12 +128,14 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
       cute::cluster_arrive_relaxed();  // barriers are set up; who uses others' waits for them
     }
     cutlass::arch::NamedBarrier::arrive(kFinderThreads, kFinderMayGoOn);
+    cutlass::arch::NamedBarrier::arrive(kLoaderThreads, kLoadersMayGoOn);
   } else if (threadIdx.x == 32 * (Config::kConsumerWarps + 1) && launch.loads_boxes) {
     cute::prefetch_tma_descriptor(&maps.k);
     cute::prefetch_tma_descriptor(&maps.v);
   }
-  if (loader != 0) {
-    cutlass::arch::NamedBarrier::sync(Config::kThreads - 32, kIsSetUp);
+  const bool loads_keys_or_values = loader == 1 || loader == 2;
+  if (loader != 0 && !loads_keys_or_values) {
+    cutlass::arch::NamedBarrier::sync(Config::kThreads - 96, kIsSetUp);
   }
 
   if (warp < Config::kConsumerWarps) {
@@ -137,11 +157,12 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
       find_parts<Config>(shared, p, launch, rehearses ? &shared.rehearsed : nullptr,
                          [] { cutlass::arch::NamedBarrier::sync(kFinderThreads, kFinderMayGoOn); });
     }
-    if (loader == 1 || loader == 2) {
-      load_keys_or_values<Config>(shared, p, launch, maps, loader == 2);
-    } else if (rehearses) {
-      wait_for_launch_before();
-      if constexpr (Compute::kLoadWarps == 3) {
+    if (loads_keys_or_values) {
+      load_keys_or_values<Config>(shared, p, launch, maps, loader == 2, [] {
+        cutlass::arch::NamedBarrier::sync(kLoaderThreads, kLoadersMayGoOn);
+      });
+    } else if constexpr (Compute::kLoadWarps == 3) {
+      if (rehearses) {
         Compute::load_queries(shared, p, launch, maps);
       }
     }

@@ -68,8 +68,10 @@ struct Part {
   int seen_first;  // no query of the sequence sees keys outside [seen_first, seen_end), and their
   int seen_end;    // values may be NaN
   PartPlace place;
-  bool asks;    // while its last tiles are loaded, the warp that loads K asks for another part
-  bool is_end;  // there are no more parts
+  bool asks;      // while its last tiles are loaded, the warp that loads K asks for another part
+  bool is_end;    // there are no more parts
+  bool is_guess;  // by lengths that a launch ahead may still have written
+  bool is_void;   // of a guess, behind SharedStorage::judged: it has no results
 };
 using PartRing = TileRing<Part>;
 
@@ -156,6 +158,7 @@ struct SharedStorage {
   KnownLengths<Config::kMostKnown> known;  // the finder's
   Part rehearsed;                          // which nobody reads (find_parts)
   cutlass::arch::ClusterBarrier asked;     // for another part
+  cutlass::arch::ClusterBarrier judged;    // whether a guess was right
   typename Form::Memory compute;
   cute::conditional_t<Config::kMayCluster, Exchange<Config>, NoExchange> exchange;
 };

@@ -253,18 +253,22 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
 }
 
 // Loads the tiles of the block's parts, of K or of V. Before that, while a launch ahead may still
-// run, it brings to L2 those that it guesses to be first. A warp calls it.
-template <typename Config, typename Tile>
+// run and the block's barriers are set up, it brings to L2 those that it guesses to be first. A
+// warp calls it.
+template <typename Config, typename Tile, typename Wait>
 __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launch& launch,
-                     const CacheSide<Config>& side) {
+                     const CacheSide<Config>& side, const Wait& wait_for_barriers) {
   if (launch.loads_boxes) {
     prefetch_tiles<Tile>(p, launch, side.map);
+  } else if constexpr (Config::kMayLoadRows) {
+    prefetch_rows<Tile, Config::kCache_bytes>(p, launch, side.base, side.stride);
   }
-  wait_for_launch_before();
+  wait_for_barriers();
   typename Config::Position at;
   PartRing::Position at_part = leave_empty_part(shared.parts);
   while (true) {
     const Part& part = shared.parts.wait(at_part);
+    wait_for_launch_before();
     if (part.is_end) {
       break;
     }
@@ -280,9 +284,10 @@ __device__ void load(SharedStorage<Config>& shared, const Params& p, const Launc
 }
 
 // The warp that loads K, or V. Where their rows are as long, both run the same code.
-template <typename Config>
+template <typename Config, typename Wait>
 __device__ void load_keys_or_values(SharedStorage<Config>& shared, const Params& p,
-                                    const Launch& launch, const TensorMaps& maps, bool is_v) {
+                                    const Launch& launch, const TensorMaps& maps, bool is_v,
+                                    const Wait& wait_for_barriers) {
   using TileK = typename Config::TileK;
   using TileV = typename Config::TileV;
   const CacheSide<Config> side{.map = is_v ? maps.v : maps.k,
@@ -294,9 +299,9 @@ __device__ void load_keys_or_values(SharedStorage<Config>& shared, const Params&
                                .tiles = shared.tiles[0] + (is_v ? TileK::kTile_bytes : 0),
                                .descales = shared.descales[0][is_v]};
   if (cute::is_same_v<TileK, TileV> || !is_v) {
-    load<Config, TileK>(shared, p, launch, side);
+    load<Config, TileK>(shared, p, launch, side, wait_for_barriers);
   } else {
-    load<Config, TileV>(shared, p, launch, side);
+    load<Config, TileV>(shared, p, launch, side, wait_for_barriers);
   }
 }
 

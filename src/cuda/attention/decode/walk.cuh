@@ -248,6 +248,7 @@ __device__ inline int write_part(Part& part, const Params& p, const Launch& laun
     part.place = place_of_share(shares, share, unit - first, work.units);
   }
   part.is_end = false;
+  part.is_guess = false;
   return kIsInvariant && split + 1 < part.splits ? 0 : units;
 }
 
@@ -279,15 +280,30 @@ __device__ inline int take_share(const UnitShares& shares, const Launch& launch)
   return __shfl_sync(0xffffffffu, ticket, 0);
 }
 
+// The row of caches without pages that is the sequence's, as of now.
+__device__ inline int peek_cache_row(const Params& p, int sequence) {
+  return p.rows.cache_batch_idx != nullptr ? peek(p.rows.cache_batch_idx + sequence) : sequence;
+}
+
+// Whether the part's rows of q exist. Lengths that are read too early may be anything.
+__device__ inline bool has_queries(const Params& p, const Part& part) {
+  const int q_start = part.lengths.q_start;
+  return p.packed_q.cu_seqlens == nullptr ||
+         (q_start >= 0 && q_start <= p.q_len - part.lengths.q_len);
+}
+
 // Puts all parts of the block into the ring, behind the empty one. A warp calls it. The first part
 // is written before wait_for_ring(), which waits until the ring is set up; and, unless sequences
-// are many, before the launch ahead has ended: if their lengths are others then, it is written
-// again. With `rehearsed`, another warp executes the same code ahead, only to bring it to the SM's
-// instruction caches: it writes a first part there, and does nothing else.
+// are many, before the launch ahead has ended. It is put into the ring at once, as a guess: nobody
+// reads what it needs, or stores its results, before that launch has ended. If lengths are others
+// then, it is void, and a first part is written again. With `rehearsed`, another warp executes the
+// same code ahead, only to bring it to the SM's instruction caches: it writes a first part there,
+// and does nothing else.
 template <typename Config, typename WaitForRing>
 __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const Params& p,
                                            const Launch& launch, Part* rehearsed,
                                            const WaitForRing& wait_for_ring) {
+  constexpr unsigned kAll = 0xffffffffu;
   PartRing& ring = shared.parts;
   const bool is_rehearsal = rehearsed != nullptr;
   const auto wait_for_launch = [&] {
@@ -312,13 +328,31 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
   std::uint32_t asked = 0;
   bool is_end = false;
   bool has_written = false;  // this lane, of a part
+  bool has_guessed = false;  // the first part
   enum { kFirst, kFirstAgain, kNext } step = kFirst;
   while (true) {
     bool writes = true;
     if (step != kNext) {
-      const bool is_same = is_early && walk.refresh();
+      bool is_same = is_early && walk.refresh();
+      if (has_guessed) {
+        Part& guess = ring.tiles[at.stage];
+        is_same &=
+            __all_sync(kAll, !has_written || guess.cache_row == peek_cache_row(p, guess.sequence));
+        if (has_written) {
+          guess.is_void = !is_same;
+          shared.judged.arrive();
+        }
+        at.advance();
+        if (is_same) {
+          step = kNext;
+        } else if (guess.asks) {
+          shared.asked.wait(asked++ & 1);
+        }
+        has_guessed = false;
+      }
       writes = step == kFirst || !is_same;
-    } else {
+    }
+    if (step == kNext) {
       if (may_take && unit >= end) {
         shared.asked.wait(asked++ & 1);
         share = shares.workers() + take_share(shares, launch);
@@ -328,6 +362,7 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
         }
       }
       ring.acquire(at);
+      writes = true;
     }
     if (step != kNext && writes) {
       walk.start();
@@ -356,7 +391,7 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
           part.asks = may_take && unit + units >= end;
           has_written = true;
         });
-        units = __reduce_max_sync(0xffffffffu, units);
+        units = __reduce_max_sync(kAll, units);
         unit += units;
         if constexpr (Config::kIsInvariant) {
           split = units == 0 ? split + 1 : 0;
@@ -366,19 +401,22 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
     if (is_rehearsal) {
       return;
     }
-    if (step != kNext) {
-      if (is_early && writes) {
-        wait_for_launch();
-        step = kFirstAgain;
-        continue;
-      }
+    const bool is_first = step == kFirst && is_early;
+    has_guessed = is_first && __any_sync(kAll, has_written && !is_end && has_queries(p, part));
+    if (step == kFirst) {
       wait_for_ring();
-      step = kNext;
     }
-    if (has_written) {
-      part.cache_row = is_end ? 0 : cache_row_of(p, part.sequence);
+    if (has_written && (has_guessed || !is_first)) {
+      part.is_guess = has_guessed;
+      part.cache_row = is_end ? 0 : peek_cache_row(p, part.sequence);
       ring.put(at);
     }
+    if (is_first) {
+      wait_for_launch();
+      step = kFirstAgain;
+      continue;
+    }
+    step = kNext;
     if (is_end) {
       return;
     }
