@@ -56,6 +56,9 @@ __device__ void consume(SharedStorage<Config>& shared, const Params& p, const La
     const auto pieces = compute.run(part, result);
     if (has_results) {
       Finish<Config, typename Compute::Pieces>(shared, p, launch, part, pieces).run(exchanges);
+      if (!Config::kIsFull && part.is_last) {
+        break;
+      }
     }
     compute.release(pieces);
     __syncwarp();

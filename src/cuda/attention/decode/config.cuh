@@ -45,6 +45,8 @@ struct ConfigOf {
   // A block's warps, or warpgroups, merge their results in passes over so many rows.
   static constexpr int kPasses = C.swaps ? 1 : 2;
   static constexpr int kPassRows = kRows / kPasses;
+  // Whether the consumer has no registers left, of which what spares instructions may take some.
+  static constexpr bool kIsFull = kIsE4m3 && kRows >= 32;
 };
 
 // What a worker computes at once, for one row tile. A bundle comes as one Part for each split,
@@ -69,7 +71,8 @@ struct Part {
   int seen_end;    // values may be NaN
   PartPlace place;
   bool asks;      // while its last tiles are loaded, the warp that loads K asks for another part
-  bool is_end;    // there are no more parts
+  bool is_last;   // no part follows; not said of workers that may take further shares
+  bool is_end;    // no part: there are no more
   bool is_guess;  // by lengths that a launch ahead may still have written
   bool is_void;   // of a guess, behind SharedStorage::judged: it has no results
 };

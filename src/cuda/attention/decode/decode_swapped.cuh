@@ -221,7 +221,9 @@ class SwappedCompute {
     PartRing::Position at_part = leave_empty_part(shared.parts);
     while (true) {
       const Part& part = shared.parts.wait(at_part);
-      wait_for_launch_before();
+      if constexpr (!kConsumerBringsQ) {
+        wait_for_launch_before();
+      }
       if (part.is_end) {
         break;
       }

@@ -263,8 +263,6 @@ class Finish {
   static constexpr int kMostQuads = Config::kIsInvariant ? 2 : kRowQuads / 8;
   static constexpr int kThreadQuads =
       Config::C.swaps ? std::clamp(Config::kPassRows * kRowQuads / 256, 1, kMostQuads) : 1;
-  // Whether the loop over pieces looks behind the last one, for want of registers.
-  static constexpr bool kLooksBehindLast = Config::kIsE4m3 && Config::kRows >= 32;
   static constexpr bool kCarriesInSmem =
       Config::kIsInvariant && Config::C.swaps && Config::kMayCluster;
   static_assert(!kCarriesInSmem || (Config::kPasses == 1 && 32 % kRowQuads == 0));
@@ -322,7 +320,7 @@ class Finish {
     const int count = rows_ * row_pieces;
     const int first = static_cast<int>(threadIdx.x) & ~31;  // of the warp
 #pragma unroll 1
-    for (int of_warp = first; kLooksBehindLast || of_warp == first || of_warp < count;
+    for (int of_warp = first; Config::kIsFull || of_warp == first || of_warp < count;
          of_warp += Config::kConsumerThreads) {
       const int i = of_warp + static_cast<int>(threadIdx.x) % 32;
       const bool exists = i < count;
@@ -330,7 +328,10 @@ class Finish {
       const int in_row = i - index * row_pieces;
       const int q = kIsWhole ? in_row : rank * slice + in_row;
       const int tile_row = block_.tile_row(index, pass_);
-      const Row row = row_of(part_, launch_.shape, tile_row);
+      Row row{};
+      if (is_last_level || Config::kIsFull) {
+        row = row_of(part_, launch_.shape, tile_row);
+      }
       const bool is_stored = exists && row.exists;
       ResultPlace place;
       if (is_final && is_stored) {

@@ -389,6 +389,7 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
           units = write_part(part, p, launch, walk, sequence, lengths, of, unit_of_sequence, unit,
                              share, split);
           part.asks = may_take && unit + units >= end;
+          part.is_last = !may_take && unit + units >= end;
           has_written = true;
         });
         units = __reduce_max_sync(kAll, units);
