@@ -28,10 +28,8 @@ KvCacheHostTensors tensors_with_values(const std::vector<int>& words) {
 // be numbers.
 class LateWords {
  public:
-  explicit LateWords(std::vector<int> words)
-      : words_((words.resize(kWords), std::move(words))),
-        device_(tensors_with_values(words_)),
-        call_(device_.views(), {}) {}
+  explicit LateWords(const std::vector<int>& words)
+      : device_(tensors_with_values(words)), call_(device_.views(), {}) {}
 
   void* data() { return device_.views().o.data; }
   void launch(Stream stream) const { call_.launch(stream); }
@@ -43,14 +41,14 @@ class LateWords {
   }
 
  private:
-  std::vector<int> words_;
   KvCacheDeviceProblem device_;
   KvCacheDeviceCall call_;
 };
 
-LateWords late(const reference::HostTensor& words) {
-  const auto* const first = static_cast<const int*>(words.data());
-  return LateWords({first, first + words.bytes() / sizeof(int)});
+LateWords late(const reference::HostTensor& ints) {
+  std::vector<int> words(ints.bytes() / sizeof(int));
+  std::memcpy(words.data(), ints.data(), ints.bytes());
+  return LateWords(words);
 }
 
 // Four sequences of one, five or 70 new tokens each, in pages or in rows of their own, of the first
