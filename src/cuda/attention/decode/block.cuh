@@ -26,7 +26,7 @@ __device__ void wait_for_cluster(const Launch& launch) {
 }
 
 // Whether the part was a guess that turns out to be wrong: it is computed, and has no results. That
-// is known well before the first key has come.
+// is mostly known before the first key has come.
 template <typename Config>
 __device__ __forceinline__ bool is_void(SharedStorage<Config>& shared, const Part& part) {
   if (part.is_guess) {

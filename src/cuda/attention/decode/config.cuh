@@ -71,7 +71,7 @@ struct Part {
   int seen_end;    // values may be NaN
   PartPlace place;
   bool asks;      // while its last tiles are loaded, the warp that loads K asks for another part
-  bool is_last;   // no part follows; not said of workers that may take further shares
+  bool is_last;   // no part follows, unless this is void; not said where shares may be taken
   bool is_end;    // no part: there are no more
   bool is_guess;  // by lengths that a launch ahead may still have written
   bool is_void;   // of a guess, behind SharedStorage::judged: it has no results

@@ -84,8 +84,8 @@ class Walk {
   __device__ int unit_splits() const { return unit_splits_; }
 
   // Calls write() on the lane whose sequence has unit `unit`, which is at or after that of the call
-  // before. All lanes call it. No lane has the unit if lengths were read too early, and are so far
-  // out of range that their sums are.
+  // before. All lanes call it. No lane has the unit, or several have it, if lengths were read too
+  // early, and are so far out of range that their sums are.
   template <typename Write>
   __device__ void at(int unit, const Write& write) {
     while (unit >= __shfl_sync(kAll, upto_, 31) && first_ + 32 < p_.batch) {
@@ -295,10 +295,11 @@ __device__ inline bool has_queries(const Params& p, const Part& part) {
 // Puts all parts of the block into the ring, behind the empty one. A warp calls it. The first part
 // is written before wait_for_ring(), which waits until the ring is set up; and, unless sequences
 // are many, before the launch ahead has ended. It is put into the ring at once, as a guess: nobody
-// reads what it needs, or stores its results, before that launch has ended. If lengths are others
-// then, it is void, and a first part is written again. With `rehearsed`, another warp executes the
-// same code ahead, only to bring it to the SM's instruction caches: it writes a first part there,
-// and does nothing else.
+// reads what it needs, or stores its results, before that launch has ended. If lengths, or the
+// sequence's row of the caches, are others then, it is void, and a first part is written again. An
+// end, or a part whose rows of q do not exist, is no guess, and put only then. With `rehearsed`,
+// another warp executes the same code ahead, only to bring it to the SM's instruction caches: it
+// writes a first part there, and does nothing else.
 template <typename Config, typename WaitForRing>
 __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const Params& p,
                                            const Launch& launch, Part* rehearsed,
