@@ -212,9 +212,8 @@ class SwappedCompute {
     }
   }
 
-  // Loads the parts' rows of Q. What the consumer brings is only brought to L2, where it comes
-  // ahead of most of K and V in memory's queue; the launch ahead may still write it. A warp calls
-  // it.
+  // Loads the parts' rows of Q. What the consumer brings is only brought to L2, ahead of most of K
+  // and V in memory's queue; the launch ahead may still write it. A warp calls it.
   __device__ static void load_queries(SharedStorage<Config>& shared, const Params& p,
                                       const Launch& launch, const TensorMaps& maps) {
     auto& compute = shared.compute;

@@ -1,8 +1,7 @@
 // What becomes of a part's O, m and l, of which each warp, or warpgroup, has its own from its keys.
 // They leave theirs in SMEM, where the part's last key tiles were, and merge them. In a cluster,
-// each block has a slice of the columns: the others send it theirs, and it goes on with those. A
-// worker that computes a whole item stores the results. Of other items, one worker merges the
-// parts; the others leave theirs in the workspace for it.
+// each block has a slice of the columns, which the others send it. A worker that computes a whole
+// item stores the results; of others it leaves a part in the workspace, for the one that merges.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
