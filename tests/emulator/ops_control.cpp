@@ -166,9 +166,10 @@ bool decode_control(Builder& builder, const Statement& s, Instruction& in) {
     in.run = nap;
   } else if (name == "call") {
     return decode_call(builder, s, in);
-  } else {
+  } else if (name == "griddepcontrol") {
     in.run = s.has("wait") ? wait_for_launches_ahead : nullptr;
-    return name == "griddepcontrol";
+  } else {
+    return false;
   }
   return true;
 }

@@ -27,8 +27,8 @@ void load(Warp& warp, const Instruction& in, LaneMask lanes) {
   warp.polled = in.option;
 }
 
-// What a launch ahead could still have overwritten, where a warp has not waited for it: the word
-// before, one less, or a wild one.
+// Where a warp has not waited for the launches ahead, a word is what one of them might not have
+// overwritten yet: the same, one less, or a wild one.
 void load_old(Warp& warp, const Instruction& in, LaneMask lanes) {
   load<std::uint32_t, std::uint32_t>(warp, in, lanes);
   if (warp.has_waited) {

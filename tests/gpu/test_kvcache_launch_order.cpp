@@ -8,7 +8,6 @@
 #include "kvcache_device.hpp"
 #include "kvcache_test.hpp"
 #include "problems/kvcache_expectation.hpp"
-#include "problems/views.hpp"
 
 namespace tilewright::test {
 namespace {

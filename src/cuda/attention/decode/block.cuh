@@ -25,8 +25,8 @@ __device__ void wait_for_cluster(const Launch& launch) {
   }
 }
 
-// Whether the part was a guess that turns out to be wrong: it is computed, and has no results. That
-// is mostly known before the first key has come.
+// Whether the part was a guess that turned out to be wrong: it is computed, but has no results.
+// That is mostly known before the first key has come.
 template <typename Config>
 __device__ __forceinline__ bool is_void(SharedStorage<Config>& shared, const Part& part) {
   if (part.is_guess) {
@@ -117,6 +117,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   constexpr std::uint32_t kLoadersMayGoOn = 7;
   constexpr int kFinderThreads = 32 * (kSetUpWarps + 1);
   constexpr int kLoaderThreads = 32 * (kSetUpWarps + 2);
+  constexpr int kOtherThreads = Config::kThreads - 32 * 3;
   const int warp = cutlass::canonical_warp_idx_sync();
   const int loader = warp - Config::kConsumerWarps;
   if (Config::kMayCluster && launch.workers.cluster_log2 > 0 && warp >= kSetUpWarps) {
@@ -138,7 +139,7 @@ __device__ __forceinline__ void run_block(const Params& p, const TensorMaps& map
   }
   const bool loads_keys_or_values = loader == 1 || loader == 2;
   if (loader != 0 && !loads_keys_or_values) {
-    cutlass::arch::NamedBarrier::sync(Config::kThreads - 96, kIsSetUp);
+    cutlass::arch::NamedBarrier::sync(kOtherThreads, kIsSetUp);
   }
 
   if (warp < Config::kConsumerWarps) {

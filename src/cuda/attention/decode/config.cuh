@@ -45,7 +45,8 @@ struct ConfigOf {
   // A block's warps, or warpgroups, merge their results in passes over so many rows.
   static constexpr int kPasses = C.swaps ? 1 : 2;
   static constexpr int kPassRows = kRows / kPasses;
-  // Whether the consumer has no registers left, of which what spares instructions may take some.
+  // Whether the consumer has no registers to spare, not even for what saves instructions at a
+  // part's end.
   static constexpr bool kIsFull = kIsE4m3 && kRows >= 32;
 };
 
@@ -71,7 +72,7 @@ struct Part {
   int seen_end;    // values may be NaN
   PartPlace place;
   bool asks;      // while its last tiles are loaded, the warp that loads K asks for another part
-  bool is_last;   // no part follows, unless this is void; not said where shares may be taken
+  bool is_last;   // no part follows, unless this one is void; false where shares may be taken
   bool is_end;    // no part: there are no more
   bool is_guess;  // by lengths that a launch ahead may still have written
   bool is_void;   // of a guess, behind SharedStorage::judged: it has no results

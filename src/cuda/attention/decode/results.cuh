@@ -1,7 +1,7 @@
 // What becomes of a part's O, m and l, of which each warp, or warpgroup, has its own from its keys.
 // They leave theirs in SMEM, where the part's last key tiles were, and merge them. In a cluster,
 // each block has a slice of the columns, which the others send it. A worker that computes a whole
-// item stores the results; of others it leaves a part in the workspace, for the one that merges.
+// item stores the results. Of other items, one merges the parts that others leave in the workspace.
 //
 //   m' = max m_i, with the sink    l' = sum l_i exp(m_i - m')    O' = sum O_i exp(m_i - m')
 //
