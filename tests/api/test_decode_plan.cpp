@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "cuda/attention/decode/grid.hpp"
 #include "cuda/attention/decode/plan.hpp"
 #include "cuda/attention/decode/schedule.hpp"
 #include "tilewright/attention_with_kvcache_kernels.hpp"
@@ -32,23 +33,52 @@ TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   EXPECT_EQ(rows_of(p), 16);
   p.q_len = 5;
   EXPECT_EQ(rows_of(p), 32);
-  p.q_len = 9;
-  EXPECT_EQ(rows_of(p), 64);
   p.q_len = 1000;
   EXPECT_EQ(rows_of(p), 64);
   p = problem(64, 1, 4096);
   EXPECT_EQ(rows_of(p), 32);
 }
 
-TEST(DecodePlan, WhereAnSmComputesFewTilesARowTileIsSmall) {
-  EXPECT_EQ(rows_of(problem(1, 1, 66 * 64)), 8);  // four row tiles: two tiles for each SM
-  EXPECT_EQ(rows_of(problem(1, 1, 66 * 64 + 1)), 16);
-  EXPECT_EQ(rows_of(problem(2, 1, 1024)), 16);  // clusters of eight would take half of the SMs
-  EXPECT_EQ(rows_of(problem(1, 1, 2 * 132 * 64)), 16);  // two row tiles: four tiles for each SM
-  EXPECT_EQ(rows_of(problem(1, 1, 2 * 132 * 64 + 1)), 32);
-  EXPECT_EQ(rows_of(problem(64, 1, 1024)), 16);  // a block has a whole item
-  EXPECT_EQ(rows_of(problem(67, 1, 1024)), 32);  // more items than SMs
-  EXPECT_EQ(rows_of(problem(8, 1, 8192)), 32);   // in clusters, which merge
+TEST(DecodePlan, WhereItemsAreFewARowTileIsSmall) {
+  EXPECT_EQ(rows_of(problem(1, 1, 1024)), 8);
+  EXPECT_EQ(rows_of(problem(1, 1, 8192)), 16);
+  EXPECT_EQ(rows_of(problem(1, 1, 16384)), 32);
+  EXPECT_EQ(rows_of(problem(2, 1, 1024)), 16);  // as many clusters of eight as one sequence has
+  EXPECT_EQ(rows_of(problem(8, 1, 1024)), 32);
+  EXPECT_EQ(rows_of(problem(16, 1, 1024)), 16);
+  EXPECT_EQ(rows_of(problem(64, 1, 1024)), 32);
+}
+
+TEST(DecodePlan, RowTilesOf64AreForManyKeys) {
+  Problem p = problem(1, 1, 1024);
+  p.heads = 64;
+  EXPECT_EQ(rows_of(p), 16);
+  p.capacity = 65536;
+  EXPECT_EQ(rows_of(p), 32);
+  p.batch = 8;
+  EXPECT_EQ(rows_of(p), 64);
+  p.cache_dtype = DType::e4m3;  // of which they would have no registers
+  EXPECT_EQ(rows_of(p), 32);
+}
+
+TEST(DecodePlan, WhereOperandsAreNotSwappedLargeRowTilesAreForManyKeys) {
+  const auto rows_where_copied = [](int batch, int heads, std::int64_t head_dim = 128) {
+    Problem p = problem(batch, 1, 8192);
+    p.heads = heads;
+    p.head_dim = head_dim;
+    p.page_size = 8;
+    return rows_of(p);
+  };
+  EXPECT_EQ(rows_where_copied(1, 32), 16);
+  EXPECT_EQ(rows_where_copied(6, 32), 16);  // 12 items of 128 tiles
+  EXPECT_EQ(rows_where_copied(7, 32), 32);
+  EXPECT_EQ(rows_where_copied(1, 64), 16);
+  EXPECT_EQ(rows_where_copied(32, 64), 32);
+  EXPECT_EQ(rows_where_copied(64, 64), 64);
+  EXPECT_EQ(rows_where_copied(64, 64, 96), 32);
+  EXPECT_EQ(rows_where_copied(32, 32, 256), 16) << "those of 32 rows have no clusters";
+  EXPECT_EQ(rows_where_copied(64, 32, 256), 32);
+  EXPECT_EQ(rows_where_copied(64, 64, 256), 32);
 }
 
 TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereSplitsAreFew) {
@@ -61,16 +91,30 @@ TEST(DecodePlan, BatchInvariantRowTilesAreSmallWhereSplitsAreFew) {
   EXPECT_EQ(rows_of(p), 16);
   p.batch = 9;
   EXPECT_EQ(rows_of(p), 32);
-  p.batch = 1;
   p.heads = 64;
-  EXPECT_EQ(rows_of(p), 64) << "fewer rows have three warpgroups";
+  EXPECT_EQ(rows_of(p), 32) << "tiles of 64 rows have two warpgroups, not three";
+  p.batch = 1;
+  EXPECT_EQ(rows_of(p), 8);
+  p.page_size = 8;  // whose configs differ in a row's bits
+  for (const std::int64_t head_dim : {64, 96, 128, 256}) {
+    p.head_dim = head_dim;
+    p.batch = 1;
+    const int rows = rows_of(p);
+    EXPECT_EQ(rows, head_dim == 256 ? 16 : 32);
+    p.batch = 1000;
+    EXPECT_EQ(rows_of(p), rows);
+  }
 }
 
 TEST(DecodePlan, APackedBatchsAverageCountsUnlessBitsWouldDependOnIt) {
   Problem p = problem(4, 8, 1024);
   p.packed = true;
+  p.q_len = 4;
+  EXPECT_EQ(rows_of(p), 8);
+  p.q_len = 4 * 4;
+  EXPECT_EQ(rows_of(p), 16);
   p.q_len = 4 * 9;
-  EXPECT_EQ(rows_of(p), 64);
+  EXPECT_EQ(rows_of(p), 32);
   p.batch_invariant = true;
   EXPECT_EQ(rows_of(p), 8);
 }
@@ -94,119 +138,68 @@ TEST(DecodePlan, PackedSequencesOfOneTokenArePlannedAsAnyOthers) {
 }
 
 TEST(DecodePlan, FewItemsRunInClusters) {
-  EXPECT_EQ(plan_of(problem(1, 8, 4096)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(3, 8, 2048)).cluster, 4);
-  EXPECT_EQ(plan_of(problem(8, 8, 65536)).cluster, 2);  // on 128 of 132 SMs
+  EXPECT_EQ(plan_of(problem(1, 8, 1024)).cluster, 4);  // two launches' run at once
+  EXPECT_EQ(plan_of(problem(1, 8, 1024)).workers, 8);
+  EXPECT_EQ(plan_of(problem(1, 4, 1024)).cluster, 8);
+  EXPECT_EQ(plan_of(problem(1, 1, 65536)).cluster, 8);
+  EXPECT_EQ(plan_of(problem(1, 1, 65536)).workers, 14);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).cluster, 1);
   EXPECT_EQ(plan_of(problem(64, 8, 65536)).workers, kSms);
 }
 
-TEST(DecodePlan, ShortItemsRunInSmallerClusters) {
-  EXPECT_EQ(plan_of(problem(1, 8, 1024 + 64)).cluster, 8);  // eight of the 15 that run at once
-  EXPECT_EQ(plan_of(problem(1, 8, 1024)).cluster, 4);       // two launches' run at once
-  EXPECT_EQ(plan_of(problem(1, 4, 1024)).cluster, 8);
-  EXPECT_EQ(plan_of(problem(1, 4, 1024 - 64)).cluster, 4);  // two tiles a block
-  EXPECT_EQ(plan_of(problem(1, 4, 256)).cluster, 2);
-  EXPECT_EQ(plan_of(problem(1, 4, 256 - 64)).cluster, 1);
-  EXPECT_EQ(plan_of(problem(4, 8, 256)).cluster, 2);  // 32 of 66
-  EXPECT_EQ(plan_of(problem(5, 8, 256)).cluster, 1);
-}
-
-TEST(DecodePlan, NoWorkerIsWithoutWorkWhereTilesAreFewerThanSms) {
-  EXPECT_EQ(plan_of(problem(1, 8, 1024)).workers, 8);
-  EXPECT_EQ(plan_of(problem(1, 8, 17 * 64)).workers, 14);  // 136 tiles
-  EXPECT_EQ(plan_of(problem(8, 8, 128)).workers, 64);
-  Problem p = problem(1, 8, 1024);
-  p.batch_invariant = true;  // a bundle of four splits is one worker's
-  EXPECT_EQ(plan_of(p).workers, 8);
-  p = problem(1, 1, 2048);  // four items of two bundles, which are one worker's
-  p.batch_invariant = true;
-  EXPECT_EQ(plan_of(p).cluster, 8);
-  EXPECT_EQ(plan_of(p).workers, 4);
-}
-
-TEST(DecodePlan, ABlockHasFourTilesWhereTilesAreFewerThanSms) {
-  const DecodePlan plan = plan_of(problem(1, 1, 8192));  // two items
-  EXPECT_EQ(plan.cluster, 8);
-  EXPECT_EQ(plan.workers, 2 * 128 / (4 * 8));
-  Problem p = problem(1, 1, 8192);
-  p.page_size = 16;
-  EXPECT_EQ(plan_of(p).workers, 2 * 128 / (4 * 8));
-  p.page_size = 8;  // of the one item of 32 rows; a block takes longer to load them, and has two
-  EXPECT_EQ(rows_of(p), 32);
-  EXPECT_EQ(plan_of(p).workers, 128 / (2 * 8));
+TEST(DecodePlan, AsManyWorkersShareEachLongItem) {
+  EXPECT_EQ(plan_of(problem(8, 1, 8192)).cluster, 4);
+  EXPECT_EQ(plan_of(problem(8, 1, 8192)).workers, 3 * 8);
+  EXPECT_EQ(plan_of(problem(3, 8, 8192)).cluster, 1);
+  EXPECT_EQ(plan_of(problem(3, 8, 8192)).workers, 5 * 24);
+  Problem p = problem(32, 1, 4096);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_EQ(plan_of(p).cluster, 1);
+  EXPECT_EQ(plan_of(p).workers, 4 * 32);
 }
 
 TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
-  Problem p = problem(8, 8, 1024);  // 64 clusters of two would take all but four
-  EXPECT_EQ(plan_of(p).cluster, 1);
-  EXPECT_EQ(plan_of(p).workers, kSms / 2);
-  p.cache_dtype = DType::e4m3;  // which a block would widen for as long as memory takes
-  EXPECT_EQ(plan_of(p).cluster, 2);
-  EXPECT_EQ(plan_of(problem(8, 8, 4096)).cluster, 1);
-  EXPECT_EQ(plan_of(problem(8, 8, 4096 + 64)).cluster, 2);
-  EXPECT_EQ(plan_of(problem(4, 8, 1024)).cluster, 2) << "two launches have room";
-  p = problem(8, 8, 1024);
-  p.page_size = 16;
-  EXPECT_EQ(plan_of(p).cluster, 2) << "an SM takes longer to load them";
-  p.page_size = 0;
-  p.head_dim = 64;
-  EXPECT_EQ(plan_of(p).cluster, 2);
-}
-
-TEST(DecodePlan, BlocksOnHalfOfTheSmsShareLongItems) {
-  const auto takes_half = [](const Problem& p, int workers = 64) {  // eight for each of eight items
+  const auto blocks_of = [](const Problem& p) {
     const DecodePlan plan = plan_of(p);
-    return plan.cluster == 1 && plan.workers == workers;
+    return plan.cluster * plan.workers;
   };
-  EXPECT_TRUE(takes_half(problem(1, 8, 8192)));
-  EXPECT_FALSE(takes_half(problem(1, 8, 7 * 132 * 64 / 8))) << "a merge in memory takes too long";
-  EXPECT_TRUE(takes_half(problem(1, 8, 64 * 132 * 64 / 8)));
-  EXPECT_FALSE(takes_half(problem(1, 8, 64 * 132 * 64 / 8 + 64))) << "they run for long";
-  EXPECT_TRUE(takes_half(problem(1, 4, 16384)));
-  EXPECT_FALSE(takes_half(problem(1, 2, 32768))) << "few items in clusters of eight";
-  EXPECT_TRUE(takes_half(problem(2, 8, 8192)));
-  EXPECT_TRUE(takes_half(problem(3, 4, 16384), kSms / 2)) << "five for each would be 60";
-  EXPECT_TRUE(takes_half(problem(3, 8, 8192), kSms / 2)) << "two for each would be 48";
-  EXPECT_FALSE(takes_half(problem(4, 8, 8192))) << "two clusters an item";
-  Problem p = problem(7, 2, 8192);
-  p.heads = 8;
-  EXPECT_EQ(plan_of(p).cluster, 8) << "each of the 14 has a cluster";
-  p = problem(1, 8, 8192);
-  p.page_size = 64;
-  EXPECT_TRUE(takes_half(p));
-  p.page_size = 16;
-  EXPECT_TRUE(takes_half(p));
-  p.capacity = 16 * 132 * 64 / 8 + 64;
-  EXPECT_FALSE(takes_half(p));
-  p.page_size = 8;
-  EXPECT_FALSE(takes_half(p)) << "rows are copied";
-  p = problem(1, 8, 8192);
-  p.cache_dtype = DType::e4m3;
-  EXPECT_FALSE(takes_half(p));
-  p = problem(1, 8, 8192);
-  p.head_dim = 256;
-  EXPECT_FALSE(takes_half(p));
+  EXPECT_EQ(blocks_of(problem(8, 8, 1024)), 64);
+  EXPECT_EQ(blocks_of(problem(1, 8, 8192)), 64);  // eight for each of eight items
+  EXPECT_EQ(blocks_of(problem(64, 1, 1024)), 64);
+  EXPECT_EQ(blocks_of(problem(4, 8, 1024)), 66);  // an idle cluster fills the half
+  EXPECT_EQ(plan_of(problem(4, 8, 1024)).cluster, 2);
+  EXPECT_EQ(blocks_of(problem(1, 8, 65536)), 128) << "it runs for long";
 }
 
-TEST(DecodePlan, BlocksOnAllSmsShareItemsWhereClustersWouldLeaveMany) {
-  Problem p = problem(5, 8, 8192);  // 40 clusters of two leave 52 SMs
-  EXPECT_EQ(plan_of(p).cluster, 1);
-  EXPECT_EQ(plan_of(p).workers, kSms);
-  EXPECT_EQ(plan_of(problem(8, 8, 8192)).cluster, 2);
-}
-
-TEST(DecodePlan, OfE4m3RowTilesAreSmallerWhereTheNextLaunchHasRoom) {
-  Problem p = problem(3, 1, 1024);
-  p.cache_dtype = DType::e4m3;
-  EXPECT_EQ(rows_of(p), 16);
-  p.batch = 4;  // eight clusters of eight
-  EXPECT_EQ(rows_of(p), 32);
-  p = problem(1, 1, 132 * 64);
-  p.cache_dtype = DType::e4m3;
-  EXPECT_EQ(rows_of(p), 16);  // two tiles for each SM
-  p.capacity = 2 * 132 * 64;  // four
-  EXPECT_EQ(rows_of(p), 32);
+// All grids that plans have, over shapes that are far apart.
+TEST(DecodePlan, AGridFitsAndCostsMoreForMoreKeys) {
+  for (int i = 0; i < kDecodeConfigCount; ++i) {
+    const DecodeConfig& c = kDecodeConfigs[i];
+    for (const int sms : {4, 78, 132}) {
+      for (const int batch : {1, 3, 64, 5000}) {
+        for (const int kv_heads : {1, 8, 32}) {
+          float before = std::numeric_limits<float>::lowest();
+          for (const std::int64_t capacity : {1ll, 64ll, 1000ll, 8192ll, 100'000ll, 1ll << 30}) {
+            Problem p = problem(batch, kv_heads, static_cast<int>(capacity));
+            p.head_dim = c.head_dim;
+            p.value_dim = c.value_dim;
+            const DecodeGrid grid = best_decode_grid(p, c, sms);
+            EXPECT_TRUE(grid.cluster == 1 || grid.cluster == 2 || grid.cluster == 4 ||
+                        grid.cluster == 8);
+            EXPECT_LE(grid.cluster, c.most_cluster);
+            EXPECT_GE(grid.workers, 1);
+            EXPECT_LE(grid.cluster * grid.workers, sms * c.blocks_per_sm);
+            EXPECT_LE(grid.workers, kMaxDecodeWorkers);
+            if (c.swaps && c.rows < 64) {  // of which short items are not shared
+              const float cost = decode_cost(p, c, sms);
+              EXPECT_GE(cost, before) << batch << " x " << capacity;
+              before = cost;
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(DecodePlan, OnlyTheKeysInAWindowCount) {
@@ -226,19 +219,6 @@ TEST(DecodePlan, OnlyTheKeysInAWindowCount) {
   p = problem(1, 8, 1 << 20);
   p.window_left = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(plan_of(p).cluster, plan_of(problem(1, 8, 1 << 20)).cluster);
-}
-
-TEST(DecodePlan, ClustersShareLongItemsWhereSmsWouldIdle) {
-  EXPECT_EQ(plan_of(problem(4, 8, 65536)).cluster, 2);  // two for each of 32 items
-  EXPECT_EQ(plan_of(problem(1, 1, 65536)).cluster, 8);  // 32 rows
-  Problem p = problem(1, 8, 65536);
-  p.cache_dtype = DType::e4m3;
-  EXPECT_EQ(plan_of(p).cluster, 2);
-  p.capacity = 8192;
-  EXPECT_EQ(plan_of(p).cluster, 8);  // 16 tiles a block
-  p = problem(1, 1, 65536);
-  p.cache_dtype = DType::e4m3;
-  EXPECT_EQ(plan_of(p).cluster, 8);  // seven for each of two items
 }
 
 TEST(DecodePlan, WhereRowsAreCopiedAnSmHasTwoBlocks) {
@@ -325,10 +305,6 @@ TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
     p.head_dim = p.value_dim = 256;
     EXPECT_FALSE(swaps(p));
   }
-  Problem p = problem(64, 1, 4096);
-  p.q_len = 2;
-  p.cache_dtype = DType::e4m3;  // 64 rows
-  EXPECT_FALSE(swaps(p));
 }
 
 // The kernel divides O's columns among a cluster's blocks, in pieces of four, and a ring's stages

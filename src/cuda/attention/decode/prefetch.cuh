@@ -67,10 +67,12 @@ __device__ inline GuessedTiles guess_tiles(const Params& p, const Launch& launch
   const int tiles = max(ceil_div(keys.end(lengths.q_len - 1), kDecodeTileKeys) - tile_first, 0);
   const int first = at - item * blocks;  // in 1 / blocks of the item
   const int end = min(first + items, blocks);
-  return {.sequence = sequence,
-          .kv_head = head - sequence * p.kv_heads,
-          .tiles = {.first = tile_first + quotient(first * tiles, blocks),
-                    .end = tile_first + quotient(end * tiles + blocks - 1, blocks)}};
+  const TileRange guessed{.first = tile_first + quotient(first * tiles, blocks),
+                          .end = tile_first + quotient(end * tiles + blocks - 1, blocks)};
+  if (guessed.first < 0) {  // products beyond the range of int
+    return {};
+  }
+  return {.sequence = sequence, .kv_head = head - sequence * p.kv_heads, .tiles = guessed};
 }
 
 // Brings the first tiles that the block guesses to be its own to L2, of K or of V. Each lane finds

@@ -285,11 +285,14 @@ __device__ inline int peek_cache_row(const Params& p, int sequence) {
   return p.rows.cache_batch_idx != nullptr ? peek(p.rows.cache_batch_idx + sequence) : sequence;
 }
 
-// Whether the part's rows of q exist. Lengths that are read too early may be anything.
-__device__ inline bool has_queries(const Params& p, const Part& part) {
+// Whether the part may be a guess. Lengths that are read too early may be anything: its rows of q
+// may not exist, and a long part would be computed for nothing where it gains little.
+__device__ inline bool may_be_guess(const Params& p, const Part& part) {
+  constexpr int kMostTiles = 128;
   const int q_start = part.lengths.q_start;
-  return p.packed_q.cu_seqlens == nullptr ||
-         (q_start >= 0 && q_start <= p.q_len - part.lengths.q_len);
+  const bool has_queries =
+      p.packed_q.cu_seqlens == nullptr || (q_start >= 0 && q_start <= p.q_len - part.lengths.q_len);
+  return has_queries && part.tiles.end - part.tiles.first <= kMostTiles;
 }
 
 // Puts all parts of the block into the ring, behind the empty one. A warp calls it. The first part
@@ -404,7 +407,8 @@ __device__ __forceinline__ void find_parts(SharedStorage<Config>& shared, const 
       return;
     }
     const bool is_first = step == kFirst && is_early;
-    has_guessed = is_first && __any_sync(kAll, has_written && !is_end && has_queries(p, part));
+    has_guessed = is_first && __popc(__ballot_sync(kAll, has_written)) == 1 &&
+                  __any_sync(kAll, has_written && !is_end && may_be_guess(p, part));
     if (step == kFirst) {
       wait_for_ring();
     }
