@@ -61,6 +61,22 @@ TEST(DecodePlan, RowTilesOf64AreForManyKeys) {
   EXPECT_EQ(rows_of(p), 32);
 }
 
+TEST(DecodePlan, RowTilesOfTheSameKeysAreForKeysThatL2Holds) {
+  Problem p = problem(1, 8, 8192);
+  p.q_len = 24;  // 96 rows: 24 items of 32 rows, 23 tiles of an SM
+  EXPECT_EQ(rows_of(p), 32);
+  p.q_len = 48;
+  EXPECT_EQ(rows_of(p), 64);
+  p = problem(8, 8, 8192);
+  p.q_len = 24;
+  EXPECT_EQ(rows_of(p), 64);
+  p = problem(8, 1, 8192);
+  p.q_len = 4;  // 32 items: 31 tiles of an SM
+  EXPECT_EQ(rows_of(p), 32);
+  p.q_len = 5;
+  EXPECT_EQ(rows_of(p), 64);
+}
+
 TEST(DecodePlan, WhereOperandsAreNotSwappedLargeRowTilesAreForManyKeys) {
   const auto rows_where_copied = [](int batch, int heads, std::int64_t head_dim = 128) {
     Problem p = problem(batch, 1, 8192);

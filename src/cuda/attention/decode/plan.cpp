@@ -82,8 +82,10 @@ bool replaces(const Problem& p, const DecodeConfig& c, const DecodeConfig& large
 
 // A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
 // nothing else, it is one token that counts. Row tiles may have fewer rows than a sequence has:
-// there are more items then, but a block takes less for each.
+// there are more items then, but a block takes less for each. In place of tiles of 64 rows they are
+// for few key tiles of an SM: with more, row tiles of the same keys no longer find them in L2.
 std::optional<int> best_decode_config(const Problem& problem, int sms) {
+  constexpr int kMostTiles = 32;  // of an SM
   const std::int64_t tokens = problem.batch_invariant ? 1
                               : problem.packed        ? ceil_div(problem.q_len, problem.batch)
                                                       : problem.q_len;
@@ -95,6 +97,9 @@ std::optional<int> best_decode_config(const Problem& problem, int sms) {
     if (problem.batch_invariant || !c.swaps) {
       const auto is_better = problem.batch_invariant ? replaces_if_invariant : replaces;
       best = i != *best && is_better(problem, c, larger, sms) ? i : *best;
+    } else if (larger.rows == 64 && c.rows < 64 &&
+               most_items(problem, c) * most_tiles(problem) > std::int64_t{kMostTiles} * sms) {
+      break;
     } else if (const float cost = decode_cost(problem, c, sms); cost < least) {
       best = i;
       least = cost;
