@@ -331,7 +331,7 @@ TEST(PrefillPlan, ChunksDoNotWidenTheRowTilesOfDecode) {
   EXPECT_EQ(rows(problem_of(2000, 2108, true)), 8);
   Problem one_kv_head = mixed;
   one_kv_head.kv_heads = 1;
-  EXPECT_EQ(rows(one_kv_head), 32);
+  EXPECT_EQ(rows(one_kv_head), 64);
 }
 
 // Decode by itself runs sequences of any length.
