@@ -187,6 +187,16 @@ TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
   EXPECT_EQ(blocks_of(problem(1, 8, 65536)), 128) << "it runs for long";
 }
 
+TEST(DecodePlan, ACallWithoutQueriesHasAPlan) {
+  Problem p = problem(0, 8, 1024);
+  EXPECT_GE(plan_of(p).workers, 0);
+  p = problem(4, 8, 1024);
+  p.q_len = 0;
+  EXPECT_GE(plan_of(p).workers, 0);
+  p.packed = true;
+  EXPECT_GE(plan_of(p).workers, 0);
+}
+
 // All grids that plans have, over shapes that are far apart.
 TEST(DecodePlan, AGridFitsAndCostsMoreForMoreKeys) {
   for (int i = 0; i < kDecodeConfigCount; ++i) {

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include "cuda/attention/decode/work.hpp"
 
@@ -88,7 +87,7 @@ class GridChoice {
   // as many for each as there is room for on all SMs or on half of them; or all, or half of all.
   Estimate cheapest() const {
     Estimate best{.grid = exactly(1, all(1)), .cost = std::numeric_limits<float>::infinity()};
-    if (items_ * (tiles_ + kEmptyUnits) > std::numeric_limits<int>::max()) {
+    if (items_ < 1 || items_ * (tiles_ + kEmptyUnits) > std::numeric_limits<int>::max()) {
       return best;
     }
     for (int cluster = 1;
