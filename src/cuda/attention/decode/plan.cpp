@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "cuda/attention/decode/grid.hpp"
 #include "cuda/attention/decode/work.hpp"
@@ -60,52 +61,73 @@ std::optional<int> config_for_rows(const Problem& p, std::int64_t rows) {
   return best;
 }
 
-// Whether a config is to replace `larger`, with more rows, for a batch-invariant problem. That must
-// not depend on the batch unless both give the same bits, as swapped ones of up to 32 rows do: they
-// have as many warpgroups, and a row's bits do not depend on the others of its tile. Of these,
-// fewer rows are faster where splits take half of the SMs at most.
-bool replaces_if_invariant(const Problem& p, const DecodeConfig& c, const DecodeConfig& larger,
-                           int sms) {
-  return larger.most_cluster == 1 || (c.swaps && 2 * most_items(p, c) * most_splits(p, c) <= sms);
+// `best`, or one of the configs before it, which have fewer rows: the last that replaces what is
+// best until then, as replaces(config, larger) tells. Of fewer rows there are more items, but a
+// block takes less for each.
+template <typename Replaces>
+int with_fewer_rows(const Problem& p, int best, const Replaces& replaces) {
+  for (int i = best - 1; i >= 0 && takes(kDecodeConfigs[i], p); --i) {
+    best = replaces(kDecodeConfigs[i], kDecodeConfigs[best]) ? i : best;
+  }
+  return best;
 }
 
-// The same of another problem, whose operands are not swapped: larger tiles are for many key tiles
-// of an SM, and for very many if they have no clusters. Those of 64 rows are slow with head dims
-// other than 64 and 128.
-bool replaces(const Problem& p, const DecodeConfig& c, const DecodeConfig& larger, int sms) {
-  const int most_tiles_of_sm = larger.most_cluster > 1 ? 12 : 64;
-  const bool are_slow = larger.rows == 64 && c.head_dim != 64 && c.head_dim != 128;
-  return are_slow || most_items(p, c) * most_tiles(p) <= std::int64_t{most_tiles_of_sm} * sms;
+// So for a batch-invariant problem. The choice must not depend on the batch but between configs
+// that give the same bits, as swapped ones of up to 32 rows do: they have as many warpgroups, and a
+// row's bits do not depend on the others of its tile. Of these, fewer rows are faster where splits
+// take half of the SMs at most.
+int invariant_config(const Problem& p, int best, int sms) {
+  return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
+    const bool are_few = 2 * most_items(p, c) * most_splits(p, c) <= sms;
+    return larger.most_cluster == 1 || (c.swaps && are_few);
+  });
+}
+
+// So for another problem, whose operands are swapped: by what grids are estimated to take. In place
+// of tiles of 64 rows, smaller ones are for few key tiles of an SM: with more, row tiles of the
+// same keys no longer find them in L2.
+int cheapest_config(const Problem& p, int best, int sms) {
+  constexpr int kMostTiles = 32;  // of an SM
+  float least = decode_cost(p, kDecodeConfigs[best], sms);
+  return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
+    if (larger.rows == 64 && most_items(p, c) * most_tiles(p) > std::int64_t{kMostTiles} * sms) {
+      return false;
+    }
+    const float cost = decode_cost(p, c, sms);
+    const bool is_less = cost < least;
+    least = std::min(cost, least);
+    return is_less;
+  });
+}
+
+// So where they are not: larger tiles are for many key tiles of an SM, and for very many if they
+// have no clusters. Those of 64 rows are slow with head dims other than 64 and 128.
+int unswapped_config(const Problem& p, int best, int sms) {
+  return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
+    const int most_tiles_of_sm = larger.most_cluster > 1 ? 12 : 64;
+    const bool are_slow = larger.rows == 64 && c.head_dim != 64 && c.head_dim != 128;
+    return are_slow || most_items(p, c) * most_tiles(p) <= std::int64_t{most_tiles_of_sm} * sms;
+  });
 }
 
 }  // namespace
 
 // A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
-// nothing else, it is one token that counts. Row tiles may have fewer rows than a sequence has:
-// there are more items then, but a block takes less for each. In place of tiles of 64 rows they are
-// for few key tiles of an SM: with more, row tiles of the same keys no longer find them in L2.
+// nothing else, it is one token that counts.
 std::optional<int> best_decode_config(const Problem& problem, int sms) {
-  constexpr int kMostTiles = 32;  // of an SM
   const std::int64_t tokens = problem.batch_invariant ? 1
                               : problem.packed        ? ceil_div(problem.q_len, problem.batch)
                                                       : problem.q_len;
-  std::optional<int> best = config_for_rows(problem, tokens * (problem.heads / problem.kv_heads));
-  float least = std::numeric_limits<float>::infinity();
-  for (int i = best.value_or(-1); i >= 0 && takes(kDecodeConfigs[i], problem); --i) {
-    const DecodeConfig& c = kDecodeConfigs[i];
-    const DecodeConfig& larger = kDecodeConfigs[*best];
-    if (problem.batch_invariant || !c.swaps) {
-      const auto is_better = problem.batch_invariant ? replaces_if_invariant : replaces;
-      best = i != *best && is_better(problem, c, larger, sms) ? i : *best;
-    } else if (larger.rows == 64 && c.rows < 64 &&
-               most_items(problem, c) * most_tiles(problem) > std::int64_t{kMostTiles} * sms) {
-      break;
-    } else if (const float cost = decode_cost(problem, c, sms); cost < least) {
-      best = i;
-      least = cost;
-    }
+  const std::optional<int> best =
+      config_for_rows(problem, tokens * (problem.heads / problem.kv_heads));
+  if (!best) {
+    return best;
   }
-  return best;
+  if (problem.batch_invariant) {
+    return invariant_config(problem, *best, sms);
+  }
+  return kDecodeConfigs[*best].swaps ? cheapest_config(problem, *best, sms)
+                                     : unswapped_config(problem, *best, sms);
 }
 
 DecodeShape decode_shape(int heads, int kv_heads, int tile_rows) {
