@@ -32,6 +32,6 @@ inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPre
 
 // A sequence with at most so many new tokens runs in the decode kernel, whose tiles have rows of
 // several heads. Each sequence's own number decides, not its neighbours'.
-inline constexpr int kMostDecodeTokens = 64;
+inline constexpr int kMostDecodeTokens = 48;
 
 }  // namespace tilewright::cuda
