@@ -61,9 +61,9 @@ std::optional<int> config_for_rows(const Problem& p, std::int64_t rows) {
   return best;
 }
 
-// `best`, or one of the configs before it, which have fewer rows: the last that replaces what is
-// best until then, as replaces(config, larger) tells. Of fewer rows there are more items, but a
-// block takes less for each.
+// Goes from config `best` to those before it, which have fewer and fewer rows, and takes each for
+// which replaces(config, best so far) is true. With fewer rows there are more items, but a block
+// takes less for each.
 template <typename Replaces>
 int with_fewer_rows(const Problem& p, int best, const Replaces& replaces) {
   for (int i = best - 1; i >= 0 && takes(kDecodeConfigs[i], p); --i) {
@@ -72,10 +72,10 @@ int with_fewer_rows(const Problem& p, int best, const Replaces& replaces) {
   return best;
 }
 
-// So for a batch-invariant problem. The choice must not depend on the batch but between configs
-// that give the same bits, as swapped ones of up to 32 rows do: they have as many warpgroups, and a
+// The config for a batch-invariant problem. Only between configs that give the same bits may the
+// choice depend on the batch. Swapped ones of up to 32 rows do: they have as many warpgroups, and a
 // row's bits do not depend on the others of its tile. Of these, fewer rows are faster where splits
-// take half of the SMs at most.
+// take half of the SMs at most. Configs without clusters are not taken if there are others.
 int invariant_config(const Problem& p, int best, int sms) {
   return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
     const bool are_few = 2 * most_items(p, c) * most_splits(p, c) <= sms;
@@ -83,9 +83,9 @@ int invariant_config(const Problem& p, int best, int sms) {
   });
 }
 
-// So for another problem, whose operands are swapped: by what grids are estimated to take. In place
-// of tiles of 64 rows, smaller ones are for few key tiles of an SM: with more, row tiles of the
-// same keys no longer find them in L2.
+// The config for another problem, if operands are swapped: by what grids are estimated to take. In
+// place of tiles of 64 rows, smaller ones are for few key tiles of an SM: with more, row tiles of
+// the same keys no longer find them in L2.
 int cheapest_config(const Problem& p, int best, int sms) {
   constexpr int kMostTiles = 32;  // of an SM
   float least = decode_cost(p, kDecodeConfigs[best], sms);
@@ -100,8 +100,8 @@ int cheapest_config(const Problem& p, int best, int sms) {
   });
 }
 
-// So where they are not: larger tiles are for many key tiles of an SM, and for very many if they
-// have no clusters. Those of 64 rows are slow with head dims other than 64 and 128.
+// The same if they are not: larger row tiles are for many key tiles of an SM, and for very many if
+// they have no clusters. Those of 64 rows are slow with head dims other than 64 and 128.
 int unswapped_config(const Problem& p, int best, int sms) {
   return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
     const int most_tiles_of_sm = larger.most_cluster > 1 ? 12 : 64;
