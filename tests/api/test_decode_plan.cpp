@@ -197,7 +197,7 @@ TEST(DecodePlan, ACallWithoutQueriesHasAPlan) {
   EXPECT_GE(plan_of(p).workers, 0);
 }
 
-// All grids that plans have, over shapes that are far apart.
+// Over shapes that are far apart.
 TEST(DecodePlan, AGridFitsAndCostsMoreForMoreKeys) {
   for (int i = 0; i < kDecodeConfigCount; ++i) {
     const DecodeConfig& c = kDecodeConfigs[i];
@@ -331,6 +331,10 @@ TEST(DecodePlan, KeysAreTheRowsWhereTheyCanBe) {
     p.head_dim = p.value_dim = 256;
     EXPECT_FALSE(swaps(p));
   }
+  Problem p = problem(64, 1, 4096);
+  p.q_len = 2;
+  p.cache_dtype = DType::e4m3;  // 64 rows, in tiles of 32
+  EXPECT_TRUE(swaps(p));
 }
 
 // The kernel divides O's columns among a cluster's blocks, in pieces of four, and a ring's stages

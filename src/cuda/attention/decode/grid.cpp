@@ -141,9 +141,9 @@ class GridChoice {
     return longest;
   }
 
-  // What a launch in a grid is estimated to take, in µs, beside what all grids do: a block's time
-  // and memory's, of which the longer counts most. The constants are a fit to the times of all
-  // grids with some 300 shapes (docs/worklog/decode.md).
+  // What a launch in a grid is estimated to take, in µs, beside what it takes in any grid: a
+  // block's time and memory's, of which the longer counts most. The constants are fitted to the
+  // times of 295 shapes in all grids (docs/worklog/decode.md).
   float cost_of(const DecodeGrid& grid) const {
     const LongestShare longest = longest_share(grid);
     const bool is_narrow = c_.head_dim < 128;

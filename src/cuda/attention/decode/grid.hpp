@@ -15,8 +15,8 @@ struct DecodeGrid {
 DecodeGrid best_decode_grid(const AttentionWithKvCacheProblem& problem, const DecodeConfig& config,
                             int sms);
 
-// What a launch in that grid is estimated to take, in µs, beside what all configs do. The config's
-// operands are swapped.
+// What a launch in that grid is estimated to take, in µs, beside what launches take in any grid and
+// config. The config's operands are swapped.
 float decode_cost(const AttentionWithKvCacheProblem& problem, const DecodeConfig& config, int sms);
 
 }  // namespace tilewright::cuda

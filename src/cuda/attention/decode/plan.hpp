@@ -49,9 +49,9 @@ bool loads_boxes(const AttentionWithKvCacheProblem& problem);
 // Does this config have the problem's head dims, and take its caches?
 bool takes(const DecodeConfig& config, const AttentionWithKvCacheProblem& problem);
 
-// The config for `problem` on a GPU of `sms` SMs: the one with the fewest rows of a row tile that
-// hold a sequence's, or with the most; where caches are short and sequences few, one with fewer.
-// Nothing if there is none.
+// The config for `problem` on a GPU of `sms` SMs: the one whose row tiles have the fewest rows that
+// hold a sequence's, or else the most; or one with fewer rows, where that is estimated to be faster
+// (docs/worklog/decode.md, "The plan"). Nothing if there is none.
 std::optional<int> best_decode_config(const AttentionWithKvCacheProblem& problem, int sms);
 
 // The schedule's shape of a problem with so many heads, in row tiles of `tile_rows`; its masks are
