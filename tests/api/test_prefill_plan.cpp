@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cuda/attention/blocks/cache_boxes.hpp"
@@ -165,15 +166,49 @@ TEST(SequenceLengths, OfPackedSequencesOutOfRangeBecomeTheNearestInRange) {
 
 TEST(PrefillPlan, ChunksRunInPrefillAndFewTokensInDecode) {
   EXPECT_EQ(fastest(problem_of(4, 1)), "decode");
-  EXPECT_EQ(fastest(problem_of(4, kMostDecodeTokens)), "decode");
-  EXPECT_EQ(fastest(problem_of(4, kMostDecodeTokens + 1)), "prefill");
+  EXPECT_EQ(fastest(problem_of(4, 32)), "decode");
+  EXPECT_EQ(fastest(problem_of(4, 33)), "prefill");
   EXPECT_EQ(fastest(problem_of(1, 2048)), "prefill");
+}
+
+TEST(PrefillPlan, HeadDimsHaveTheirOwnMostTokensOfDecode) {
+  for (const auto& [qk, v, most] :
+       {std::tuple{64, 64, 32}, {96, 96, 16}, {128, 128, 32}, {192, 128, 16}, {256, 256, 16}}) {
+    for (const DType cache_dtype : {DType::bf16, DType::e4m3}) {
+      Problem p = problem_of(4, most);
+      p.head_dim = qk;
+      p.value_dim = v;
+      p.cache_dtype = cache_dtype;
+      EXPECT_EQ(fastest(p), "decode") << qk;
+      ++p.q_len;
+      EXPECT_EQ(fastest(p), "prefill") << qk;
+    }
+  }
+}
+
+// Prefill does not split the keys of packed sequences.
+TEST(PrefillPlan, FewPackedSequencesOfMoreTokensRunInDecode) {
+  EXPECT_EQ(most_decode_tokens(problem_of(1, 40)), 32);
+  EXPECT_EQ(most_decode_tokens(problem_of(4, 2000, true)), 32);
+  EXPECT_EQ(most_decode_tokens(problem_of(3, 2000, true)), 42);
+  EXPECT_EQ(most_decode_tokens(problem_of(2, 2000, true)), 64);
+  EXPECT_EQ(most_decode_tokens(problem_of(1, 2000, true)), 128);
+  EXPECT_EQ(fastest(problem_of(1, 128, true)), "decode");
+  EXPECT_EQ(fastest(problem_of(1, 129, true)), "prefill");
+  Problem p = problem_of(1, 2000, true);
+  p.heads = 1;
+  EXPECT_EQ(most_decode_tokens(p), 128);
+  p.heads = 32;
+  p.head_dim = 256;
+  EXPECT_EQ(most_decode_tokens(p), 64);
+  p.batch_invariant = true;
+  EXPECT_EQ(most_decode_tokens(p), 16);
 }
 
 TEST(PrefillPlan, APackedBatchOfOneTokenEachRunsInDecode) {
   EXPECT_EQ(fastest(problem_of(128, 128, true)), "decode");
   EXPECT_EQ(fastest(problem_of(128, 129, true)), "prefill");
-  EXPECT_EQ(fastest(problem_of(4, kMostDecodeTokens, true)), "decode");
+  EXPECT_EQ(fastest(problem_of(4, 32, true)), "decode");
   EXPECT_EQ(fastest(problem_of(64, 2108, true)), "prefill");
 }
 
@@ -182,7 +217,7 @@ TEST(PrefillPlan, ABatchInvariantBatchIsNotJudgedByItsSize) {
   Problem p = problem_of(128, 128, true);
   p.batch_invariant = true;
   EXPECT_EQ(fastest(p), "prefill");
-  p.q_len = kMostDecodeTokens;  // none can be a chunk
+  p.q_len = most_decode_tokens(p);  // none can be a chunk
   EXPECT_EQ(fastest(p), "decode");
 }
 
@@ -303,8 +338,8 @@ TEST(PrefillPlan, ALoadBringsTheLargestPieceOfPageAndTile) {
 TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {
   const Problem p = problem_of(64, 2108, true);
   const PrefillDetails mixed = plan_chunks(p, kSms);
-  EXPECT_EQ(mixed.plan.others_tokens, kMostDecodeTokens);
-  EXPECT_EQ(mixed.decode.plan.most_tokens, kMostDecodeTokens);
+  EXPECT_EQ(mixed.plan.others_tokens, 32);
+  EXPECT_EQ(mixed.decode.plan.most_tokens, 32);
   EXPECT_EQ(mixed.bytes, kPrefillDecodeAt + mixed.decode.at.bytes);
 
   const PrefillDetails alone = plan_prefill(p, kSms, prefill_config(p).value());

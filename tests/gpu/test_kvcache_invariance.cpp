@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/block_scale.hpp"
-#include "cuda/attention/prefill/e4m3_configs.hpp"
+#include "cuda/attention/prefill/plan.hpp"
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
 #include "kvcache_test.hpp"
@@ -62,10 +62,10 @@ TEST_F(BatchInvariantGpu, PagesChangeNoBit) {
         SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
         KvCacheHostTensors paged = make_tensors(problem);
         const KvCacheForm whole = without_pages(problem, paged);
+        const int few = cuda::most_decode_tokens(constraints_of(problem));
         const bool leaves_some =
-            kernel.info.name == "prefill" && std::ranges::any_of(problem.q_lens, [](int len) {
-              return len <= cuda::kMostDecodeTokens;
-            });
+            kernel.info.name == "prefill" &&
+            std::ranges::any_of(problem.q_lens, [few](int len) { return len <= few; });
         const KvCacheKernel& other =
             leaves_some ? *find_kernel<AttentionWithKvCache>("decode") : kernel;
         const auto variants = [&](const KvCacheProblem& of) {

@@ -30,8 +30,12 @@ inline constexpr PrefillConfig kPrefillConfigs[] = {
 };
 inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPrefillConfigs[0]);
 
-// A sequence with at most so many new tokens runs in the decode kernel, whose tiles have rows of
-// several heads. Each sequence's own number decides, not its neighbours'.
-inline constexpr int kMostDecodeTokens = 48;
+// A sequence with at most so many new tokens, by row of kPrefillConfigs, is faster in the decode
+// kernel, whose tiles have rows of several heads (docs/worklog/prefill.md). Caches of 16 bits and
+// E4M3 have the same numbers, so that their results have the same bits.
+inline constexpr int kMostDecodeTokens[kPrefillConfigCount] = {32, 16, 32, 16, 16};
+
+// With so many tiles of prefill an H200's SMs are full.
+inline constexpr int kFullTiles = 128;
 
 }  // namespace tilewright::cuda

@@ -28,12 +28,13 @@ int splits_of_keys(const Problem& p, int sms, int br) {
   return static_cast<int>(std::min({sms / tiles, pieces, kMaxSplits}));
 }
 
-// The config in which decode runs the packed sequences that are left to it. The average number of
-// tokens says nothing of them, as chunks raise it: they have one, or a few that were drafted.
+// The config in which decode runs the packed sequences that are left to it. Where there may be
+// chunks the average number of tokens says nothing of them, as chunks raise it: they have one, or a
+// few that were drafted.
 int config_of_few_tokens(const Problem& p, int sms) {
   constexpr std::int64_t kDraftedTokens = 4;
   Problem few = p;
-  if (p.packed) {
+  if (p.packed && may_have_chunks(p)) {
     few.q_len = std::min(p.q_len, p.batch * kDraftedTokens);
   }
   return best_decode_config(few, sms).value();
@@ -64,9 +65,20 @@ std::int64_t prefill_page_rows(const Problem& p) {
 
 bool prefill_loads(const Problem& p) { return p.page_size % prefill_page_rows(p) == 0; }
 
-bool may_have_chunks(const Problem& p) { return p.q_len > kMostDecodeTokens; }
+int most_decode_tokens(const Problem& p) {
+  const int config = prefill_config(p).value_or(0);
+  const int tokens = kMostDecodeTokens[config];
+  if (!p.packed || p.batch_invariant) {
+    return tokens;
+  }
+  const std::int64_t tiles = std::max<std::int64_t>(p.batch * p.heads, 1);  // of one each
+  const std::int64_t most = kPrefillConfigs[config].br();
+  return static_cast<int>(std::clamp(tokens * kFullTiles / tiles, std::int64_t{tokens}, most));
+}
 
-bool may_have_few_tokens(const Problem& p) { return p.packed || p.q_len <= kMostDecodeTokens; }
+bool may_have_chunks(const Problem& p) { return p.q_len > most_decode_tokens(p); }
+
+bool may_have_few_tokens(const Problem& p) { return p.packed || p.q_len <= most_decode_tokens(p); }
 
 int largest_box(std::int64_t page_size, int bc) {
   return page_size > 0 ? static_cast<int>(std::gcd(page_size, std::int64_t{bc})) : bc;
@@ -106,10 +118,10 @@ PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
 
 PrefillDetails plan_chunks(const Problem& p, int sms) {
   PrefillDetails details = plan_prefill(p, sms, prefill_config(p).value());
-  details.plan.others_tokens = kMostDecodeTokens;
+  details.plan.others_tokens = most_decode_tokens(p);
   if (may_have_few_tokens(p)) {
     details.decode = plan_decode(p, sms, config_of_few_tokens(p, sms));
-    details.decode.plan.most_tokens = kMostDecodeTokens;
+    details.decode.plan.most_tokens = details.plan.others_tokens;
     details.plan.joins = p.packed && may_have_chunks(p);
     details.decode.plan.next_may_join = details.plan.joins;
     details.bytes = kPrefillDecodeAt + details.decode.at.bytes;

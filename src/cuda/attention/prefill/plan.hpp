@@ -53,7 +53,12 @@ std::int64_t prefill_page_rows(const AttentionWithKvCacheProblem& problem);
 
 bool prefill_loads(const AttentionWithKvCacheProblem& problem);
 
-// Can a sequence have more than kMostDecodeTokens new tokens, and can one have no more?
+// A sequence with at most so many new tokens runs in decode. Where bits may depend on the batch,
+// it has more of packed sequences that are too few to fill the SMs with prefill's tiles: those are
+// not split over keys. Each sequence's own number decides, not its neighbours'.
+int most_decode_tokens(const AttentionWithKvCacheProblem& problem);
+
+// Can a sequence have more new tokens than that, and can one have no more?
 bool may_have_chunks(const AttentionWithKvCacheProblem& problem);
 bool may_have_few_tokens(const AttentionWithKvCacheProblem& problem);
 
@@ -63,7 +68,7 @@ int largest_box(std::int64_t page_size, int bc);
 // The plan for all sequences in `config`, on a GPU of `sms` SMs.
 PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int sms, int config);
 
-// The same where sequences of at most kMostDecodeTokens tokens run in decode.
+// The same where sequences of at most most_decode_tokens() run in decode.
 PrefillDetails plan_chunks(const AttentionWithKvCacheProblem& problem, int sms);
 
 }  // namespace tilewright::cuda
