@@ -186,23 +186,38 @@ TEST(PrefillPlan, HeadDimsHaveTheirOwnMostTokensOfDecode) {
   }
 }
 
-// Prefill does not split the keys of packed sequences.
+// Prefill does not split the keys of several packed sequences.
 TEST(PrefillPlan, FewPackedSequencesOfMoreTokensRunInDecode) {
-  EXPECT_EQ(most_decode_tokens(problem_of(1, 40)), 32);
+  EXPECT_EQ(most_decode_tokens(problem_of(2, 40)), 32);
   EXPECT_EQ(most_decode_tokens(problem_of(4, 2000, true)), 32);
   EXPECT_EQ(most_decode_tokens(problem_of(3, 2000, true)), 42);
   EXPECT_EQ(most_decode_tokens(problem_of(2, 2000, true)), 64);
-  EXPECT_EQ(most_decode_tokens(problem_of(1, 2000, true)), 128);
-  EXPECT_EQ(fastest(problem_of(1, 128, true)), "decode");
-  EXPECT_EQ(fastest(problem_of(1, 129, true)), "prefill");
-  Problem p = problem_of(1, 2000, true);
-  p.heads = 1;
+  EXPECT_EQ(fastest(problem_of(2, 64, true)), "decode");
+  EXPECT_EQ(fastest(problem_of(2, 65, true)), "prefill");
+  Problem p = problem_of(2, 2000, true);
+  p.heads = 8;
   EXPECT_EQ(most_decode_tokens(p), 128);
   p.heads = 32;
   p.head_dim = 256;
-  EXPECT_EQ(most_decode_tokens(p), 64);
+  EXPECT_EQ(most_decode_tokens(p), 32);
   p.batch_invariant = true;
   EXPECT_EQ(most_decode_tokens(p), 16);
+}
+
+TEST(PrefillPlan, APackedSequenceByItselfIsPlannedAsOneThatIsNotPacked) {
+  for (const int q_len : {1, 32, 33, 128, 300, 2048}) {
+    const Problem packed = problem_of(1, q_len, true);
+    const Problem other = problem_of(1, q_len);
+    EXPECT_EQ(fastest(packed), fastest(other)) << q_len;
+    EXPECT_EQ(plan_chunks(packed, kSms).plan.splits, plan_chunks(other, kSms).plan.splits) << q_len;
+    EXPECT_EQ(plan_chunks(packed, kSms).bytes, plan_chunks(other, kSms).bytes) << q_len;
+  }
+  EXPECT_EQ(plan_chunks(problem_of(1, 128, true), kSms).plan.splits, 4);
+  EXPECT_EQ(plan_chunks(problem_of(1, 128, true), kSms).plan.others_tokens, 0);
+  Problem p = problem_of(1, 128, true);
+  p.batch_invariant = true;
+  EXPECT_EQ(plan_chunks(p, kSms).plan.splits, 1);
+  EXPECT_EQ(plan_chunks(p, kSms).plan.others_tokens, 32);
 }
 
 TEST(PrefillPlan, APackedBatchOfOneTokenEachRunsInDecode) {
@@ -395,7 +410,7 @@ TEST(PrefillPlan, KeysAreSplitWhereTilesAreFew) {
   p.window = false;
   p.batch_invariant = true;  // or bits would depend on the batch
   EXPECT_EQ(splits(p), 1);
-  EXPECT_EQ(splits(problem_of(1, 128, true)), 1);
+  EXPECT_EQ(splits(problem_of(2, 128, true)), 1);
 }
 
 TEST(PrefillPlan, SplitsLeaveResultsApart) {

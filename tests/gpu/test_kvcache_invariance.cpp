@@ -12,6 +12,7 @@
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
 #include "kvcache_test.hpp"
+#include "ops/plan.hpp"
 #include "problems/kvcache_expectation.hpp"
 #include "problems/kvcache_forms.hpp"
 #include "problems/views.hpp"
@@ -184,6 +185,69 @@ TEST_F(KvCacheGpu, AChunkOverAnE4m3CacheHasTheBitsOfItsValues) {
   }
 }
 
+reference::HostTensor int_vector(const std::vector<int>& values) {
+  reference::HostTensor tensor(DType::int32, {static_cast<std::int64_t>(values.size())});
+  std::ranges::copy(values, reinterpret_cast<int*>(tensor.data()));
+  return tensor;
+}
+
+// ---- A packed sequence by itself
+
+// A chunk of 100 tokens behind `before` rows of no sequence, over a cache so large that keys are
+// split.
+KvCacheProblem packed_chunk(const KvCacheKernel& variant, int before, int keys) {
+  KvCacheProblem problem{.heads = 4, .kv_heads = 2, .packed = true, .causal = true};
+  problem.head_dim = variant.facts.head_dims.front().qk;
+  problem.value_dim = variant.facts.head_dims.front().v;
+  problem.q_lens = {before + 100};
+  problem.cached = {keys};
+  problem.page_size = 64;
+  problem.capacity = 5056;
+  return problem;
+}
+
+// The call whose q, o and LSE begin `rows` rows later.
+AttentionWithKvCacheTensors behind_rows(AttentionWithKvCacheTensors t, std::int64_t rows) {
+  t.q = narrowed(t.q, 0, rows, t.q.shape[0] - rows);
+  t.o = narrowed(t.o, 0, rows, t.o.shape[0] - rows);
+  t.lse = narrowed(*t.lse, 1, rows, t.lse->shape[1] - rows);
+  return t;
+}
+
+TEST_F(KvCacheGpu, APackedChunkByItselfHasTheBitsOfOneThatIsNotPacked) {
+  constexpr int kBefore = 3;
+  const KvCacheKernel& prefill = *find_kernel<AttentionWithKvCache>("prefill");
+  const auto expect_same_bits_packed = [&](const KvCacheKernel& kernel,
+                                           const KvCacheProblem& problem) {
+    SCOPED_TRACE(testing::Message() << kernel.info.name << ": " << problem);
+    ASSERT_GT(kernel.plan(constraints_of(problem), device_info(kDevice)).splits, 1);
+    KvCacheDeviceProblem together(make_tensors(problem));
+    KvCacheDeviceProblem apart(make_tensors(problem));
+    const DeviceTensor starts(int_vector({kBefore, kBefore + 100}));
+    AttentionWithKvCacheTensors packed = together.views();
+    packed.cu_seqlens_q = starts.view();
+    KvCacheProblem chunk = problem;
+    chunk.q_lens = {100};
+    const AttentionWithKvCacheOptions options = options_of(problem, kernel.info.name);
+    run(packed, options);
+    run(alone(chunk, behind_rows(apart.views(), kBefore), 0), options);
+    KvCacheHostTensors expected = apart.results();
+    KvCacheHostTensors results = together.results();
+    expect_same_bits(expected, results);
+  };
+  for (const KvCacheKernel& variant : prefill.variants) {
+    for (const DType cache_dtype : {DType::bf16, DType::e4m3}) {
+      for (const int keys : {5000, 1100, 40}) {
+        KvCacheProblem problem = packed_chunk(variant, kBefore, keys);
+        problem.cache_dtype = cache_dtype;
+        problem.sinks = true;
+        expect_same_bits_packed(variant, problem);
+        expect_same_bits_packed(prefill, problem);
+      }
+    }
+  }
+}
+
 // ---- vLLM#51902: a neighbour's prefill grew from 9 to 10 tokens, and a decode row's bits changed
 
 // A prompt of as many tokens as any here, and a sequence behind it that decodes.
@@ -198,12 +262,6 @@ KvCacheProblem prompt_beside_decode(const KvCacheChoices& choices, int prompt) {
   problem.capacity = 1504;
   problem.batch_invariant = true;
   return problem;
-}
-
-reference::HostTensor int_vector(const std::vector<int>& values) {
-  reference::HostTensor tensor(DType::int32, {static_cast<std::int64_t>(values.size())});
-  std::ranges::copy(values, reinterpret_cast<int*>(tensor.data()));
-  return tensor;
 }
 
 // The call with a shorter prompt: its last `tokens` tokens, and the same row that decodes.

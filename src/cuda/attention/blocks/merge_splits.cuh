@@ -6,12 +6,13 @@
 // Tiles     A warp computes a row. A lane has the m and l of a split, and four columns of each 128.
 // Limits    At most 32 splits. Each is read once, and they are summed in their order, so that runs
 //           are bit-equal.
-//           Where sequences are packed, rows behind the last one's are left as they are.
 //
 // `Params` are the params of any operation with the members that row_results.cuh names, a batch,
 // q_len, heads, value_dim, dtype, and an o with its stride. `Splits` says where they are:
 //   count                             of the splits
 //   place(split, batch, row, head)    a PartialRow
+// `Rows` says which rows are left as they are:
+//   lacks(row)                        of any batch entry
 #pragma once
 
 #include "common/ceil_div.hpp"
@@ -61,6 +62,13 @@ struct BatchedSplits {
   }
 };
 
+// Of packed sequences, the rows up to the last one's end, which lies on the device; or all rows.
+struct RowsBefore {
+  const int* end = nullptr;
+
+  __device__ bool lacks(int row) const { return end != nullptr && row >= *end; }
+};
+
 namespace merge_splits {
 
 constexpr int kRowsPerBlock = 4;
@@ -68,10 +76,10 @@ constexpr int kFirstSplits = 4;  // whose O is asked for before the weights are 
 constexpr int kColumns = 128;    // of O at once
 constexpr unsigned kAll = 0xffffffffu;
 
-template <typename Element, typename Params, typename Splits>
+template <typename Element, typename Params, typename Splits, typename Rows>
 __global__ void __launch_bounds__(32 * kRowsPerBlock)
     merge(const __grid_constant__ Params p, const __grid_constant__ Splits splits,
-          const int* rows_end) {
+          const __grid_constant__ Rows rows) {
   let_next_launch_start();
   wait_for_launch_before();
   const int row_index = static_cast<int>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
@@ -81,7 +89,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
   const int head = row_index % p.heads;
   const int row = row_index / p.heads % p.q_len;
   const int batch = row_index / p.heads / p.q_len;
-  if (rows_end != nullptr && row >= *rows_end) {
+  if (rows.lacks(row)) {
     return;
   }
   const int lane = threadIdx.x % 32;
@@ -161,27 +169,24 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
 
 }  // namespace merge_splits
 
-// Queues the merge of `splits` into the outputs of `p`. If `rows_end` is not null, it is where the
-// number of rows that there are lies on the device.
-template <typename Params, typename Splits>
-void launch_merge(const Params& p, const Splits& splits, Stream stream,
-                  const int* rows_end = nullptr, const LaunchOptions& options = {}) {
+// Queues the merge of `splits` into the outputs of `p`.
+template <typename Params, typename Splits, typename Rows = RowsBefore>
+void launch_merge(const Params& p, const Splits& splits, Stream stream, const Rows& rows = {},
+                  const LaunchOptions& options = {}) {
   const int blocks = ceil_div(p.batch * p.q_len * p.heads, merge_splits::kRowsPerBlock);
-  constexpr int kThreads = 32 * merge_splits::kRowsPerBlock;
-  if (p.dtype == DType::fp16) {
-    launch_with<merge_splits::merge<cute::half_t, Params, Splits>>(options, blocks, kThreads, 0,
-                                                                   stream, p, splits, rows_end);
-  } else {
-    launch_with<merge_splits::merge<cute::bfloat16_t, Params, Splits>>(options, blocks, kThreads, 0,
-                                                                       stream, p, splits, rows_end);
-  }
+  const auto launch = [&](auto element) {
+    launch_with<merge_splits::merge<decltype(element), Params, Splits, Rows>>(
+        options, blocks, 32 * merge_splits::kRowsPerBlock, 0, stream, p, splits, rows);
+  };
+  p.dtype == DType::fp16 ? launch(cute::half_t{}) : launch(cute::bfloat16_t{});
 }
 
 // The same of `count` splits that are batch entries of `splits`' outputs, as splits_of() has them.
-template <typename Params>
-void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream) {
+template <typename Params, typename Rows = RowsBefore>
+void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream,
+                         const Rows& rows = {}) {
   launch_merge(p, BatchedSplits{.rows = partial_rows(splits), .batches = p.batch, .count = count},
-               stream);
+               stream, rows);
 }
 
 }  // namespace tilewright::cuda

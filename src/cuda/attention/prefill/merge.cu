@@ -3,10 +3,22 @@
 #include "cuda/attention/prefill/launch.hpp"
 
 namespace tilewright::cuda {
+namespace {
+
+// The rows of a packed sequence, the only one; or all rows.
+struct RowsOfOne {
+  const int* cu_seqlens;
+
+  __device__ bool lacks(int row) const {
+    return cu_seqlens != nullptr && (row < cu_seqlens[0] || row >= cu_seqlens[1]);
+  }
+};
+
+}  // namespace
 
 void launch_prefill_merge(const AttentionWithKvCacheParams& p,
                           const AttentionWithKvCacheParams& splits, int count, Stream stream) {
-  launch_merge_splits(p, splits, count, stream);
+  launch_merge_splits(p, splits, count, stream, RowsOfOne{p.packed_q.cu_seqlens});
 }
 
 }  // namespace tilewright::cuda

@@ -15,14 +15,17 @@ constexpr std::int64_t kTmaAlignment_bytes = 128;  // of what TMA writes to
 
 std::int64_t value_dim(const Problem& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
 
+// Several packed sequences: no host knows how many new tokens, and tiles, each has.
+bool are_several_packed(const Problem& p) { return p.packed && p.batch > 1; }
+
 // Keys are split if SMs would idle otherwise: not under a window, whose keys are few, and not of
-// packed sequences, of which no host knows how many tiles they have. The number of splits depends
-// on the batch, so that a batch-invariant problem has none.
+// several packed sequences. The number of splits depends on the batch, so that a batch-invariant
+// problem has none.
 int splits_of_keys(const Problem& p, int sms, int br) {
   constexpr std::int64_t kMaxSplits = 32;
   const std::int64_t tiles = p.batch * p.heads * ceil_div(p.q_len, std::int64_t{br});
   const std::int64_t pieces = p.capacity / kMinPrefillSplit;
-  if (p.packed || p.window || p.batch_invariant || 2 * tiles > sms || pieces < 2) {
+  if (are_several_packed(p) || p.window || p.batch_invariant || 2 * tiles > sms || pieces < 2) {
     return 1;
   }
   return static_cast<int>(std::min({sms / tiles, pieces, kMaxSplits}));
@@ -68,7 +71,7 @@ bool prefill_loads(const Problem& p) { return p.page_size % prefill_page_rows(p)
 int most_decode_tokens(const Problem& p) {
   const int config = prefill_config(p).value_or(0);
   const int tokens = kMostDecodeTokens[config];
-  if (!p.packed || p.batch_invariant) {
+  if (!are_several_packed(p) || p.batch_invariant) {
     return tokens;
   }
   const std::int64_t tiles = std::max<std::int64_t>(p.batch * p.heads, 1);  // of one each
@@ -78,7 +81,10 @@ int most_decode_tokens(const Problem& p) {
 
 bool may_have_chunks(const Problem& p) { return p.q_len > most_decode_tokens(p); }
 
-bool may_have_few_tokens(const Problem& p) { return p.packed || p.q_len <= most_decode_tokens(p); }
+bool may_have_few_tokens(const Problem& p) {
+  const bool has_any_tokens = p.batch_invariant ? p.packed : are_several_packed(p);
+  return has_any_tokens || p.q_len <= most_decode_tokens(p);
+}
 
 int largest_box(std::int64_t page_size, int bc) {
   return page_size > 0 ? static_cast<int>(std::gcd(page_size, std::int64_t{bc})) : bc;
@@ -118,8 +124,8 @@ PrefillDetails plan_prefill(const Problem& p, int sms, int config) {
 
 PrefillDetails plan_chunks(const Problem& p, int sms) {
   PrefillDetails details = plan_prefill(p, sms, prefill_config(p).value());
-  details.plan.others_tokens = most_decode_tokens(p);
   if (may_have_few_tokens(p)) {
+    details.plan.others_tokens = most_decode_tokens(p);
     details.decode = plan_decode(p, sms, config_of_few_tokens(p, sms));
     details.decode.plan.most_tokens = details.plan.others_tokens;
     details.plan.joins = p.packed && may_have_chunks(p);

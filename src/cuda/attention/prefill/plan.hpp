@@ -54,11 +54,12 @@ std::int64_t prefill_page_rows(const AttentionWithKvCacheProblem& problem);
 bool prefill_loads(const AttentionWithKvCacheProblem& problem);
 
 // A sequence with at most so many new tokens runs in decode. Where bits may depend on the batch,
-// it has more of packed sequences that are too few to fill the SMs with prefill's tiles: those are
-// not split over keys. Each sequence's own number decides, not its neighbours'.
+// it has more of several packed sequences that are too few to fill the SMs with prefill's tiles:
+// those are not split over keys. Each sequence's own number decides, not its neighbours'.
 int most_decode_tokens(const AttentionWithKvCacheProblem& problem);
 
-// Can a sequence have more new tokens than that, and can one have no more?
+// Can a sequence have more new tokens than that, and can one have no more? A single packed sequence
+// counts as one of as many tokens as the tensor has, unless the call is batch-invariant.
 bool may_have_chunks(const AttentionWithKvCacheProblem& problem);
 bool may_have_few_tokens(const AttentionWithKvCacheProblem& problem);
 

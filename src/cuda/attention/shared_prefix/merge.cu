@@ -33,7 +33,7 @@ void launch_merge_passes(const SharedPrefixCalls& calls, int prefix_splits, Stre
                                          .group = Divisor(p.heads / p.kv_heads),
                                          .q_len = p.q_len,
                                          .count = prefix_splits + 1},
-               stream, calls.rows_end, {.may_start_early = true});
+               stream, RowsBefore{calls.rows_end}, {.may_start_early = true});
 }
 
 }  // namespace tilewright::cuda
