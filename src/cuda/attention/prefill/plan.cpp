@@ -74,7 +74,8 @@ int most_decode_tokens(const Problem& p) {
   if (!are_several_packed(p) || p.batch_invariant) {
     return tokens;
   }
-  const std::int64_t tiles = std::max<std::int64_t>(p.batch * p.heads, 1);  // of one each
+  // Tiles, if each sequence has one for each head. Half as many take twice as long as they could.
+  const std::int64_t tiles = std::max<std::int64_t>(p.batch * p.heads, 1);
   const std::int64_t most = kPrefillConfigs[config].br();
   return static_cast<int>(std::clamp(tokens * kFullTiles / tiles, std::int64_t{tokens}, most));
 }
