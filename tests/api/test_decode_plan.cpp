@@ -188,13 +188,16 @@ TEST(DecodePlan, SomeLaunchesTakeHalfOfTheSms) {
 }
 
 TEST(DecodePlan, ACallWithoutQueriesHasAPlan) {
-  Problem p = problem(0, 8, 1024);
-  EXPECT_GE(plan_of(p).workers, 0);
-  p = problem(4, 8, 1024);
+  const auto expect_a_plan = [](const Problem& p) {
+    EXPECT_EQ(plan_of(p).cluster, 1);
+    EXPECT_EQ(plan_of(p).workers, kSms);
+  };
+  expect_a_plan(problem(0, 8, 1024));
+  Problem p = problem(4, 8, 1024);
   p.q_len = 0;
-  EXPECT_GE(plan_of(p).workers, 0);
+  expect_a_plan(p);
   p.packed = true;
-  EXPECT_GE(plan_of(p).workers, 0);
+  expect_a_plan(p);
 }
 
 // Over shapes that are far apart.

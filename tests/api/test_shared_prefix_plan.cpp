@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "cuda/attention/shared_prefix/plan.hpp"
 #include "registry_test.hpp"
@@ -103,11 +104,11 @@ TEST(SharedPrefixPlan, TheSuffixPassHasTheMask) {
 }
 
 TEST(SharedPrefixPlan, RegionsOfTheWorkspaceFollowEachOther) {
-  for (const std::int64_t batch : {3, 64}) {
-    const Problem p = problem(batch, 3);
+  for (const auto& [batch, q_len] : {std::pair{3, 3}, {64, 3}, {1, 64}}) {
+    const Problem p = problem(batch, q_len);
     const auto& [details, bytes] = plan_of(p);
     const SharedPrefixWorkspace& at = details.at;
-    const auto rows = static_cast<std::size_t>(batch * 3 * p.heads);
+    const auto rows = static_cast<std::size_t>(batch * q_len * p.heads);
     const auto prefix_rows = rows * static_cast<std::size_t>(prefix_splits(details));
     EXPECT_GE(at.q, 3 * static_cast<std::size_t>(batch + 1) * sizeof(int));
     EXPECT_GE(at.prefix_max - at.q, rows * 128 * 2);
@@ -119,7 +120,7 @@ TEST(SharedPrefixPlan, RegionsOfTheWorkspaceFollowEachOther) {
     EXPECT_GE(at.suffix_pass - at.suffix_o, rows * 128 * sizeof(float));
     EXPECT_GE(at.prefix_pass - at.suffix_pass, decode_workspace(details.suffix, 128).bytes);
     const auto* const decode = std::get_if<DecodePlan>(&details.prefix);
-    EXPECT_EQ(decode == nullptr, batch == 64);
+    EXPECT_EQ(decode == nullptr, batch != 3);
     EXPECT_EQ(bytes - at.prefix_pass,
               decode != nullptr ? decode_workspace(*decode, 128).bytes : kPrefillDecodeAt);
   }

@@ -11,8 +11,8 @@
 // q_len, heads, value_dim, dtype, and an o with its stride. `Splits` says where they are:
 //   count                             of the splits
 //   place(split, batch, row, head)    a PartialRow
-// `Rows` says which rows are left as they are:
-//   lacks(row)                        of any batch entry
+// `Rows` says which rows of a batch entry are merged. Others are left as they are:
+//   lacks(row)                        is this one of the others?
 #pragma once
 
 #include "common/ceil_div.hpp"
@@ -62,7 +62,7 @@ struct BatchedSplits {
   }
 };
 
-// Of packed sequences, the rows up to the last one's end, which lies on the device; or all rows.
+// The rows of packed sequences, up to the last one's end, which lies on the device; or all rows.
 struct RowsBefore {
   const int* end = nullptr;
 

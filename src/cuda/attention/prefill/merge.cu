@@ -5,7 +5,7 @@
 namespace tilewright::cuda {
 namespace {
 
-// The rows of a packed sequence, the only one; or all rows.
+// The rows of the only packed sequence; or all rows.
 struct RowsOfOne {
   const int* cu_seqlens;
 

@@ -105,7 +105,7 @@ SharedPrefixPlan plan_shared_prefix(const Problem& p, int sms, const PassConfigs
     prefix.plan.joins = is_beside;
     prefix.plan.sequences = static_cast<int>(p.prefix_groups);  // a group's first has its rows
     details.prefix = prefix.plan;
-    prefix_bytes = prefix.bytes;
+    prefix_bytes = kPrefillDecodeAt;  // the ticket; what splits leave has a place of its own
   } else {
     const DecodeDetails prefix = plan_decode(prefix_pass(p), sms, configs.prefix);
     details.prefix = prefix.plan;
