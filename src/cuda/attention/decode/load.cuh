@@ -122,17 +122,41 @@ struct RowPlace {
   }
 };
 
-// Of this lane's row of the 32 from 32 group on.
-__device__ inline RowPlace row_place(const Params& p, const Part& part, BoxPlaces<1>& places,
-                                     int group) {
-  places.take(group);
-  const int key = places.box();
-  const int page = places.page();
+// A tile's rows, of which a lane has one of each half. The next tile's entries of the table are
+// asked for before this one's rows, as they would arrive behind these.
+using RowPlaces = BoxPlaces<1, kDecodeTileKeys / 32>;
+
+// Of this lane's row of a half.
+__device__ inline RowPlace row_place(const Params& p, const Part& part, const RowPlaces& places,
+                                     int half) {
+  const int key = places.box(half);
+  const int page = places.page(half);
   const bool is_seen = key >= part.seen_first && key < part.seen_end;
   return {.page = page,
-          .row = places.row(),
+          .row = places.row(half),
           .is_seen = is_seen,
           .exists = is_seen && page >= 0 && page < p.rows.cache_rows};
+}
+
+// The rows of one head, in chunks of 16 bytes, if 32 bits can count the chunks.
+struct HeadRows {
+  const std::uint8_t* base;
+  std::uint32_t page_chunks;  // from a page to the next one
+  std::uint32_t row_chunks;   // from a row to the next one
+  bool are_countable;
+};
+
+template <typename Config>
+__device__ HeadRows rows_of_head(const Params& p, const CacheSide<Config>& side, int head) {
+  constexpr int kChunk = 16 / Config::kCache_bytes;  // values
+  const OuterStrides& stride = side.stride;
+  const int page_rows = p.rows.page_size > 0 ? p.rows.page_size : p.rows.capacity;
+  const std::int64_t last = (p.rows.cache_rows - 1) * stride.batch + (page_rows - 1) * stride.seq;
+  return {.base = static_cast<const std::uint8_t*>(side.base) +
+                  head * stride.head * Config::kCache_bytes,
+          .page_chunks = static_cast<std::uint32_t>(stride.batch / kChunk),
+          .row_chunks = static_cast<std::uint32_t>(stride.seq / kChunk),
+          .are_countable = stride.batch >= 0 && stride.seq >= 0 && last / kChunk >> 32 == 0};
 }
 
 // Copies 32 rows of a tile, all of which exist, from its row `row0` on. Each lane knows where one
@@ -148,7 +172,8 @@ __device__ __forceinline__ void copy_whole_rows(const std::uint8_t* base, std::u
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = lane / Tile::kChunks;
   const int chunk = lane % Tile::kChunks;
-  const std::uint8_t* const of_lane = base + 16 * chunk;
+  const std::uint8_t* of_lane = base + 16 * chunk;
+  asm volatile("" : "+l"(of_lane));  // a sum that is kept: sources take one instruction, not three
   std::uint32_t targets[kCopies];
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
@@ -171,21 +196,22 @@ __device__ __forceinline__ void copy_whole_rows(const std::uint8_t* base, std::u
 // Copies 32 rows of a tile, from its row `row0` on. Each lane knows the place of one.
 template <typename Config, typename Tile>
 __device__ __forceinline__ void copy_rows(const CacheSide<Config>& side, const Part& part,
-                                          const RowPlace& place, int row0, std::uint8_t* tile) {
+                                          const HeadRows& rows, const RowPlace& place, int row0,
+                                          std::uint8_t* tile) {
   constexpr long long kZeros = -1;
   constexpr long long kNothing = -2;
   const std::uint32_t target = cute::cast_smem_ptr_to_uint(tile);
+  if constexpr (32 % Tile::kChunks == 0) {
+    if (__all_sync(0xffffffffu, place.exists && rows.are_countable)) {
+      const std::uint32_t own = static_cast<std::uint32_t>(place.page) * rows.page_chunks +
+                                static_cast<std::uint32_t>(place.row) * rows.row_chunks;
+      return copy_whole_rows<Tile>(rows.base, own, row0, target);
+    }
+  }
   const auto* const base = static_cast<const std::uint8_t*>(side.base);
   const long long own = !place.is_seen  ? kNothing
                         : !place.exists ? kZeros
                                         : place.offset(side.stride, part.kv_head);
-  if constexpr (32 % Tile::kChunks == 0) {
-    constexpr int kChunk = 16 / Config::kCache_bytes;  // values
-    const auto chunks = static_cast<unsigned long long>(own) / kChunk;
-    if (__all_sync(0xffffffffu, place.exists && chunks >> 32 == 0)) {
-      return copy_whole_rows<Tile>(base, static_cast<std::uint32_t>(chunks), row0, target);
-    }
-  }
 #pragma unroll 2
   for (int i = 0; i < Tile::kChunks; ++i) {
     const int index = 32 * i + static_cast<int>(threadIdx.x % 32);
@@ -209,7 +235,8 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
   using Shared = SharedStorage<Config>;
   const bool has_descales = Config::kIsE4m3 && side.descale.per == Descales::Per::row;
   BoxPlaces<1> boxes(p.rows, launch.boxes, part.sequence, part.cache_row);
-  BoxPlaces<1> rows(p.rows, launch.rows, part.sequence, part.cache_row);
+  RowPlaces rows(p.rows, launch.rows, part.sequence, part.cache_row);
+  const HeadRows head_rows = rows_of_head(p, side, part.kv_head);
   const bool loads_rows = Config::kMayLoadRows && !launch.loads_boxes;
   const bool are_boxes = !loads_rows && launch.boxes.rows() == kDecodeTileKeys;
   const int last_ones = max(part.tiles.end - 2, part.tiles.first);
@@ -222,8 +249,11 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
     }
     std::uint8_t* const tile = side.tiles + at.stage * Shared::kTile_bytes;
     TmaBarrier& full = side.ring.full[at.stage];
-    if (are_boxes) {  // the table's entry is on its way while the stage is not free
+    if (are_boxes) {  // the table's entries are on their way while the stage is not free
       boxes.take(j / 32);
+    }
+    if (loads_rows || has_descales) {
+      rows.take(j);
     }
     side.ring.empty[at.stage].wait(at.phase ^ 1);
     if (are_boxes) {
@@ -234,9 +264,9 @@ __device__ __forceinline__ void load_part(const Params& p, const Launch& launch,
     if (loads_rows || has_descales) {
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
-        const RowPlace place = row_place(p, part, rows, 2 * j + half);
+        const RowPlace place = row_place(p, part, rows, half);
         if (loads_rows) {
-          copy_rows<Config, Tile>(side, part, place, 32 * half, tile);
+          copy_rows<Config, Tile>(side, part, head_rows, place, 32 * half, tile);
         }
         if (has_descales) {
           float* const target =
