@@ -54,6 +54,7 @@ DType output_dtype(const DecodeProblem& p) {
   return p.dtype == DType::e4m3 ? DType::bf16 : p.dtype;
 }
 std::int64_t most_keys(const DecodeProblem& p) { return std::ranges::max(p.kv_lens); }
+std::int64_t most_tokens(const DecodeProblem& p) { return std::ranges::max(p.q_lens); }
 
 // New tokens of a sequence; packed: of all together.
 std::int64_t q_len(const DecodeProblem& p) {
@@ -113,6 +114,7 @@ AttentionWithKvCacheProblem constraints_of(const DecodeProblem& p) {
           .sinks = p.features.sinks,
           .packed = is_packed(p),
           .batch_invariant = p.batch_invariant,
+          .max_seqlen_q = most_tokens(p),
           .window_left = window.left.value_or(-1)};
 }
 
@@ -121,7 +123,8 @@ AttentionWithKvCacheOptions options_of(const DecodeProblem& p) {
           .window = p.features.window(),
           .scale = p.features.scale,
           .softcap = p.features.softcap,
-          .batch_invariant = p.batch_invariant};
+          .batch_invariant = p.batch_invariant,
+          .max_seqlen_q = most_tokens(p)};
 }
 
 // ---- Inputs

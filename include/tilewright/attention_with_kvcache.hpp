@@ -109,6 +109,11 @@ struct AttentionWithKvCacheOptions {
   // Copies the lengths, tables and indices from the GPU to check their values. This waits for the
   // stream and cannot be captured in a CUDA graph. It is for debugging.
   bool check_values = false;
+  // The most new tokens of a sequence, where q is packed, and the most keys, new rows included. The
+  // call is planned for them: results are right where a sequence has more, but may take longer. 0:
+  // the host does not know. Not looked at where the call is batch-invariant.
+  std::int64_t max_seqlen_q = 0;
+  std::int64_t max_seqlen_k = 0;
   // A name of a kernel or variant, or "auto": the fastest kernel that can run the problem.
   std::string_view kernel = "auto";
 };

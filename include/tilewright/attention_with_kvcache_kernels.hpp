@@ -86,6 +86,8 @@ struct AttentionWithKvCacheProblem {
   bool tree_mask = false;
   bool row_descales = false;
   bool batch_invariant = false;
+  std::int64_t max_seqlen_q = 0;   // packed: the most new tokens of a sequence; 0: not known
+  std::int64_t max_seqlen_k = 0;   // the most keys of a sequence; 0: not known
   std::int64_t prefix_groups = 1;  // of sequences, where prefixes are shared
   std::int64_t window_left = -1;   // keys before its own that a token sees; -1: no limit is known
 

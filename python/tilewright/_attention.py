@@ -110,8 +110,8 @@ def attention(
         "normalize": flag("normalize", normalize),
         "return_lse": flag("return_lse", return_lse),
     }
-    check_max_seqlen("max_seqlen_q", max_seqlen_q)
-    check_max_seqlen("max_seqlen_k", max_seqlen_k)
+    max_seqlen("max_seqlen_q", max_seqlen_q)
+    max_seqlen("max_seqlen_k", max_seqlen_k)
 
     if takes_torch_operator({"q": q, "k": k, "v": v} | optional, out, stream):
         import tilewright.torch as torch_operator
@@ -175,8 +175,12 @@ def statistics_of(normalize: bool, return_lse: bool) -> tuple[str, ...]:
     return ("row_max", "row_sum")
 
 
-def check_max_seqlen(argument: str, value: Any) -> None:
+def max_seqlen(argument: str, value: Any) -> int:
+    """The value, or 0 for None: it is not known."""
     try:
-        operator.index(0 if value is None else value)
+        number = operator.index(0 if value is None else value)
     except TypeError:
         raise wrong_type(argument, f"is {value!r}, must be an integer or None") from None
+    if not 0 <= number < 1 << 63:
+        raise invalid(argument, f"is {number}, must be at least 0 and less than 2^63")
+    return number

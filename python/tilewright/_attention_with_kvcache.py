@@ -4,7 +4,7 @@ from typing import Any
 
 from tilewright import _native
 from tilewright._arguments import flag, kernel_name, score_options
-from tilewright._attention import out_shape, row_shape, statistics_of
+from tilewright._attention import max_seqlen, out_shape, row_shape, statistics_of
 from tilewright._errors import invalid
 from tilewright._frameworks import (
     ANY_FLOAT,
@@ -49,6 +49,8 @@ def attention_with_kvcache(
     prefix_groups: Any = None,
     prefix_seqlens: Any = None,
     cu_seqlens_q: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     k: Any = None,
     v: Any = None,
     q_descale: Any = None,
@@ -96,6 +98,10 @@ def attention_with_kvcache(
     cu_seqlens_q
              (batch + 1,) int32, from 0, ascending: q is (total_q, heads, head_dim), and sequence b
              is rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]
+    max_seqlen_q, max_seqlen_k
+             the most new tokens of a sequence, with cu_seqlens_q, and the most keys, new rows
+             included, where the host knows them: the call is planned for them. Results are right
+             where a sequence has more, but may take longer. Not looked at where batch_invariant
     k, v     new rows of the caches' dtype, (batch, new, kv_heads, ...), or, with cu_seqlens_q,
              (total_q, kv_heads, ...). They are written to the caches behind what these hold, and
              count as keys. cache_seqlens stays as it is
@@ -148,6 +154,8 @@ def attention_with_kvcache(
     options = score_options(softmax_scale, causal, window_size, softcap) | {
         "batch_invariant": flag("batch_invariant", batch_invariant),
         "check_values": flag("check_values", check_values),
+        "max_seqlen_q": max_seqlen("max_seqlen_q", max_seqlen_q),
+        "max_seqlen_k": max_seqlen("max_seqlen_k", max_seqlen_k),
         "kernel_name": kernel_name(kernel),
     }
     returns = {

@@ -87,7 +87,8 @@ def attend(
         message = f"has head dim {v.shape[-1]}, must have {layer.v_rows.shape[-1]} as the cache has"
         raise UnsupportedError("unsupported", "value", message)
     batch = _batch_of(layer, said)
-    options = options | {"causal": True, "cu_seqlens_q": batch.cu_seqlens_q}
+    lengths = {"max_seqlen_q": batch.most_new, "max_seqlen_k": batch.most_keys}
+    options = options | lengths | {"cu_seqlens_q": batch.cu_seqlens_q, "causal": True}
     if batch.block_table is not None:
         return _attend_and_append(cache, layer, batch, qkv, options)
     if batch.rows.numel() == 0 or not layer.has_all_keys(batch.most_new):

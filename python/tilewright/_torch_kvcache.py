@@ -41,6 +41,8 @@ def _attend(
     softcap: float = 0.0,
     batch_invariant: bool = False,
     check_values: bool = False,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
     kernel_name: str = "auto",
     normalize: bool = True,
     return_lse: bool = False,
@@ -63,6 +65,8 @@ _OPTIONS = (
     "softcap",
     "batch_invariant",
     "check_values",
+    "max_seqlen_q",
+    "max_seqlen_k",
     "kernel_name",
 )
 

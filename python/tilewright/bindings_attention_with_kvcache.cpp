@@ -19,7 +19,8 @@ using KvCacheCall = NativeCall<AttentionWithKvCache, attention_with_kvcache_work
 
 KvCacheCall make_call(const nb::dict& tensors, std::optional<double> softmax_scale, bool causal,
                       std::int64_t window_size_left, std::int64_t window_size_right, double softcap,
-                      bool batch_invariant, bool check_values, const std::string& kernel_name) {
+                      bool batch_invariant, bool check_values, std::int64_t max_seqlen_q,
+                      std::int64_t max_seqlen_k, const std::string& kernel_name) {
   return {tensors,
           {.q = view(tensors, "q"),
            .k_cache = view(tensors, "k_cache"),
@@ -48,6 +49,8 @@ KvCacheCall make_call(const nb::dict& tensors, std::optional<double> softmax_sca
            .softcap = static_cast<float>(softcap),
            .batch_invariant = batch_invariant,
            .check_values = check_values,
+           .max_seqlen_q = max_seqlen_q,
+           .max_seqlen_k = max_seqlen_k,
            .kernel = kernel_name}};
 }
 
@@ -76,10 +79,11 @@ AttentionWithKvCacheProblem make_problem(std::string_view dtype, std::string_vie
 }  // namespace
 
 void bind_attention_with_kvcache(nb::module_& m) {
-  bind_call<KvCacheCall>(
-      m, "AttentionWithKvCacheCall", make_call, nb::arg("softmax_scale").none(), nb::arg("causal"),
-      nb::arg("window_size_left"), nb::arg("window_size_right"), nb::arg("softcap"),
-      nb::arg("batch_invariant"), nb::arg("check_values"), nb::arg("kernel_name"));
+  bind_call<KvCacheCall>(m, "AttentionWithKvCacheCall", make_call, nb::arg("softmax_scale").none(),
+                         nb::arg("causal"), nb::arg("window_size_left"),
+                         nb::arg("window_size_right"), nb::arg("softcap"),
+                         nb::arg("batch_invariant"), nb::arg("check_values"),
+                         nb::arg("max_seqlen_q"), nb::arg("max_seqlen_k"), nb::arg("kernel_name"));
   nb::class_<AttentionWithKvCacheProblem>(m, "AttentionWithKvCacheProblem")
       .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("dtype"), nb::arg("cache_dtype"),
            nb::arg("batch"), nb::arg("q_len"), nb::arg("cache_rows"), nb::arg("page_size"),

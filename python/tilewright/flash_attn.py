@@ -16,7 +16,7 @@ import operator
 from typing import Any
 
 from tilewright._append_kv import append_kv
-from tilewright._attention import attention, check_max_seqlen
+from tilewright._attention import attention, max_seqlen
 from tilewright._attention_fp8 import attention_fp8
 from tilewright._attention_with_kvcache import attention_with_kvcache
 from tilewright._errors import UnsupportedError, invalid, renamed
@@ -100,7 +100,7 @@ def flash_attn_varlen_func(
     _refuse_dropout(softmax_scale)
     _refuse(seqused_q=seqused_q, qv=qv, attention_chunk=attention_chunk or None)
     for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
-        check_max_seqlen(name, length)
+        max_seqlen(name, length)
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     return _attend(
         q,
@@ -156,7 +156,7 @@ def flash_attn_with_kvcache(
     is packed k and v are packed likewise, and cu_seqlens_k_new must be cu_seqlens_q itself. Returns
     out, or (out, lse) with return_softmax_lse. q may be float8_e4m3fn as the caches are, with
     q_descale (batch, kv_heads) fp32; out is bfloat16 then. scheduler_metadata, num_splits,
-    pack_gqa, sm_margin and max_seqlen_q are not looked at.
+    pack_gqa and sm_margin are not looked at.
 
     With rotary_cos and rotary_sin there are two calls: append_kv() rotates q and k, which have as
     many tokens, and appends k and v; then comes attention. Where attention refuses its arguments
@@ -194,6 +194,7 @@ def flash_attn_with_kvcache(
             q_descale=q_descale,
             leftpad_k=cache_leftpad,
             cu_seqlens_q=cu_seqlens_q,
+            max_seqlen_q=max_seqlen_q,
             softmax_scale=softmax_scale,
             causal=causal,
             window_size=window_size,

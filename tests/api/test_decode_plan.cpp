@@ -39,6 +39,55 @@ TEST(DecodePlan, ARowTileHoldsASequencesRowsOrAsManyAsThereAre) {
   EXPECT_EQ(rows_of(p), 32);
 }
 
+// Its host says how many tokens the longest sequence has.
+TEST(DecodePlan, APackedBatchOfEqualSequencesIsPlannedAsOneThatIsNotPacked) {
+  for (const int kv_heads : {1, 8}) {
+    for (const int batch : {1, 3, 8, 32}) {
+      for (const int q_len : {1, 2, 5, 8, 16, 32}) {
+        Problem whole = problem(batch, kv_heads, 8192);
+        whole.q_len = q_len;
+        Problem packed = whole;
+        packed.packed = true;
+        packed.q_len = batch * q_len;
+        packed.max_seqlen_q = q_len;
+        SCOPED_TRACE(testing::Message() << kv_heads << ' ' << batch << ' ' << q_len);
+        EXPECT_EQ(plan_of(packed).config, plan_of(whole).config);
+        EXPECT_EQ(plan_of(packed).cluster, plan_of(whole).cluster);
+        EXPECT_EQ(plan_of(packed).workers, plan_of(whole).workers);
+      }
+    }
+  }
+}
+
+// A table may have room for many more keys than sequences have.
+TEST(DecodePlan, TheMostKeysCountWhereTheHostKnowsThem) {
+  for (const int kv_heads : {1, 8}) {
+    for (const int batch : {1, 8, 32}) {
+      const DecodePlan tight = plan_of(problem(batch, kv_heads, 2048));
+      Problem wide = problem(batch, kv_heads, 131072);
+      wide.max_seqlen_k = 2048;
+      SCOPED_TRACE(testing::Message() << kv_heads << ' ' << batch);
+      EXPECT_EQ(plan_of(wide).config, tight.config);
+      EXPECT_EQ(plan_of(wide).cluster, tight.cluster);
+      EXPECT_EQ(plan_of(wide).workers, tight.workers);
+    }
+  }
+}
+
+TEST(DecodePlan, BatchInvariantProblemsAreNotPlannedByWhatIsTold) {
+  Problem p = problem(8, 8, 131072);
+  p.packed = true;
+  p.q_len = 64;
+  p.batch_invariant = true;
+  const DecodePlan plan = plan_of(p);
+  p.max_seqlen_q = 8;
+  p.max_seqlen_k = 1024;
+  EXPECT_EQ(plan_of(p).config, plan.config);
+  EXPECT_EQ(plan_of(p).cluster, plan.cluster);
+  EXPECT_EQ(plan_of(p).workers, plan.workers);
+  EXPECT_EQ(plan_of(p).slots, plan.slots);
+}
+
 TEST(DecodePlan, WhereItemsAreFewARowTileIsSmall) {
   EXPECT_EQ(rows_of(problem(1, 1, 1024)), 8);
   EXPECT_EQ(rows_of(problem(1, 1, 8192)), 16);

@@ -186,22 +186,44 @@ TEST(PrefillPlan, HeadDimsHaveTheirOwnMostTokensOfDecode) {
   }
 }
 
-// Prefill does not split the keys of several packed sequences.
-TEST(PrefillPlan, FewPackedSequencesOfMoreTokensRunInDecode) {
-  EXPECT_EQ(most_decode_tokens(problem_of(2, 40)), 32);
-  EXPECT_EQ(most_decode_tokens(problem_of(4, 2000, true)), 32);
-  EXPECT_EQ(most_decode_tokens(problem_of(3, 2000, true)), 42);
-  EXPECT_EQ(most_decode_tokens(problem_of(2, 2000, true)), 64);
-  EXPECT_EQ(fastest(problem_of(2, 64, true)), "decode");
-  EXPECT_EQ(fastest(problem_of(2, 65, true)), "prefill");
-  Problem p = problem_of(2, 2000, true);
-  p.heads = 8;
-  EXPECT_EQ(most_decode_tokens(p), 128);
-  p.heads = 32;
-  p.head_dim = 256;
-  EXPECT_EQ(most_decode_tokens(p), 32);
+// The host does not know how many new tokens each packed sequence has, unless it is told the most.
+TEST(PrefillPlan, TheLongestPackedSequenceDecides) {
+  Problem p = problem_of(8, 128, true);
+  EXPECT_EQ(fastest(p), "prefill");
+  p.max_seqlen_q = 33;
+  EXPECT_EQ(fastest(p), "prefill");
+  p.max_seqlen_q = 32;
+  EXPECT_EQ(fastest(p), "decode");
   p.batch_invariant = true;
-  EXPECT_EQ(most_decode_tokens(p), 16);
+  EXPECT_EQ(fastest(p), "prefill");
+}
+
+// Where the longest sequence is told, and all others must be as long, decode has none to run.
+TEST(PrefillPlan, PackedSequencesThatMustBeChunksAreNotLeftToDecode) {
+  Problem p = problem_of(3, 192, true);
+  EXPECT_EQ(plan_chunks(p, kSms).plan.others_tokens, 32);
+  p.max_seqlen_q = 79;  // the third may have 34
+  EXPECT_EQ(plan_chunks(p, kSms).plan.others_tokens, 0);
+  EXPECT_EQ(plan_chunks(p, kSms).bytes, kPrefillDecodeAt);
+  p.max_seqlen_q = 80;
+  EXPECT_EQ(plan_chunks(p, kSms).plan.others_tokens, 32);
+  p.max_seqlen_q = 64;
+  p.batch_invariant = true;
+  EXPECT_EQ(plan_chunks(p, kSms).plan.others_tokens, 32);
+}
+
+// A host that says too little, or none, does not leave a sequence out.
+TEST(PrefillPlan, WithoutChunksDecodeRunsSequencesOfAnyLength) {
+  for (const auto& [batch, told] : {std::pair{1, 3}, {1, 16}, {8, 3}, {8, 16}}) {
+    Problem p = problem_of(batch, 128, true);
+    p.max_seqlen_q = told;
+    const PrefillDetails details = plan_chunks(p, kSms);
+    EXPECT_EQ(details.plan.others_tokens, 128);
+    EXPECT_EQ(details.decode.plan.most_tokens, 128);
+    EXPECT_EQ(details.plan.splits, 1);
+    EXPECT_FALSE(details.plan.joins);
+    EXPECT_EQ(details.bytes, kPrefillDecodeAt + details.decode.at.bytes);
+  }
 }
 
 TEST(PrefillPlan, APackedSequenceByItselfIsPlannedAsOneThatIsNotPacked) {
@@ -222,7 +244,8 @@ TEST(PrefillPlan, APackedSequenceByItselfIsPlannedAsOneThatIsNotPacked) {
 
 TEST(PrefillPlan, APackedBatchOfOneTokenEachRunsInDecode) {
   EXPECT_EQ(fastest(problem_of(128, 128, true)), "decode");
-  EXPECT_EQ(fastest(problem_of(128, 129, true)), "prefill");
+  EXPECT_EQ(fastest(problem_of(128, 159, true)), "decode");
+  EXPECT_EQ(fastest(problem_of(128, 160, true)), "prefill");  // one may have 33
   EXPECT_EQ(fastest(problem_of(4, 32, true)), "decode");
   EXPECT_EQ(fastest(problem_of(64, 2108, true)), "prefill");
 }
@@ -410,18 +433,43 @@ TEST(PrefillPlan, KeysAreSplitWhereTilesAreFew) {
   p.window = false;
   p.batch_invariant = true;  // or bits would depend on the batch
   EXPECT_EQ(splits(p), 1);
-  EXPECT_EQ(splits(problem_of(2, 128, true)), 1);
+}
+
+TEST(PrefillPlan, KeysOfSeveralPackedSequencesAreSplitByHowManyTilesTheyMayHave) {
+  const auto splits = [](const Problem& p) { return plan_chunks(p, kSms).plan.splits; };
+  EXPECT_EQ(splits(problem_of(2, 128, true)), 2);  // 2 row tiles of 32 heads
+  EXPECT_EQ(splits(problem_of(2, 130, true)), 1);  // 3, of which one may have 129 tokens
+  Problem p = problem_of(8, 576, true);
+  p.heads = 8;
+  EXPECT_EQ(splits(p), 1);  // 9 row tiles
+  p.max_seqlen_q = 72;
+  EXPECT_EQ(splits(p), 2);  // 8
+  p.batch_invariant = true;
+  EXPECT_EQ(splits(p), 1);
+
+  // Of 64 sequences with 98 tokens together, two can have more than 32.
+  p = problem_of(64, 98, true);
+  EXPECT_EQ(splits(p), 2);
+  EXPECT_EQ(plan_prefill(p, kSms, prefill_config(p).value()).plan.splits, 1);
 }
 
 TEST(PrefillPlan, SplitsLeaveResultsApart) {
-  for (const int splits : {2, 3, 32}) {
-    const auto [at, end] = prefill_splits(1000, splits, 192);
-    const std::size_t rows = std::size_t{1000} * static_cast<std::size_t>(splits);
-    EXPECT_GE(at.row_max, sizeof(std::uint64_t));  // the ticket
-    EXPECT_GE(at.row_sum, at.row_max + rows * sizeof(float));
-    EXPECT_GE(at.o, at.row_sum + rows * sizeof(float));
-    EXPECT_EQ(at.o % 16, 0u);
-    EXPECT_EQ(end, at.o + rows * 192 * sizeof(float));
+  constexpr std::size_t kFloat_bytes = sizeof(float);
+  for (const bool packed : {false, true}) {
+    for (const int batch : {1, 2}) {
+      const PrefillDetails details =
+          plan_chunks(problem_of(batch, packed ? 128 : 64, packed), kSms);
+      ASSERT_GT(details.plan.splits, 1);
+      const int tokens = packed ? 128 : 64 * batch;
+      const std::size_t rows = static_cast<std::size_t>(32 * tokens * details.plan.splits);
+      const std::size_t behind_decode = kPrefillDecodeAt + details.decode.at.bytes;
+      EXPECT_EQ(details.decode.at.bytes > 0, packed && batch > 1);
+      EXPECT_GE(details.splits.row_max, behind_decode);
+      EXPECT_GE(details.splits.row_sum, details.splits.row_max + rows * kFloat_bytes);
+      EXPECT_GE(details.splits.o, details.splits.row_sum + rows * kFloat_bytes);
+      EXPECT_EQ(details.splits.o % 16, 0u);
+      EXPECT_GE(details.bytes, details.splits.o + rows * 128 * kFloat_bytes);
+    }
   }
 }
 

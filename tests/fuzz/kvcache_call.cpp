@@ -184,6 +184,8 @@ void KvCacheCall::choose_options() {
                                                     std::numeric_limits<std::int64_t>::max()};
   options_.batch_invariant = choices_.one_in(4);
   options_.check_values = choices_.one_in(4);
+  options_.max_seqlen_q = choices_.coin() ? choices_.one_of(kWindows) : 0;
+  options_.max_seqlen_k = choices_.coin() ? choices_.one_of(kWindows) : 0;
   if (!has_tree_) {
     options_.causal = choices_.coin();
     if (!has_prefixes_ && choices_.one_in(4)) {

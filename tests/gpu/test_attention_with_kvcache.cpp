@@ -10,6 +10,7 @@
 #include "device_problem.hpp"
 #include "kvcache_device.hpp"
 #include "kvcache_test.hpp"
+#include "ops/plan.hpp"
 #include "problems/kvcache_expectation.hpp"
 #include "problems/kvcache_forms.hpp"
 #include "problems/views.hpp"
@@ -77,6 +78,29 @@ TEST_F(KvCacheGpu, RandomProblemsOfVariants) {
           [](const KvCacheProblem& problem, const KvCacheKernel& its_variant) {
             check_problem(problem, its_variant.info.name);
           });
+    }
+  }
+}
+
+// Chunks, one with two row tiles, between sequences of few and no tokens.
+TEST_F(KvCacheGpu, SeveralPackedChunksAreSplit) {
+  const KvCacheKernel& prefill = *find_kernel<AttentionWithKvCache>("prefill");
+  for (const KvCacheKernel& variant : prefill.variants) {
+    KvCacheProblem problem{.heads = 2, .kv_heads = 1, .packed = true, .causal = true};
+    problem.head_dim = variant.facts.head_dims.front().qk;
+    problem.value_dim = variant.facts.head_dims.front().v;
+    problem.q_lens = {7, 140, 1, 0, 40, 16, 0};
+    problem.cached = {900, 5000, 3000, 70, 1100, 16, 0};
+    problem.page_size = 64;
+    problem.capacity = 5056;
+    problem.sinks = true;
+    for (const DType cache_dtype : {DType::bf16, DType::e4m3}) {
+      problem.cache_dtype = cache_dtype;
+      for (const KvCacheKernel* const kernel : {&prefill, &variant}) {
+        SCOPED_TRACE(testing::Message() << kernel->info.name << ": " << problem);
+        ASSERT_GT(kernel->plan(constraints_of(problem), device_info(kDevice)).splits, 1);
+        check_problem(problem, kernel->info.name);
+      }
     }
   }
 }

@@ -333,7 +333,8 @@ std::ostream& operator<<(std::ostream& out, const KvCacheProblem& p) {
              << " tree " << p.tree << " causal " << p.causal << " window "
              << p.window.left.value_or(-1) << ',' << p.window.right.value_or(-1) << " softcap "
              << p.softcap << " sinks " << p.sinks << " unnormalized " << p.unnormalized
-             << " batch_invariant " << p.batch_invariant << " descale "
+             << " batch_invariant " << p.batch_invariant << " max_seqlen_q " << p.max_seqlen_q
+             << " max_seqlen_k " << p.max_seqlen_k << " descale "
              << kPers[static_cast<std::size_t>(p.descale)] << " q_descale "
              << kPers[static_cast<std::size_t>(p.q_descale)] << " order "
              << kOrders[static_cast<std::size_t>(p.order)] << " seed " << p.seed;
@@ -344,6 +345,8 @@ AttentionWithKvCacheOptions options_of(const KvCacheProblem& p, std::string_view
           .window = p.window,
           .softcap = p.softcap,
           .batch_invariant = p.batch_invariant,
+          .max_seqlen_q = p.max_seqlen_q,
+          .max_seqlen_k = p.max_seqlen_k,
           .kernel = kernel};
 }
 
@@ -371,6 +374,8 @@ AttentionWithKvCacheProblem constraints_of(const KvCacheProblem& p) {
           .tree_mask = p.tree,
           .row_descales = p.descale == DescalePer::row,
           .batch_invariant = p.batch_invariant,
+          .max_seqlen_q = p.max_seqlen_q,
+          .max_seqlen_k = p.max_seqlen_k,
           .window_left = p.window.left.value_or(-1)};
 }
 

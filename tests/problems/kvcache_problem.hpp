@@ -33,6 +33,8 @@ struct KvCacheProblem {
   std::vector<int> cached{};   // keys of each that are in the cache
   std::vector<int> leftpad{};  // of each, or none
   bool packed = false;         // with some rows behind the last sequence
+  int max_seqlen_q = 0;        // what the call is told of packed sequences, which may be wrong
+  int max_seqlen_k = 0;        // and of the keys
   std::optional<int> added{};  // new rows of each; where packed, any number means q_lens
   std::int64_t page_size = 0;  // 0: contiguous
   std::int64_t capacity = 0;   // keys of a sequence at most; of pages, whole ones

@@ -67,7 +67,8 @@ void choose_places(KvCacheProblem& p, Random& pick) {
   } else {
     p.cache_batch_idx = pick.one_in(2);
   }
-  set_capacity(p, pick.one_in(2) ? 0 : pick(1, 100));
+  const bool may_be_long = p.page_size > 0 && pick.one_in(6);  // for what chooses by capacity
+  set_capacity(p, may_be_long ? pick(1000, 9000) : pick.one_in(2) ? 0 : pick(1, 100));
 }
 
 void choose_masks(KvCacheProblem& p, const KvCacheChoices& choices, Random& pick) {
@@ -152,6 +153,12 @@ KvCacheProblem random_problem(const KvCacheChoices& choices, Random& pick) {
   p.sinks = has(KvCacheFeature::sinks, 5);
   p.unnormalized = has(KvCacheFeature::unnormalized, 5);
   p.batch_invariant = pick.one_in(4);
+  if (p.packed && pick.one_in(2)) {
+    p.max_seqlen_q = static_cast<int>(pick(1, std::ranges::max(p.q_lens) + 10));
+  }
+  if (pick.one_in(4)) {
+    p.max_seqlen_k = static_cast<int>(pick(1, p.capacity + 10));
+  }
   p.seed = static_cast<std::uint64_t>(pick(1, 1 << 20));
   return p;
 }

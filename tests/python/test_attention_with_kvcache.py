@@ -135,6 +135,15 @@ def test_packed_queries(caches):
     assert (lse.reshape(4, 3, 2).transpose(1, 0, 2) == expected[1]).all()
 
 
+@pytest.mark.parametrize("told", [1, 3, 1000])
+def test_packed_queries_whose_lengths_are_told_truly_or_not(caches, told):
+    q, k, v = caches
+    call = (q.reshape(6, 4, 64), k, v, CACHED)
+    lengths = {"cu_seqlens_q": numpy.int32([0, 1, 4, 6]), "causal": True}
+    out = tilewright.attention_with_kvcache(*call, **lengths, max_seqlen_q=told, max_seqlen_k=told)
+    assert (out == tilewright.attention_with_kvcache(*call, **lengths)).all()
+
+
 def test_a_chain_as_a_tree_is_causal(caches):
     q, k, v = caches
     chain = numpy.tile(numpy.int64([0b01, 0b11]), (3, 1))
@@ -282,6 +291,10 @@ WRONG_CALLS = {
         *(ArgumentTypeError, "window_size", "must be a pair of integers"),
     ),
     "a scale that is none": ({"softmax_scale": "x"}, ArgumentTypeError, "softmax_scale", "number"),
+    "a max_seqlen_q of parts of tokens": (
+        {"max_seqlen_q": 1.5},
+        *(ArgumentTypeError, "max_seqlen_q", "is 1.5, must be an integer or None"),
+    ),
     "a flag that is none": ({"check_values": 1}, ArgumentTypeError, "check_values", "True or"),
     "lse without normalize": (
         {"normalize": False, "return_lse": True},

@@ -155,6 +155,14 @@ WRONG_CALLS = {
         )
         for name in ("max_seqlen_q", "max_seqlen_k")
     },
+    "a negative max_seqlen_q": (
+        lambda t: {"max_seqlen_q": -1},
+        *(InvalidArgumentError, "max_seqlen_q", "is -1, must be at least 0 and less than 2^63"),
+    ),
+    "a max_seqlen_k beyond 64 bits": (
+        lambda t: {"max_seqlen_k": 1 << 63},
+        *(InvalidArgumentError, "max_seqlen_k", "is 9223372036854775808, must be at least 0"),
+    ),
     "a window of one side": (
         lambda t: {"window_size": 8},
         *(ArgumentTypeError, "window_size", "is 8, must be a pair of integers"),

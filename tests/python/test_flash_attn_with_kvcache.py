@@ -163,6 +163,7 @@ TABLES = dict.fromkeys(("rotary_cos", "rotary_sin"), numpy.ones((40, 16), numpy.
 NEW_ROWS = {x: numpy.zeros((2, 3, 2, 64), numpy.float32) for x in "kv"}
 WRONG_CALLS = {
     "a negative length": ({"cache_seqlens": -1}, "cache_seqlens", "is -1, must be between 0"),
+    "fewer tokens than none": ({"max_seqlen_q": -1}, "max_seqlen_q", "is -1, must be at least 0"),
     "a length beyond the caches": ({"cache_seqlens": 41}, "cache_seqlens", "between 0 and 40"),
     "no room for new rows": (
         {"cache_seqlens": 40} | NEW_ROWS,

@@ -139,6 +139,8 @@ Problem problem_of(const Tensors& t, const Options& options) {
           .tree_mask = t.tree_mask.has_value(),
           .row_descales = has_rows(t.k_descale) || has_rows(t.v_descale),
           .batch_invariant = options.batch_invariant,
+          .max_seqlen_q = options.max_seqlen_q,
+          .max_seqlen_k = options.max_seqlen_k,
           .prefix_groups = t.prefix_seqlens ? t.prefix_seqlens->shape[0] : 1,
           .window_left = options.window.left.value_or(-1)};
 }

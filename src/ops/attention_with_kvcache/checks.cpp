@@ -221,6 +221,13 @@ void check_tree_mask(const Tensors& t, const AttentionWithKvCacheOptions& option
   }
 }
 
+// Checks a length that the host tells, or 0.
+void check_told_length(const char* argument, std::int64_t length) {
+  if (length < 0) {
+    fail(argument, "is " + std::to_string(length) + ", must be at least 0");
+  }
+}
+
 // ---- Memory
 
 // Checks that what is written shares no memory with what is read or written beside it.
@@ -298,6 +305,8 @@ void check_arguments(const Tensors& t, const AttentionWithKvCacheOptions& option
   check_score_options(
       {.scale = options.scale, .softcap = options.softcap, .window = options.window},
       head_dim_of(t.q));
+  check_told_length("max_seqlen_q", options.max_seqlen_q);
+  check_told_length("max_seqlen_k", options.max_seqlen_k);
   check_prefixes(t, options);
   check_tree_mask(t, options);
 }

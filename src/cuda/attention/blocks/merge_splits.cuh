@@ -184,9 +184,9 @@ void launch_merge(const Params& p, const Splits& splits, Stream stream, const Ro
 // The same of `count` splits that are batch entries of `splits`' outputs, as splits_of() has them.
 template <typename Params, typename Rows = RowsBefore>
 void launch_merge_splits(const Params& p, const Params& splits, int count, Stream stream,
-                         const Rows& rows = {}) {
+                         const Rows& rows = {}, const LaunchOptions& options = {}) {
   launch_merge(p, BatchedSplits{.rows = partial_rows(splits), .batches = p.batch, .count = count},
-               stream, rows);
+               stream, rows, options);
 }
 
 }  // namespace tilewright::cuda

@@ -47,8 +47,8 @@ class GridChoice {
       : p_(p),
         c_(c),
         sms_(sms),
-        items_(most_items(p, c)),
-        tiles_(most_tiles(p)),
+        items_(expected_items(p, c)),
+        tiles_(expected_tiles(p)),
         slot_rows_(slot_rows_of(p, c)) {}
 
   DecodeGrid best() const {

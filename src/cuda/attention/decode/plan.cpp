@@ -78,7 +78,7 @@ int with_fewer_rows(const Problem& p, int best, const Replaces& replaces) {
 // take half of the SMs at most. Configs without clusters are not taken if there are others.
 int invariant_config(const Problem& p, int best, int sms) {
   return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
-    const bool are_few = 2 * most_items(p, c) * most_splits(p, c) <= sms;
+    const bool are_few = 2 * expected_items(p, c) * most_splits(p, c) <= sms;
     return larger.most_cluster == 1 || (c.swaps && are_few);
   });
 }
@@ -90,7 +90,8 @@ int cheapest_config(const Problem& p, int best, int sms) {
   constexpr int kMostTiles = 32;  // of an SM
   float least = decode_cost(p, kDecodeConfigs[best], sms);
   return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
-    if (larger.rows == 64 && most_items(p, c) * most_tiles(p) > std::int64_t{kMostTiles} * sms) {
+    if (larger.rows == 64 &&
+        expected_items(p, c) * expected_tiles(p) > std::int64_t{kMostTiles} * sms) {
       return false;
     }
     const float cost = decode_cost(p, c, sms);
@@ -106,18 +107,20 @@ int unswapped_config(const Problem& p, int best, int sms) {
   return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
     const int most_tiles_of_sm = larger.most_cluster > 1 ? 12 : 64;
     const bool are_slow = larger.rows == 64 && c.head_dim != 64 && c.head_dim != 128;
-    return are_slow || most_items(p, c) * most_tiles(p) <= std::int64_t{most_tiles_of_sm} * sms;
+    return are_slow ||
+           expected_items(p, c) * expected_tiles(p) <= std::int64_t{most_tiles_of_sm} * sms;
   });
 }
 
 }  // namespace
 
-// A packed batch's sequences may differ: the average counts. Where a sequence's bits may depend on
-// nothing else, it is one token that counts.
+// A packed batch's sequences may differ: the average counts, as the tensor may have further rows,
+// or the longest sequence. Where a sequence's bits may depend on nothing else, it is one token that
+// counts.
 std::optional<int> best_decode_config(const Problem& problem, int sms) {
-  const std::int64_t tokens = problem.batch_invariant ? 1
-                              : problem.packed        ? ceil_div(problem.q_len, problem.batch)
-                                                      : problem.q_len;
+  const std::int64_t average = ceil_div(problem.q_len, problem.packed ? problem.batch : 1);
+  const std::int64_t tokens =
+      problem.batch_invariant ? 1 : std::min(average, longest_q_len(problem));
   const std::optional<int> best =
       config_for_rows(problem, tokens * (problem.heads / problem.kv_heads));
   if (!best) {

@@ -22,6 +22,21 @@ inline DecodeShape shape_of(const DecodeProblem& p, const DecodeConfig& c) {
   return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), c.rows);
 }
 
+// The most new tokens and keys of a sequence, as far as the host knows. Nothing but speed may
+// depend on them, as a sequence may have more. Of packed ones the host takes each other one to have
+// a token if it was not told.
+inline std::int64_t longest_q_len(const DecodeProblem& p) {
+  if (!p.packed || p.batch_invariant) {
+    return p.q_len;
+  }
+  const std::int64_t longest = p.max_seqlen_q > 0 ? p.max_seqlen_q : p.q_len - p.batch + 1;
+  return std::clamp(longest, std::int64_t{1}, p.q_len);
+}
+inline std::int64_t longest_kv_len(const DecodeProblem& p) {
+  const bool is_told = p.max_seqlen_k > 0 && !p.batch_invariant;
+  return is_told ? std::min(p.max_seqlen_k, p.capacity) : p.capacity;
+}
+
 // The most items of all sequences together. Each packed sequence may have a single token in its
 // last row tile.
 inline std::int64_t most_items(const DecodeProblem& p, const DecodeConfig& c) {
@@ -33,12 +48,29 @@ inline std::int64_t most_items(const DecodeProblem& p, const DecodeConfig& c) {
   return row_tiles * p.kv_heads * shape.head_blocks;
 }
 
-// The most key tiles that a sequence's tokens see. Those in a window may begin anywhere in a tile.
-inline std::int64_t most_tiles(const DecodeProblem& p) {
+// The same, if none has more tokens than longest_q_len().
+inline std::int64_t expected_items(const DecodeProblem& p, const DecodeConfig& c) {
+  const DecodeShape shape = shape_of(p, c);
+  const std::int64_t row_tiles =
+      p.batch * ceil_div(longest_q_len(p), std::int64_t{shape.tile_tokens});
+  return std::min(most_items(p, c), row_tiles * p.kv_heads * shape.head_blocks);
+}
+
+// The key tiles that so many tokens of a sequence with so many keys see at most. Those in a window
+// may begin anywhere in a tile.
+inline std::int64_t seen_tiles(const DecodeProblem& p, std::int64_t q_len, std::int64_t kv_len) {
   constexpr std::int64_t kTileKeys = kDecodeTileKeys;
-  const std::int64_t tiles = ceil_div(p.capacity, kTileKeys);
-  const bool is_limited = p.window_left >= 0 && p.window_left < p.capacity;
-  return is_limited ? std::min(tiles, ceil_div(p.window_left + p.q_len - 1, kTileKeys) + 1) : tiles;
+  const std::int64_t tiles = ceil_div(kv_len, kTileKeys);
+  const bool is_limited = p.window_left >= 0 && p.window_left < kv_len;
+  return is_limited ? std::min(tiles, ceil_div(p.window_left + q_len - 1, kTileKeys) + 1) : tiles;
+}
+
+// The most key tiles that a sequence's tokens see; and the same, if none is longer than expected.
+inline std::int64_t most_tiles(const DecodeProblem& p) {
+  return seen_tiles(p, p.q_len, p.capacity);
+}
+inline std::int64_t expected_tiles(const DecodeProblem& p) {
+  return seen_tiles(p, longest_q_len(p), longest_kv_len(p));
 }
 
 // The splits of an item of a batch-invariant problem, at most.

@@ -35,7 +35,4 @@ inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPre
 // E4M3 have the same numbers, so that their results have the same bits.
 inline constexpr int kMostDecodeTokens[kPrefillConfigCount] = {32, 16, 32, 16, 16};
 
-// With so many tiles of prefill an H200's SMs are full.
-inline constexpr int kFullTiles = 128;
-
 }  // namespace tilewright::cuda

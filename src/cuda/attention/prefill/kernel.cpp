@@ -79,10 +79,7 @@ std::vector<Row> variants_of(const Row& prefill, std::integer_sequence<int, kCon
 
 }  // namespace
 
-bool is_for_prefill(const Problem& problem) {
-  return may_have_chunks(problem) &&
-         (!problem.packed || problem.batch_invariant || problem.q_len > problem.batch);
-}
+bool is_for_prefill(const Problem& problem) { return may_have_chunks(problem); }
 
 Row prefill_kernel() {
   Row prefill{

@@ -21,15 +21,14 @@ constexpr std::array<Launcher, sizeof...(kIndices)> launchers(
 constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kPrefillConfigCount>{});
 
 // Queues the kernel and, if the keys are split, the merge.
-void launch_chunks(const AttentionWithKvCacheParams& p, const PrefillPlan& plan, Stream stream) {
-  if (plan.splits == 1) {
-    return launch_prefill_tiles(p, plan, stream);
+void launch_chunks(const AttentionWithKvCacheParams& p, const PrefillDetails& details,
+                   Stream stream) {
+  if (details.plan.splits == 1) {
+    return launch_prefill_tiles(p, details.plan, stream);
   }
-  const std::int64_t rows = std::int64_t{p.batch} * p.heads * p.q_len;
-  const AttentionWithKvCacheParams splits =
-      splits_of(p, prefill_splits(rows, plan.splits, p.value_dim).at);
-  launch_prefill_tiles(splits, plan, stream);
-  launch_prefill_merge(p, splits, plan.splits, stream);
+  const AttentionWithKvCacheParams splits = splits_of(p, details.splits);
+  launch_prefill_tiles(splits, details.plan, stream);
+  launch_prefill_merge(p, splits, details.plan, stream);
 }
 
 }  // namespace
@@ -52,7 +51,7 @@ void launch_prefill(const AttentionWithKvCacheParams& p, const Plan& planned, St
     launch_decode_rows(others, details.decode, stream);
   }
   if (p.q_len > others_tokens) {
-    launch_chunks(p, details.plan, stream);
+    launch_chunks(p, details, stream);
   }
 }
 

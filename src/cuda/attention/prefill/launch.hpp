@@ -23,9 +23,10 @@ template <int kIndex>
 void launch_prefill_config(const AttentionWithKvCacheParams& p, const PrefillPlan& plan,
                            Stream stream);
 
-// Queues the merge of `count` splits: `splits` has their un-normalised O, m and l, and `p` the
-// result.
+// Queues the merge of the splits that are planned: `splits` has their un-normalised O, m and l, and
+// `p` the result.
 void launch_prefill_merge(const AttentionWithKvCacheParams& p,
-                          const AttentionWithKvCacheParams& splits, int count, Stream stream);
+                          const AttentionWithKvCacheParams& splits, const PrefillPlan& plan,
+                          Stream stream);
 
 }  // namespace tilewright::cuda

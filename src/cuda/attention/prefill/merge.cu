@@ -5,20 +5,47 @@
 namespace tilewright::cuda {
 namespace {
 
-// The rows of the only packed sequence; or all rows.
-struct RowsOfOne {
+// The rows of packed sequences with more than `others_tokens` new tokens; or all rows.
+struct RowsOfChunks {
   const int* cu_seqlens;
+  int sequences;
+  int others_tokens;
 
   __device__ bool lacks(int row) const {
-    return cu_seqlens != nullptr && (row < cu_seqlens[0] || row >= cu_seqlens[1]);
+    if (cu_seqlens == nullptr) {
+      return false;
+    }
+    int before = 0;  // how many sequences begin at the row or before it
+    for (int end = sequences; before < end;) {
+      const int middle = (before + end) / 2;
+      if (cu_seqlens[middle] <= row) {
+        before = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    if (before == 0) {
+      return true;
+    }
+    const int end = cu_seqlens[before];
+    return row >= end || end - cu_seqlens[before - 1] <= others_tokens;
   }
 };
 
 }  // namespace
 
 void launch_prefill_merge(const AttentionWithKvCacheParams& p,
-                          const AttentionWithKvCacheParams& splits, int count, Stream stream) {
-  launch_merge_splits(p, splits, count, stream, RowsOfOne{p.packed_q.cu_seqlens});
+                          const AttentionWithKvCacheParams& splits, const PrefillPlan& plan,
+                          Stream stream) {
+  AttentionWithKvCacheParams rows = p;
+  if (p.packed_q.cu_seqlens != nullptr) {
+    rows.batch = 1;  // which has the tokens of all sequences
+  }
+  launch_merge_splits(rows, splits, plan.splits, stream,
+                      RowsOfChunks{.cu_seqlens = p.packed_q.cu_seqlens,
+                                   .sequences = p.batch,
+                                   .others_tokens = plan.others_tokens},
+                      {.may_start_early = true});
 }
 
 }  // namespace tilewright::cuda

@@ -25,7 +25,8 @@ struct PrefillPlan {
 // What a Plan of this kernel has.
 struct PrefillDetails {
   PrefillPlan plan;
-  std::size_t bytes;  // of the workspace: a ticket of 8 bytes; behind it that of decode, or splits
+  std::size_t bytes;   // of the workspace: a ticket of 8 bytes; behind it decode's, and the splits
+  SplitPlaces splits;  // if there are several
   DecodeDetails decode;  // if sequences run there
 };
 
@@ -34,13 +35,6 @@ inline constexpr std::size_t kPrefillDecodeAt = 256;
 
 // The keys that a split has at least. How many each has depends on the lengths in memory.
 inline constexpr int kMinPrefillSplit = 1024;
-
-// Where `splits` splits of so many rows leave their results, behind the ticket.
-struct PrefillSplits {
-  SplitPlaces at;
-  std::size_t end;
-};
-PrefillSplits prefill_splits(std::int64_t rows, int splits, std::int64_t value_dim);
 
 // The config for `problem`; nothing if none has its head dims.
 std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
@@ -53,13 +47,13 @@ std::int64_t prefill_page_rows(const AttentionWithKvCacheProblem& problem);
 
 bool prefill_loads(const AttentionWithKvCacheProblem& problem);
 
-// A sequence with at most so many new tokens runs in decode. Where bits may depend on the batch,
-// it has more of several packed sequences that are too few to fill the SMs with prefill's tiles:
-// those are not split over keys. Each sequence's own number decides, not its neighbours'.
+// A sequence with at most so many new tokens runs in decode. Its own number decides, not its
+// neighbours'.
 int most_decode_tokens(const AttentionWithKvCacheProblem& problem);
 
-// Can a sequence have more new tokens than that, and can one have no more? A single packed sequence
-// counts as one of as many tokens as the tensor has, unless the call is batch-invariant.
+// May a sequence have more new tokens than that, and may one have no more, as far as the host
+// knows? A single packed sequence counts as one that is not packed, unless the call is
+// batch-invariant.
 bool may_have_chunks(const AttentionWithKvCacheProblem& problem);
 bool may_have_few_tokens(const AttentionWithKvCacheProblem& problem);
 
@@ -69,7 +63,7 @@ int largest_box(std::int64_t page_size, int bc);
 // The plan for all sequences in `config`, on a GPU of `sms` SMs.
 PrefillDetails plan_prefill(const AttentionWithKvCacheProblem& problem, int sms, int config);
 
-// The same where sequences of at most most_decode_tokens() run in decode.
+// The same where sequences of at most most_decode_tokens() run in decode, or all do.
 PrefillDetails plan_chunks(const AttentionWithKvCacheProblem& problem, int sms);
 
 }  // namespace tilewright::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/ceil_div.hpp"
+#include "cuda/attention/decode/work.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -49,8 +50,8 @@ int splits_of_prefixes(const Problem& p, int sms, int sms_left, int br) {
   constexpr std::int64_t kLongSplit = 4096;
   const std::int64_t tiles =
       p.prefix_groups * p.kv_heads * ceil_div(rows_of_group(p), std::int64_t{br});
-  const std::int64_t long_splits = std::min(sms / tiles, p.capacity / kLongSplit);
-  const std::int64_t most = std::min(p.capacity / kMinPrefillSplit, kMostSplits);
+  const std::int64_t long_splits = std::min(sms / tiles, longest_kv_len(p) / kLongSplit);
+  const std::int64_t most = std::min(longest_kv_len(p) / kMinPrefillSplit, kMostSplits);
   const std::int64_t splits = std::min(std::max(sms_left / tiles, long_splits), most);
   return static_cast<int>(std::max<std::int64_t>(splits, 1));
 }
@@ -63,6 +64,7 @@ Problem prefix_pass(const Problem& p) {
   Problem pass = pass_of(p);
   pass.packed = true;
   pass.q_len = all_tokens(p) * (p.heads / p.kv_heads);
+  pass.max_seqlen_q = 0;
   pass.heads = p.kv_heads;
   pass.causal = false;
   pass.tree_mask = false;

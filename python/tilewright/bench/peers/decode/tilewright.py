@@ -31,6 +31,7 @@ class TilewrightDecode(TilewrightKernel):
             "prefix_groups": inputs.prefix_groups,
             "prefix_seqlens": inputs.prefix_seqlens,
             "cu_seqlens_q": inputs.cu_seqlens_q,
+            "max_seqlen_q": case.most_new,
             "q_descale": inputs.q_descale,
             "k_descale": inputs.k_descale,
             "v_descale": inputs.v_descale,
