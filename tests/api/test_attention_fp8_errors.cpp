@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{"sinks", [](auto& c) { c.t.sinks->shape[0] = 3; }, "sinks", {"heads is 3"}},
         BadCall{"overlap", [](auto& c) { c.t.o.data = c.q.data(); }, "o", {"q"}},
         BadCall{"on_a_descale",
-                [](auto& c) { c.t.lse->data = c.k_descale.data(); },
+                [](auto& c) { c.t.k_descale->data = c.t.lse->data; },
                 "lse",
                 {"k_descale"}},
         BadCall{"kernel", [](auto& c) { c.options.kernel = "none"; }, "kernel", {"must be one of"}},

@@ -284,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
                             "row_max_out",
                             {"shares memory with row_sum_out"}},
                     BadCall{"row_sum_out_in_sinks",
-                            [](Call& c) { c.t.row_sum_out->data = c.sinks.data(); },
+                            [](Call& c) { c.t.sinks->data = c.row_sum_out.data(); },
                             "row_sum_out",
                             {"shares memory with sinks"}}),
     kCaseName);
