@@ -407,6 +407,18 @@ TEST(PrefillPlan, ChunksDoNotWidenTheRowTilesOfDecode) {
   EXPECT_EQ(rows(one_kv_head), 64);
 }
 
+TEST(PrefillPlan, TheLongestSequenceTellsWhatIsLeftToDecode) {
+  const auto rows = [](int q_len, int longest) {
+    Problem p = problem_of(64, q_len, true);
+    p.max_seqlen_q = longest;
+    return kDecodeConfigs[plan_chunks(p, kSms).decode.plan.config].rows;
+  };
+  EXPECT_EQ(rows(60 * 1 + 4 * 512, 512), 8);
+  EXPECT_EQ(rows(60 * 2 + 4 * 512, 512), 8);
+  EXPECT_EQ(rows(60 * 4 + 4 * 512, 512), 16);
+  EXPECT_EQ(rows(60 * 1 + 3 * 512 + 300, 512), 16);  // which a chunk of 300 looks like
+}
+
 // Decode by itself runs sequences of any length.
 TEST(PrefillPlan, DecodeLeavesNoSequenceToOthers) {
   const Problem p = problem_of(64, 2108, true);

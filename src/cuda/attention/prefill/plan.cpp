@@ -68,14 +68,25 @@ void split_keys(PrefillDetails& details, const Problem& p, int sms) {
   details.splits.o = place(value_dim(p));
 }
 
-// The config in which decode runs the packed sequences that are left to it. Where there may be
-// chunks the average number of tokens says nothing of them, as chunks raise it: they have one, or a
-// few that were drafted.
-int config_of_few_tokens(const Problem& p, int sms) {
+// The new tokens of a sequence beside chunks: one, or a few that were drafted. The average number
+// says nothing of them, as chunks raise it. Where the host knows the longest sequence, as many are
+// taken to be as long as there are tokens for, if all others have one at least.
+std::int64_t tokens_beside_chunks(const Problem& p) {
   constexpr std::int64_t kDraftedTokens = 4;
+  if (p.max_seqlen_q == 0) {
+    return kDraftedTokens;
+  }
+  const std::int64_t longest = longest_q_len(p);
+  const std::int64_t chunks = (p.q_len - p.batch) / (longest - 1);
+  const std::int64_t others = std::max<std::int64_t>(p.batch - chunks, 1);
+  return std::clamp(ceil_div(p.q_len - chunks * longest, others), std::int64_t{1}, kDraftedTokens);
+}
+
+// The config in which decode runs the packed sequences that are left to it.
+int config_of_few_tokens(const Problem& p, int sms) {
   Problem few = p;
   if (p.packed && may_have_chunks(p)) {
-    few.q_len = std::min(p.q_len, p.batch * kDraftedTokens);
+    few.q_len = std::min(p.q_len, p.batch * tokens_beside_chunks(p));
   }
   return best_decode_config(few, sms).value();
 }
