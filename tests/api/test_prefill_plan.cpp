@@ -262,6 +262,7 @@ TEST(PrefillPlan, ABatchInvariantBatchIsNotJudgedByItsSize) {
 TEST(PrefillPlan, WhatIsRefusedIsNamed) {
   const auto& prefill = named<AttentionWithKvCache>("prefill");
   Problem odd = problem_of(2, 100);
+  odd.cache_dtype = DType::e4m3;
   odd.head_dim = 96;
   odd.page_size = 1;
   const auto pages = prefill.refuses(prefill, odd, kH200);
@@ -309,7 +310,7 @@ TEST(PrefillPlan, VariantsTakeAnyLengthAndAnyPage) {
   ASSERT_EQ(prefill.variants.size(), static_cast<std::size_t>(kPrefillConfigCount));
   for (const auto& variant : prefill.variants) {
     for (const int q_len : {1, 64, 65, 5000}) {
-      for (int page_size = 2; page_size <= 256; page_size += 2) {
+      for (int page_size = 1; page_size <= 256; ++page_size) {
         Problem p = problem_of(2, q_len);
         p.head_dim = variant.facts.head_dims.front().qk;
         p.value_dim = variant.facts.head_dims.front().v;
@@ -371,6 +372,28 @@ TEST(PrefillPlan, ALoadBringsTheLargestPieceOfPageAndTile) {
   EXPECT_EQ(box_rows(192), 64);
   EXPECT_EQ(box_rows(48), 16);
   EXPECT_EQ(box_rows(1), 1);
+}
+
+TEST(PrefillPlan, RowsOfSmallPagesAreCopied) {
+  Problem p = problem_of(1, 2048);
+  const auto plan = [&](int page_size) {
+    p.page_size = page_size;
+    return plan_chunks(p, kSms).plan;
+  };
+  EXPECT_FALSE(plan(0).copies_rows);
+  for (const int page_size : {1, 2, 3, 5, 6, 7, 9, 250}) {
+    EXPECT_TRUE(plan(page_size).copies_rows) << page_size;
+    EXPECT_EQ(plan(page_size).box_rows, 1) << page_size;
+  }
+  for (const int page_size : {4, 8, 12, 16, 256}) {
+    EXPECT_FALSE(plan(page_size).copies_rows) << page_size;
+  }
+  p.head_dim = 256;
+  EXPECT_TRUE(plan(1).copies_rows);
+  EXPECT_TRUE(plan(3).copies_rows);
+  EXPECT_FALSE(plan(2).copies_rows);
+  p.cache_dtype = DType::e4m3;
+  EXPECT_FALSE(plan(1).copies_rows);
 }
 
 TEST(PrefillPlan, PackedSequencesOfFewTokensAreLeftToDecode) {

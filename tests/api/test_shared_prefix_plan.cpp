@@ -60,7 +60,9 @@ TEST(SharedPrefixPlan, WhatPrefillDoesNotTakeRunsInDecode) {
   EXPECT_FALSE(best_pass_configs(e4m3, kSms).prefills);
   Problem odd = problem(64, 1);
   odd.head_dim = 96;
-  odd.page_size = 1;
+  odd.page_size = 1;  // whose rows are copied, but for those of E4M3
+  EXPECT_TRUE(best_pass_configs(odd, kSms).prefills);
+  odd.cache_dtype = DType::e4m3;
   EXPECT_FALSE(best_pass_configs(odd, kSms).prefills);
 }
 

@@ -82,6 +82,24 @@ TEST_F(KvCacheGpu, RandomProblemsOfVariants) {
   }
 }
 
+// Rows of such pages are copied one by one.
+TEST_F(KvCacheGpu, ChunksOverSmallPages) {
+  for (const KvCacheKernel& variant : find_kernel<AttentionWithKvCache>("prefill")->variants) {
+    for (const int page_size : {1, 2, 3, 10}) {
+      KvCacheProblem problem{.heads = 4, .kv_heads = 2, .causal = true};
+      problem.dtype = problem.cache_dtype = page_size == 2 ? DType::fp16 : DType::bf16;
+      problem.head_dim = variant.facts.head_dims.front().qk;
+      problem.value_dim = variant.facts.head_dims.front().v;
+      problem.q_lens = {150, 150};
+      problem.cached = {433, 150};
+      problem.leftpad = {7, 0};
+      problem.page_size = page_size;
+      problem.capacity = 450;
+      check_problem(problem, variant.info.name);
+    }
+  }
+}
+
 // Chunks, one with two row tiles, between sequences of few and no tokens.
 TEST_F(KvCacheGpu, SeveralPackedChunksAreSplit) {
   const KvCacheKernel& prefill = *find_kernel<AttentionWithKvCache>("prefill");

@@ -30,6 +30,12 @@ inline constexpr PrefillConfig kPrefillConfigs[] = {
 };
 inline constexpr int kPrefillConfigCount = sizeof(kPrefillConfigs) / sizeof(kPrefillConfigs[0]);
 
+// The config where a warpgroup of its own copies rows, so that a consumer has fewer registers.
+constexpr PrefillConfig copying_rows(PrefillConfig config) {
+  config.consumers = config.head_dim > 192 ? 1 : config.consumers;
+  return config;
+}
+
 // A sequence with at most so many new tokens, by row of kPrefillConfigs, is faster in the decode
 // kernel, whose tiles have rows of several heads (docs/worklog/prefill.md). Caches of 16 bits and
 // E4M3 have the same numbers, so that their results have the same bits.

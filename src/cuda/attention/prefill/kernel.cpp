@@ -43,9 +43,9 @@ Plan plan_config(const Problem& problem, const DeviceInfo& device) {
 }
 
 std::optional<Reason> refuses_pages(const Row& kernel, const Problem& problem, const DeviceInfo&) {
-  if (const std::int64_t rows = prefill_page_rows(problem); problem.page_size % rows != 0) {
+  if (!prefill_loads(problem)) {
     return takes_reason(kernel.info, "k_cache", "page_size " + std::to_string(problem.page_size),
-                        "multiples of " + std::to_string(rows));
+                        "multiples of " + std::to_string(prefill_page_rows(problem)));
   }
   return std::nullopt;
 }

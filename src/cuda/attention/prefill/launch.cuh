@@ -7,6 +7,7 @@
 #include "cuda/attention/prefill/launch.hpp"
 #include "cuda/attention/prefill/prefill.cuh"
 #include "cuda/attention/prefill/prefill_e4m3.cuh"
+#include "cuda/attention/prefill/prefill_rows.cuh"
 #include "cuda/common/epoch.hpp"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/tensor_map.hpp"
@@ -15,7 +16,7 @@ namespace tilewright::cuda {
 namespace prefill {
 
 template <typename Config>
-FlashTensorMaps maps_of(const Params& p, int box_rows) {
+FlashTensorMaps maps_of(const Params& p, const PrefillPlan& plan) {
   constexpr auto C = Config::C;
   constexpr TmaSwizzle kSwizzle =
       Config::Tiles::kBoxColumns == 64 ? TmaSwizzle::b128 : TmaSwizzle::b64;
@@ -28,15 +29,18 @@ FlashTensorMaps maps_of(const Params& p, int box_rows) {
   const auto cache_map = [&](const void* base, int head_dim, const OuterStrides& stride) {
     const int page_rows = p.rows.page_size > 0 ? p.rows.page_size : p.rows.capacity;
     return encode_tensor_map(
-        base, tile_map_spec(p.rows.cache_rows, page_rows, p.kv_heads, head_dim, stride, box_rows,
-                            kIsE4m3 ? TmaSwizzle::none : kSwizzle, kIsE4m3 ? 1 : 2));
+        base, tile_map_spec(p.rows.cache_rows, page_rows, p.kv_heads, head_dim, stride,
+                            plan.box_rows, kIsE4m3 ? TmaSwizzle::none : kSwizzle, kIsE4m3 ? 1 : 2));
   };
-  FlashTensorMaps maps{.q = {},
-                       .k = cache_map(p.k_cache, C.head_dim, p.k_stride),
-                       .v = cache_map(p.v_cache, C.value_dim, p.v_stride),
-                       .o = {}};
-  // TMA does not bring queries of 8 bits; the kernel prefetches their map all the same.
-  maps.q = p.dtype == DType::e4m3 ? maps.k : rows_map(p.q, C.head_dim, p.q_stride);
+  FlashTensorMaps maps{};
+  if (plan.copies_rows) {  // the kernel prefetches K's and V's maps all the same
+    maps.q = maps.k = maps.v = rows_map(p.q, C.head_dim, p.q_stride);
+  } else {
+    maps.k = cache_map(p.k_cache, C.head_dim, p.k_stride);
+    maps.v = cache_map(p.v_cache, C.value_dim, p.v_stride);
+    // TMA does not bring queries of 8 bits, either.
+    maps.q = p.dtype == DType::e4m3 ? maps.k : rows_map(p.q, C.head_dim, p.q_stride);
+  }
   if (p.statistics.max == nullptr) {
     maps.o = rows_map(p.o, C.value_dim, p.o_stride);
   }
@@ -70,7 +74,7 @@ void launch_kernel(const Params& p, const PrefillPlan& plan, Stream stream) {
   }
   const int blocks = static_cast<int>(std::min<std::int64_t>(most_tiles, p.multiprocessors));
   launch_with<kKernel>({.may_start_early = true}, blocks, Config::kThreads, sizeof(Storage), stream,
-                       tiles, maps_of<Config>(p, plan.box_rows), launch);
+                       tiles, maps_of<Config>(p, plan), launch);
 }
 
 template <int kIndex, typename Element>
@@ -78,6 +82,9 @@ void launch_config(const Params& p, const PrefillPlan& plan, Stream stream) {
   if (p.cache_dtype == DType::e4m3) {
     using Config = CodedConfigOf<kIndex, Element>;
     launch_kernel<Config, CodedStorage<Config>, prefill_e4m3<kIndex, Element>>(p, plan, stream);
+  } else if (plan.copies_rows) {
+    using Config = RowsConfigOf<kIndex, Element>;
+    launch_kernel<Config, RowsStorage<Config>, prefill_rows<kIndex, Element>>(p, plan, stream);
   } else {
     using Config = ConfigOf<kIndex, Element>;
     launch_kernel<Config, SharedStorage<Config>, prefill<kIndex, Element>>(p, plan, stream);

@@ -114,7 +114,17 @@ std::int64_t prefill_page_rows(const Problem& p) {
   return kTmaAlignment_bytes / std::gcd(row_bytes, kTmaAlignment_bytes);
 }
 
-bool prefill_loads(const Problem& p) { return p.page_size % prefill_page_rows(p) == 0; }
+// With two consumers TMA is slower than copies if boxes have fewer than four keys, and with one if
+// they have one.
+bool copies_rows(const Problem& p) {
+  const PrefillConfig& config = kPrefillConfigs[prefill_config(p).value_or(0)];
+  const int least_box = copying_rows(config).consumers > 1 ? 4 : 2;
+  return p.cache_dtype != DType::e4m3 && largest_box(p.page_size, config.bc) < least_box;
+}
+
+bool prefill_loads(const Problem& p) {
+  return copies_rows(p) || p.page_size % prefill_page_rows(p) == 0;
+}
 
 int most_decode_tokens(const Problem& p) {
   return kMostDecodeTokens[prefill_config(p).value_or(0)];
@@ -143,7 +153,9 @@ PrefillDetails plan_unsplit(const Problem& p, int config) {
                                            .kv_len = longest_kv_len(p),
                                            .dims = p.head_dim + value_dim(p)});
   details.plan.sequences = static_cast<int>(p.batch);
-  details.plan.box_rows = largest_box(p.page_size, prefill_tiles(p, config).bc);
+  details.plan.copies_rows = copies_rows(p);
+  details.plan.box_rows =
+      details.plan.copies_rows ? 1 : largest_box(p.page_size, prefill_tiles(p, config).bc);
   details.plan.splits = 1;
   details.bytes = kPrefillDecodeAt;
   return details;

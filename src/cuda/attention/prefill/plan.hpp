@@ -13,9 +13,10 @@
 namespace tilewright::cuda {
 
 struct PrefillPlan {
-  int config;         // of kPrefillConfigs, or of kPrefillE4m3Configs
-  int section;        // heads of a section: FlashSchedule has the order of tiles
-  int box_rows;       // keys that a TMA load brings
+  int config;    // of kPrefillConfigs, or of kPrefillE4m3Configs
+  int section;   // heads of a section: FlashSchedule has the order of tiles
+  int box_rows;  // keys that a TMA load brings; 1 where rows are copied
+  bool copies_rows;
   int sequences;      // of packed ones, how many may have tokens
   int others_tokens;  // sequences of at most so many tokens run in decode; 0: none does
   int splits;         // pieces of the keys, each computed by blocks of its own
@@ -42,7 +43,11 @@ std::optional<int> prefill_config(const AttentionWithKvCacheProblem& problem);
 // Row `config` of kPrefillE4m3Configs for E4M3 caches, else of kPrefillConfigs.
 const PrefillConfig& prefill_tiles(const AttentionWithKvCacheProblem& problem, int config);
 
-// Pages have a multiple of so many rows, since TMA writes a page's rows to a multiple of 128 bytes.
+// Are a page's rows too few for TMA, so that they are copied one by one? Those of E4M3 are not.
+bool copies_rows(const AttentionWithKvCacheProblem& problem);
+
+// Where they are not copied, pages have a multiple of so many rows, since TMA writes a page's rows
+// to a multiple of 128 bytes.
 std::int64_t prefill_page_rows(const AttentionWithKvCacheProblem& problem);
 
 bool prefill_loads(const AttentionWithKvCacheProblem& problem);
