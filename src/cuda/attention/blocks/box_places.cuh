@@ -13,8 +13,8 @@ struct alignas(8) BoxPlace {
 };
 
 // A chunk is 32 neighbouring boxes, or two groups of 32. Each lane has one of a group, and the
-// table's entry for the one in the chunk that comes next, which is later if kStep is 1 and earlier
-// if it is -1.
+// table's entry for the one in the chunk that comes next: kStep chunks later, or earlier if kStep
+// is negative.
 template <int kStep, int kGroups = 1>
 class BoxPlaces {
  public:

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/expected_lengths.hpp"
 #include "cuda/attention/decode/plan.hpp"
 
 namespace tilewright::cuda {
@@ -20,21 +21,6 @@ inline bool is_e4m3(const DecodeProblem& p) { return p.cache_dtype == DType::e4m
 
 inline DecodeShape shape_of(const DecodeProblem& p, const DecodeConfig& c) {
   return decode_shape(static_cast<int>(p.heads), static_cast<int>(p.kv_heads), c.rows);
-}
-
-// The most new tokens and keys of a sequence, as far as the host knows. Nothing but speed may
-// depend on them, as a sequence may have more. Of packed ones the host takes each other one to have
-// a token if it was not told.
-inline std::int64_t longest_q_len(const DecodeProblem& p) {
-  if (!p.packed || p.batch_invariant) {
-    return p.q_len;
-  }
-  const std::int64_t longest = p.max_seqlen_q > 0 ? p.max_seqlen_q : p.q_len - p.batch + 1;
-  return std::clamp(longest, std::int64_t{1}, p.q_len);
-}
-inline std::int64_t longest_kv_len(const DecodeProblem& p) {
-  const bool is_told = p.max_seqlen_k > 0 && !p.batch_invariant;
-  return is_told ? std::min(p.max_seqlen_k, p.capacity) : p.capacity;
 }
 
 // The most items of all sequences together. Each packed sequence may have a single token in its

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "common/ceil_div.hpp"
+#include "cuda/attention/blocks/expected_lengths.hpp"
 #include "cuda/attention/blocks/flash_sections.hpp"
-#include "cuda/attention/decode/work.hpp"
 
 namespace tilewright::cuda {
 namespace {
@@ -13,6 +13,8 @@ namespace {
 using Problem = AttentionWithKvCacheProblem;
 
 constexpr std::int64_t kTmaAlignment_bytes = 128;  // of what TMA writes to
+
+std::int64_t value_dim(const Problem& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
 
 // Several packed sequences: no host knows how many new tokens each has.
 bool are_several_packed(const Problem& p) { return p.packed && p.batch > 1; }

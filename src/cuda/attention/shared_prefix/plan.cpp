@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/ceil_div.hpp"
-#include "cuda/attention/decode/work.hpp"
+#include "cuda/attention/blocks/expected_lengths.hpp"
 
 namespace tilewright::cuda {
 namespace {
