@@ -5,6 +5,7 @@
 #include "cuda/attention/blocks/box_places.cuh"
 #include "cuda/attention/blocks/flash_producer.cuh"
 #include "cuda/attention/prefill/sequences.cuh"
+#include "cuda/common/launch_order.cuh"
 #include "cuda/common/tma.cuh"
 
 namespace tilewright::cuda {
@@ -20,6 +21,22 @@ struct Launch {
   int others_tokens;  // a packed sequence of at most so many tokens is another launch's
   bool joins;         // the launch before lets this one run beside it
 };
+
+// A block sets itself up: one thread initialises its SMEM.
+template <typename Init>
+__device__ __forceinline__ void set_up(const Params& p, const FlashTensorMaps& maps,
+                                       const Launch& launch, const Init& init) {
+  if (threadIdx.x == 0) {
+    init();
+  } else if (threadIdx.x == 32) {
+    flash::prefetch(maps, p.statistics.max == nullptr);
+  }
+  let_next_launch_start();
+  __syncthreads();
+  if (!launch.joins) {
+    wait_for_launch_before();
+  }
+}
 
 // The columns of a TMA load: as many as a swizzle is wide, or those of whole rows of E4M3.
 template <typename Config, typename Element>

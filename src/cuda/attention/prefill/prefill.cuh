@@ -55,16 +55,7 @@ __global__ void __launch_bounds__(ConfigOf<kIndex, Element>::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(smem);
   static_assert(sizeof(shared) <= Config::kMost_bytes);
   const CacheSequences sequences(p, launch.others_tokens);
-  if (threadIdx.x == 0) {
-    shared.init(1);
-  } else if (threadIdx.x == 32) {
-    flash::prefetch(maps, p.statistics.max == nullptr);
-  }
-  let_next_launch_start();
-  __syncthreads();
-  if (!launch.joins) {
-    wait_for_launch_before();
-  }
+  set_up(p, maps, launch, [&] { shared.init(1); });
 
   run_roles<Config::kConsumers>(
       [&](int warp) {

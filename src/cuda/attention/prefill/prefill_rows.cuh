@@ -63,16 +63,7 @@ __global__ void __launch_bounds__(RowsConfigOf<kIndex, Element>::kThreads, 1)
   auto& shared = *reinterpret_cast<RowsStorage<Config>*>(smem);
   static_assert(sizeof(shared) <= Config::kMost_bytes);
   const CacheSequences sequences(p, launch.others_tokens);
-  if (threadIdx.x == 0) {
-    shared.init();
-  } else if (threadIdx.x == 32) {
-    flash::prefetch(maps, p.statistics.max == nullptr);
-  }
-  let_next_launch_start();
-  __syncthreads();
-  if (!launch.joins) {
-    wait_for_launch_before();
-  }
+  set_up(p, maps, launch, [&] { shared.init(); });
 
   constexpr RowsRegisters kRegisters = rows_registers(Config::kConsumers);
   const int warpgroup = cutlass::canonical_warp_group_idx();
