@@ -20,6 +20,17 @@ __device__ __forceinline__ void copy_async(std::uint32_t target, const void* sou
   }
 }
 
+// A thread's copies since it last called this are a group.
+__device__ __forceinline__ void end_copy_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until what this thread has copied is there, but for its last kGroups groups.
+template <int kGroups>
+__device__ __forceinline__ void wait_for_copy_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 // Until all that this thread has copied is there, for itself to read.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");

@@ -41,7 +41,7 @@ class BoxPlaces {
  private:
   static constexpr int kNone = -2;  // no chunk, and none that follows or precedes one
 
-  // Of this lane's boxes. An array would lie in memory.
+  // Of this lane's boxes. An array would lie in local memory.
   struct Pages {
     int first;
     int second;  // of the second group

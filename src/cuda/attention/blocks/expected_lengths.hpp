@@ -9,8 +9,8 @@
 namespace tilewright::cuda {
 
 // The most new tokens and keys of a sequence, as far as the host knows. Nothing but speed may
-// depend on them, as a sequence may have more. Of packed ones the host takes each other one to have
-// a token if it was not told.
+// depend on them, as a sequence may have more. If it was not told, the longest packed sequence has
+// all tokens but one for each other.
 inline std::int64_t longest_q_len(const AttentionWithKvCacheProblem& p) {
   if (!p.packed || p.batch_invariant) {
     return p.q_len;

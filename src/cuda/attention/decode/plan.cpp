@@ -78,7 +78,7 @@ int with_fewer_rows(const Problem& p, int best, const Replaces& replaces) {
 // take half of the SMs at most. Configs without clusters are not taken if there are others.
 int invariant_config(const Problem& p, int best, int sms) {
   return with_fewer_rows(p, best, [&](const DecodeConfig& c, const DecodeConfig& larger) {
-    const bool are_few = 2 * expected_items(p, c) * most_splits(p, c) <= sms;
+    const bool are_few = 2 * most_items(p, c) * most_splits(p, c) <= sms;
     return larger.most_cluster == 1 || (c.swaps && are_few);
   });
 }
@@ -114,9 +114,9 @@ int unswapped_config(const Problem& p, int best, int sms) {
 
 }  // namespace
 
-// A packed batch's sequences may differ: the average counts, as the tensor may have further rows,
-// or the longest sequence. Where a sequence's bits may depend on nothing else, it is one token that
-// counts.
+// A packed batch's sequences may differ: the average counts, or the longest if that has fewer
+// tokens, since the tensor may have rows of no sequence. Where a sequence's bits may depend on
+// nothing else, it is one token that counts.
 std::optional<int> best_decode_config(const Problem& problem, int sms) {
   const std::int64_t average = ceil_div(problem.q_len, problem.packed ? problem.batch : 1);
   const std::int64_t tokens =

@@ -107,17 +107,6 @@ class RowCopies {
   BoxPlaces<-kBc / 32> places_;
 };
 
-// A thread's copies since it last called this are a group.
-__device__ __forceinline__ void end_copy_group() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Until what this thread has copied is there, but for its last kGroups groups.
-template <int kGroups>
-__device__ __forceinline__ void wait_for_copy_groups() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
-}
-
 // The stages that a warp has copied its rows to, while the copies are under way. It puts them when
 // those of two further stages are, or when it would wait otherwise.
 class CopiedStages {

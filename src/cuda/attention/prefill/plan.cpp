@@ -71,8 +71,8 @@ void split_keys(PrefillDetails& details, const Problem& p, int sms) {
 }
 
 // The new tokens of a sequence beside chunks: one, or a few that were drafted. The average number
-// says nothing of them, as chunks raise it. Where the host knows the longest sequence, as many are
-// taken to be as long as there are tokens for, if all others have one at least.
+// says nothing of them, as chunks raise it. Where the host knows the longest sequence, as many as
+// can be are taken to be as long, with one token at least left for each other.
 std::int64_t tokens_beside_chunks(const Problem& p) {
   constexpr std::int64_t kDraftedTokens = 4;
   if (p.max_seqlen_q == 0) {
@@ -116,8 +116,8 @@ std::int64_t prefill_page_rows(const Problem& p) {
   return kTmaAlignment_bytes / std::gcd(row_bytes, kTmaAlignment_bytes);
 }
 
-// With two consumers TMA is slower than copies if boxes have fewer than four keys, and with one if
-// they have one.
+// TMA is slower than copies if boxes have fewer than four keys, and with one consumer if they have
+// one, as timed with D = 128 and 256.
 bool copies_rows(const Problem& p) {
   const PrefillConfig& config = kPrefillConfigs[prefill_config(p).value_or(0)];
   const int least_box = copying_rows(config).consumers > 1 ? 4 : 2;

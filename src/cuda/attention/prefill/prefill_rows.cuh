@@ -2,8 +2,8 @@
 // load at once).
 //
 // New here, over prefill: a warpgroup of its own copies K and V row by row, where a thread would
-// ask TMA for each row. It takes registers from the consumers, so that there is one only if D =
-// 256. All bits are prefill's.
+// ask TMA for each row. It takes registers from the consumers, of which there is only one if
+// D = 256. All bits are prefill's.
 //
 // Source    prefill.cuh.
 // Tiles     configs.hpp, as in prefill; Br = 64 if D = 256.
